@@ -1,0 +1,221 @@
+"""Write the parts of docs/ and README.md that come out of the program; a test fails when they differ.
+
+    python scripts/make_docs.py
+
+A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
+"""
+
+import inspect
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
+
+from snapconv.analysis.rules import FRAME_RULES, FrameRule
+from snapconv.cli import app
+from snapconv.reports.schema_page import schema_page
+
+ROOT = Path(__file__).parents[1]
+SNAPSHOT = "fixtures/training_step.pickle"
+REPORT = "training_step.memory.sqlite"
+TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
+
+# (what is asked, the query, whether it needs --extended): shown in the README with their answers.
+QUERIES = (
+    (
+        "Which lines hold the most activation memory?",
+        """\
+SELECT file_path, line_number, count(*) AS n, sum(size_bytes) AS bytes
+FROM activation_entries
+JOIN stack_correlation ON entry_id = id AND entry_type = 2
+JOIN stack_frames USING (correlation_id)
+WHERE ordering = 0
+GROUP BY file_path, line_number ORDER BY bytes DESC LIMIT 5;""",
+        False,
+    ),
+    (
+        "Which operations?",
+        """\
+SELECT operation_name, count(*) AS n, sum(size_bytes) AS bytes
+FROM activation_entries GROUP BY operation_name ORDER BY bytes DESC LIMIT 5;""",
+        False,
+    ),
+    (
+        "How much are the weights, and their gradients?",
+        """\
+SELECT count(*) AS n, sum(size_bytes) AS weights, sum(grad_size_bytes) AS gradients FROM weight_entries;""",
+        False,
+    ),
+    (
+        "What was live at the peak, and how sure is its category?",
+        """\
+SELECT category, evidence, count(*) AS n, sum(block_bytes) AS bytes
+FROM snapconv_peak_allocations GROUP BY category, evidence ORDER BY bytes DESC;""",
+        True,
+    ),
+    (
+        "How high was the peak of every iteration?",
+        "SELECT iteration, peak_allocated_bytes, peak_event FROM snapconv_iterations;",
+        True,
+    ),
+)
+
+
+def main() -> None:
+    """Write every page anew."""
+    for path in (ROOT / "README.md", *(ROOT / "docs" / name for name in GENERATED)):
+        path.write_text(page(path), encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+def page(path: Path) -> str:
+    """Return a page as it must be: all of it made by the program, or its parts."""
+    if path.name == "schema.md":
+        return schema_page()
+    return filled(path, PARTS[path.name])
+
+
+def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
+    """Return a page's text with the named parts made anew."""
+    text = path.read_text(encoding="utf-8")
+    for name, make in parts.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{path}: no part between {begin} and {end}")
+        text = f"{before}{begin}\n{make()}\n{end}{after}"
+    return text
+
+
+def commands() -> str:
+    """Describe every command with the texts of its own help."""
+    return "\n\n".join(_command(info.name, info.callback) for info in app.registered_commands)
+
+
+def _command(name: str | None, callback: Callable[..., Any] | None) -> str:
+    assert name
+    assert callback
+    rows = list(parameters(callback))
+    arguments = " ".join(words for words, _, is_option in rows if not is_option)
+    usage = f"snapconv {name} [OPTIONS] {arguments}"
+    described = _table(("what", "meaning"), ((f"`{words}`", text) for words, text, _ in rows))
+    return f"### `{usage}`\n\n{inspect.getdoc(callback)}\n\n{described}"
+
+
+def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, str, bool]]:
+    """Return for every parameter: how it is written, its help, and whether it is an option."""
+    for name, hint in typing.get_type_hints(callback, include_extras=True).items():
+        for info in typing.get_args(hint)[1:]:
+            if isinstance(info, ArgumentInfo):
+                yield (info.metavar or name.upper()), info.help or "", False
+            elif isinstance(info, OptionInfo):
+                yield _option_words(info, typing.get_args(hint)[0]), info.help or "", True
+
+
+def _option_words(info: ParameterInfo, kind: object) -> str:
+    # Inside Annotated, typer takes the first name for the default.
+    names = sorted(filter(None, (info.default, *(info.param_decls or ()))), key=len)
+    kinds = [k for k in (kind, *typing.get_args(kind)) if k in TYPE_WORDS]
+    value = info.metavar or (TYPE_WORDS[kinds[0]] if kinds else "")
+    return f"{', '.join(names)} {value}".rstrip()
+
+
+def frame_rules() -> str:
+    """Return the table of the frame rules, in the order in which they are tried."""
+    columns = ("slug", "role", "function", "file", "why", "torch")
+    return _table(columns, (_rule_cells(rule) for rule in FRAME_RULES))
+
+
+def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
+    function = _code(rule.function) + (" (outermost Python frame only)" if rule.is_outermost else "")
+    role = rule.role.name.lower()
+    return _code(rule.slug), role, function, _code(rule.file), rule.reason, rule.seen
+
+
+def _code(pattern: str) -> str:
+    """Set a regular expression as code; a bar would end the cell of a Markdown table."""
+    return f"`{pattern}`".replace("|", "\\|") if pattern else "any"
+
+
+def session() -> str:
+    """Return a conversion of the example as the terminal shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shown = _run(Path(folder), "-m", "snapconv", "to-sqlite", SNAPSHOT)
+    return f"```console\n$ snapconv to-sqlite {SNAPSHOT}\n{shown.rstrip()}\n```"
+
+
+def answered_queries() -> str:
+    """Return the queries with their answers about the example."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(Path(folder), "-m", "snapconv", "to-sqlite", SNAPSHOT, "--extended", "-q", "-o", REPORT)
+        with closing(sqlite3.connect(Path(folder) / REPORT)) as connection:
+            return "\n\n".join(_answered(connection, *query) for query in QUERIES)
+
+
+def _answered(connection: sqlite3.Connection, question: str, query: str, needs_extended: bool) -> str:  # noqa: FBT001  # a row of QUERIES
+    cursor = connection.execute(query)
+    rows = [[column[0] for column in cursor.description], *([str(v) for v in row] for row in cursor)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    where = " (with `--extended`)" if needs_extended else ""
+    return "\n".join((f"{question}{where}", "", "```sql", query, "```", "```text", *lines, "```"))
+
+
+def examples() -> str:
+    """Return every program of docs/examples with what it prints about the example."""
+    return "\n\n".join(_example(path) for path in sorted((ROOT / "docs" / "examples").glob("*.py")))
+
+
+def _example(path: Path) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        printed = _run(Path(folder), str(path), SNAPSHOT)
+    source = path.read_text(encoding="utf-8").rstrip()
+    name = path.relative_to(ROOT).as_posix()
+    shown = f"```console\n$ python {name} {SNAPSHOT}\n{printed.rstrip()}\n```"
+    return f"### `{name}`\n\n```python\n{source}\n```\n\n{shown}"
+
+
+def _run(folder: Path, *arguments: str) -> str:
+    """Run Python in a folder that has a copy of the example; return what it says."""
+    (folder / SNAPSHOT).parent.mkdir()
+    shutil.copy(ROOT / SNAPSHOT, folder / SNAPSHOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["-"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+GENERATED = ("schema.md", "cli.md", "classification.md", "library.md")
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "cli.md": {"commands": commands},
+    "classification.md": {"rules": frame_rules},
+    "library.md": {"examples": examples},
+    "README.md": {"summary": session, "queries": answered_queries},
+}
+
+if __name__ == "__main__":
+    main()

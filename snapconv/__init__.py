@@ -1,0 +1,34 @@
+"""snapconv: PyTorch CUDA memory snapshots, read offline. See docs/library.md.
+
+Importing this package loads neither NumPy nor torch; a name loads what it needs when it is used.
+"""
+
+from typing import TYPE_CHECKING
+
+from snapconv.errors import SnapconvError
+from snapconv.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from snapconv.analysis.categories import Category, Evidence
+    from snapconv.session import Session, load
+
+_LAZY = {
+    "Category": "snapconv.analysis.categories",
+    "Evidence": "snapconv.analysis.categories",
+    "Session": "snapconv.session",
+    "load": "snapconv.session",
+}
+
+__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'snapconv' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,91 @@
+"""The verdict on a trace: complete, started late, or truncated, with the reason and by how much."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from snapconv.analysis.replay import Replay
+from snapconv.snapshot.events import Action
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.units import format_bytes
+
+# Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
+# of these lengths was most likely a full ring.
+_USUAL_LIMITS = {10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000}
+
+
+class Verdict(Enum):
+    """How much of the device's life the trace covers; the values stand in every output."""
+
+    COMPLETE = "complete"
+    STARTED_LATE = "started late"
+    TRUNCATED = "truncated"
+    NO_TRACE = "no trace"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The verdict on one device's trace, and the sentence that supports it."""
+
+    verdict: Verdict
+    reason: str
+
+
+def judge_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
+    """Judge one device's trace; what the file cannot tell is said in the reason."""
+    n_events = len(device.events)
+    if not n_events:
+        return History(Verdict.NO_TRACE, "the file has no events: only the memory at the dump is known")
+    before = _what_was_there(replay)
+    proof = _proof_of_loss(device)
+    if proof:
+        return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
+    if not before and replay.reserved.start == 0:
+        return History(Verdict.COMPLETE, "nothing was allocated before the first event")
+    if not before:
+        reserved = format_bytes(replay.reserved.start)
+        return History(
+            Verdict.STARTED_LATE,
+            f"nothing was allocated before the first event, but {reserved} were reserved already",
+        )
+    is_usual_limit = n_events in _USUAL_LIMITS or (n_events >= 1024 and n_events.bit_count() == 1)
+    if is_usual_limit and device.history_overflowed is None:
+        return History(
+            Verdict.TRUNCATED, f"the trace has exactly {n_events} events, a usual max_entries; {before}"
+        )
+    if n_events == 1:
+        return History(
+            Verdict.STARTED_LATE, f"the trace has one event (history was kept as 'state'); {before}"
+        )
+    return History(
+        Verdict.STARTED_LATE,
+        f"{before}; no sign of a full ring, though the file does not say for certain",
+    )
+
+
+def _what_was_there(replay: Replay) -> str:
+    rows = replay.allocations
+    before = rows.alloc_event < 0
+    if not before.any():
+        return ""
+    freed = before & (rows.end_event >= 0)
+    return (
+        f"{np.count_nonzero(before)} blocks ({format_bytes(int(rows.requested_bytes[before].sum()))} "
+        f"requested) were allocated before the first event, {np.count_nonzero(freed)} of them "
+        f"({format_bytes(int(rows.requested_bytes[freed].sum()))}) freed in the trace"
+    )
+
+
+def _proof_of_loss(device: DeviceSnapshot) -> str:
+    """What only lost events explain, empty if there is nothing."""
+    if device.history_overflowed:
+        return "the file says that its ring buffer overflowed"
+    events = device.events
+    if device.history_overflowed is False or len(events) < 2:
+        return ""
+    # A free is recorded in two halves, one right after the other: a trace that begins with the
+    # second half lost the first.
+    if events.action[0] == Action.FREE_COMPLETED and np.any(events.action == Action.FREE_REQUESTED):
+        return "the first event is the second half of a free"
+    return ""

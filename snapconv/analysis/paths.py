@@ -1,0 +1,84 @@
+"""File names as recorded, on any system: compared by whole components, never by prefix text."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+_LIBRARY_PARTS = {"site-packages", "dist-packages"}
+_GENERATED = ("torchinductor_", "torch_compile_debug")
+_NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
+
+
+def normal(path: str) -> str:
+    """The same path with forward slashes and no trailing one; a Windows drive in lower case."""
+    text = path.replace("\\", "/")
+    while text.startswith("./"):
+        text = text[2:]
+    if len(text) > 1 and text[1] == ":":
+        text = text[0].lower() + text[1:]
+    return text.rstrip("/") if len(text) > 1 else text
+
+
+def is_under(path: str, root: str) -> bool:
+    """Whether a normal path lies below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
+    if root == "/":
+        return path.startswith("/")
+    if len(root) > 1 and root[1] == ":":
+        path, root = path.lower(), root.lower()
+    return path.startswith(root + "/")
+
+
+def is_python(filename: str) -> bool:
+    """Whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
+    return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
+
+
+def is_native(filename: str) -> bool:
+    """Whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
+    name = filename.lower()
+    return name in ("", "??") or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
+
+
+def is_notebook(filename: str) -> bool:
+    """Whether the name is that of a notebook cell, which is the user's code wherever it lies."""
+    return filename.startswith("<ipython-input") or "/ipykernel_" in filename
+
+
+def is_library(path: str) -> bool:
+    """Whether a normal path belongs to an installed package, the standard library or a compiler cache.
+
+    A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
+    """
+    if path.startswith("<"):
+        return not is_notebook(path)
+    parts = path.split("/")
+    if (
+        _LIBRARY_PARTS & set(parts)
+        or ".triton" in parts
+        or any(part.startswith(_GENERATED) for part in parts[:-1])
+    ):
+        return True
+    if any(_is_standard_library(before.lower(), after.lower()) for before, after in pairwise(parts)):
+        return True
+    # torch in a source checkout has no site-packages above it.
+    return "/torch/nn/modules/" in path or "/torch/optim/" in path
+
+
+def _is_standard_library(folder: str, below: str) -> bool:
+    """``lib/python3.11`` on Unix, ``Python311/Lib`` on Windows."""
+    if folder in ("lib", "lib64"):
+        return below.startswith(("python2.", "python3."))
+    return folder.startswith("python") and below == "lib"
+
+
+@dataclass(frozen=True, slots=True)
+class PathMap:
+    """One ``--path-map OLD=NEW``: files recorded below ``old`` are shown as below ``new``."""
+
+    old: str
+    new: str
+
+    def apply(self, path: str) -> str:
+        """The path after the rewriting, unchanged if it is not below ``old``."""
+        if path == self.old:
+            return self.new
+        return self.new + path[len(self.old) :] if is_under(path, self.old) else path

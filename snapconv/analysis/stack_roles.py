@@ -1,0 +1,73 @@
+"""Which roles every stack has: the frame rules, applied once per distinct frame and stack."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis.paths import is_native, is_python
+from snapconv.analysis.rules import FRAME_RULES, FrameRule, Role
+from snapconv.snapshot.stacks import FrameTable, StackTable
+
+BoolColumn = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StackRoles:
+    """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave it, for the record.
+
+    ``rule_id[role, stack]`` is a position in ``rules``, -1 without one. ``is_empty`` marks stacks that
+    were captured but have no frame: with Python-only stacks, that is the engine's thread.
+    """
+
+    rules: tuple[FrameRule, ...]
+    has: BoolColumn
+    rule_id: NDArray[np.int32]
+    is_empty: BoolColumn
+    has_cpp: bool
+
+    def of(self, role: Role, stack_ids: NDArray[np.int32]) -> BoolColumn:
+        """Whether each of these stacks has the role; False for -1."""
+        if not self.has.shape[1]:
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.asarray((stack_ids >= 0) & self.has[role][stack_ids])
+
+
+def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
+    """Apply the rules; earlier rules win the record where several give one role."""
+    n_stacks = len(stacks)
+    lengths = np.diff(stacks.offsets)
+    stack_of_frame = np.repeat(np.arange(n_stacks), lengths)
+    has = np.zeros((len(Role), n_stacks), np.bool_)
+    rule_id = np.full((len(Role), n_stacks), -1, np.int32)
+    outermost = _outermost_python(stacks, stack_of_frame)
+    for number, rule in enumerate(rules):
+        is_match = _matches(stacks.frames, rule)[stacks.frame_ids]
+        if rule.is_outermost:
+            is_match = is_match & outermost
+        hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
+        has[rule.role] |= hit
+        rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
+    has_cpp = any(is_native(name) for name in stacks.frames.filenames)
+    return StackRoles(rules, has, rule_id, lengths == 0, has_cpp)
+
+
+def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> BoolColumn:
+    """Marks, among all frames of all stacks, the last Python frame of each."""
+    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
+    places = np.flatnonzero(python[stacks.frame_ids])
+    mark = np.zeros(len(stacks.frame_ids), np.bool_)
+    if len(places):
+        owner = stack_of_frame[places]
+        mark[places[np.concatenate((owner[1:] != owner[:-1], [True]))]] = True
+    return mark
+
+
+def _matches(frames: FrameTable, rule: FrameRule) -> BoolColumn:
+    function, file = re.compile(rule.function), re.compile(rule.file)
+    rows = zip(frames.names, frames.filenames, strict=True)
+    return np.array(
+        [bool(function.search(name) and file.search(path.replace("\\", "/"))) for name, path in rows],
+        np.bool_,
+    )

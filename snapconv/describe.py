@@ -1,0 +1,144 @@
+"""What a file is, without converting it: the facts behind ``snapconv info``."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from snapconv.analysis.history import judge_history
+from snapconv.analysis.replay import replay
+from snapconv.notes import Note
+from snapconv.snapshot.events import Action
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.segments import BlockState
+from snapconv.units import format_bytes, format_duration_us
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device in numbers; bytes at the dump, duration None without times."""
+
+    device: int
+    n_events: int
+    duration_us: int | None
+    actions: dict[str, int]
+    n_segments: int
+    n_blocks: int
+    n_live_blocks: int
+    n_pools: int
+    n_streams: int
+    reserved_bytes: int
+    active_bytes: int
+    history: str
+    history_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """One file in facts; ``settings`` as the file has them, ``annotations`` with their counts."""
+
+    path: str
+    format: str
+    n_bytes: int
+    pickle_protocol: int | None
+    written_by: str
+    n_visible_devices: int
+    devices: tuple[DeviceFacts, ...]
+    n_stacks: int
+    n_frames: int
+    settings: dict[str, str]
+    annotations: dict[str, int]
+    notes: tuple[Note, ...]
+
+    def values(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """The facts for a person."""
+        protocol = "" if self.pickle_protocol is None else f", protocol {self.pickle_protocol}"
+        yield f"{self.path}: memory snapshot, {self.format}{protocol}, {format_bytes(self.n_bytes)}"
+        yield f"  written by {self.written_by}; {self.n_visible_devices} visible devices"
+        yield f"  {self.n_stacks} distinct stacks of {self.n_frames} distinct frames"
+        for facts in self.devices:
+            yield from _device_lines(facts)
+        if self.settings:
+            yield f"  allocator settings: {_told(self.settings)}"
+        if self.annotations:
+            shown = ", ".join(f"{name} ({count})" for name, count in list(self.annotations.items())[:8])
+            more = len(self.annotations) - 8
+            yield f"  annotations: {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def _told(settings: dict[str, str]) -> str:
+    """The settings that say something: empty, zero and off ones are left out."""
+    silent = {"", "0", "0.0", "False", "-1"}
+    divisions = settings.get("roundup_power2_divisions", "")
+    if all(part.endswith(":0") for part in divisions.split(",")):
+        silent.add(divisions)
+    shown = ", ".join(f"{key}={text}" for key, text in settings.items() if text not in silent)
+    return shown or "all at their defaults"
+
+
+def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
+    """Read a file and say what it is; cheaper than a conversion, since nothing is classified."""
+    snapshot = load_snapshot(path, progress=progress)
+    container = snapshot.container
+    starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
+    names, counts = np.unique(starts[starts >= 0], return_counts=True)
+    return FileFacts(
+        path=str(path),
+        format=container.format + (" in gzip" if container.is_gzip else ""),
+        n_bytes=container.n_bytes,
+        pickle_protocol=container.pickle_protocol,
+        written_by=str(snapshot.era),
+        n_visible_devices=snapshot.n_visible_devices,
+        devices=tuple(_device_facts(snapshot, device) for device in snapshot.devices),
+        n_stacks=len(snapshot.stacks),
+        n_frames=len(snapshot.stacks.frames),
+        settings=dict(snapshot.settings.entries),
+        annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        notes=snapshot.notes,
+    )
+
+
+def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
+    events, segments, blocks = device.events, device.segments, device.blocks
+    live = blocks.state != BlockState.INACTIVE
+    history = judge_history(snapshot, device, replay(snapshot, device, exact_sizes=False))
+    actions, counts = np.unique(events.action, return_counts=True)
+    timed = events.time_us is not None and len(events) > 0
+    return DeviceFacts(
+        device=device.device,
+        n_events=len(events),
+        duration_us=int(events.time_us[-1] - events.time_us[0])
+        if timed and events.time_us is not None
+        else None,
+        actions={Action(a).name.lower(): n for a, n in zip(actions.tolist(), counts.tolist(), strict=True)},
+        n_segments=len(segments),
+        n_blocks=len(blocks),
+        n_live_blocks=int(np.count_nonzero(live)),
+        n_pools=len(np.unique(segments.pool_id)),
+        n_streams=len(np.unique(segments.stream)),
+        reserved_bytes=int(segments.total_bytes.sum()),
+        active_bytes=int(blocks.block_bytes[live].sum()),
+        history=history.verdict.value,
+        history_reason=history.reason,
+    )
+
+
+def _device_lines(facts: DeviceFacts) -> Iterator[str]:
+    duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
+    yield f"  cuda:{facts.device}  {facts.n_events} events{duration}"
+    if facts.actions:
+        yield "    " + ", ".join(f"{name} {count}" for name, count in facts.actions.items())
+    yield (
+        f"    {facts.n_segments} segments with {facts.n_blocks} blocks, {facts.n_live_blocks} of them live; "
+        f"{facts.n_pools} pools, {facts.n_streams} streams"
+    )
+    reserved, active = format_bytes(facts.reserved_bytes), format_bytes(facts.active_bytes)
+    yield f"    at the dump: reserved {reserved}, active {active}"
+    yield f"    history: {facts.history} ({facts.history_reason})"

@@ -1,0 +1,73 @@
+"""Every exception that snapconv raises on purpose, with the exit code of the command line.
+
+    SnapconvError                       1
+    ├─ InputError                       3   the file cannot be used
+    │  ├─ NotASnapshotError                 another kind of file
+    │  ├─ MalformedSnapshotError            a snapshot with a value that cannot be right
+    │  └─ TruncatedFileError                the file ends too early
+    ├─ UnsafePickleError                4   the pickle asks for code, or for more than it may have
+    ├─ OutputError                      5
+    │  ├─ OutputExistsError                 say --force
+    │  └─ OutputWriteError                  the folder or the disk said no
+    ├─ RecorderError                    6   recording could not start or finish
+    └─ BudgetExceeded                   7   a limit asked for on the command line does not hold
+
+A message says what is wrong, where (a path into the file), and what to do next. This module
+imports nothing.
+"""
+
+
+class SnapconvError(Exception):
+    """Anything that snapconv reports without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(SnapconvError):
+    """The input cannot be read or used."""
+
+    exit_code = 3
+
+
+class NotASnapshotError(InputError):
+    """The file is something else than a CUDA memory snapshot."""
+
+
+class MalformedSnapshotError(InputError):
+    """The file is a snapshot, but one of its values cannot be right."""
+
+
+class TruncatedFileError(InputError):
+    """The file ends before the snapshot does."""
+
+
+class UnsafePickleError(SnapconvError):
+    """The pickle asks for code to be imported or run, or for absurd amounts of memory."""
+
+    exit_code = 4
+
+
+class OutputError(SnapconvError):
+    """A result could not be written."""
+
+    exit_code = 5
+
+
+class OutputExistsError(OutputError):
+    """The output is there already and may not be replaced."""
+
+
+class OutputWriteError(OutputError):
+    """The file system refused the output."""
+
+
+class RecorderError(SnapconvError):
+    """A recording could not be started or finished."""
+
+    exit_code = 6
+
+
+class BudgetExceeded(SnapconvError):
+    """A limit asked for on the command line does not hold."""
+
+    exit_code = 7

@@ -1,0 +1,189 @@
+"""PYTORCH_ALLOC_CONF text -> AllocatorSettings, and the size rules that depend on nothing else.
+
+Knows no blocks, no pools and no addresses. The rules are those of torch 2.1 to 2.13; each names
+its place in torch.
+"""
+
+from dataclasses import dataclass
+
+from snapconv.errors import RecorderError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# c10/core/AllocatorConfig.h (before 2.9: the head of c10/cuda/CUDACachingAllocator.cpp).
+MIN_BLOCK_BYTES = 512
+SMALL_REQUEST_BYTES = 1 * MIB  # the largest rounded request that the small pools serve
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of its own size
+SEGMENT_GRANULE_BYTES = 2 * MIB
+
+N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
+NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """What PYTORCH_ALLOC_CONF can change about where blocks go; all sizes in bytes.
+
+    ``max_split_size`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
+    of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding`` is added to every request
+    before it is rounded: 0 in torch, 32 in torch_npu.
+    """
+
+    max_split_size: int | None = None
+    max_non_split_rounding_size: int = LARGE_SEGMENT_BYTES
+    large_segment_size: int = LARGE_SEGMENT_BYTES
+    roundup_power2_divisions: tuple[int, ...] = NO_ROUNDUP
+    expandable_segments: bool = False
+    padding: int = 0
+    conf: str = ""
+
+    @classmethod
+    def from_conf(cls, conf: str) -> "AllocatorSettings":
+        """Read the text of PYTORCH_ALLOC_CONF; options that do not move blocks are skipped."""
+        values = _split_conf(conf)
+        large = _megabytes(values, "large_segment_size_mb", at_least=11) or LARGE_SEGMENT_BYTES
+        least = large // MIB
+        return cls(
+            max_split_size=_megabytes(values, "max_split_size_mb", at_least=least),
+            max_non_split_rounding_size=_megabytes(values, "max_non_split_rounding_mb", at_least=least)
+            or large,
+            large_segment_size=large,
+            roundup_power2_divisions=_read_divisions(values.get("roundup_power2_divisions", "0")),
+            expandable_segments=values.get("expandable_segments", "False") == "True",
+            conf=conf,
+        )
+
+    def round_size(self, n_bytes: int) -> int:
+        """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
+        n_bytes += self.padding
+        if n_bytes < MIN_BLOCK_BYTES:
+            return MIN_BLOCK_BYTES
+        divisions = self.roundup_power2_divisions[_roundup_interval(n_bytes)]
+        if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
+            return _round_to_division(n_bytes, divisions)
+        return _round_up(n_bytes, MIN_BLOCK_BYTES)
+
+    def segment_size(self, block_bytes: int) -> int:
+        """Return what cudaMalloc is asked for to serve a rounded request (get_allocation_size)."""
+        if block_bytes <= SMALL_REQUEST_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if block_bytes < MIN_OWN_SEGMENT_BYTES:
+            return self.large_segment_size
+        return _round_up(block_bytes, SEGMENT_GRANULE_BYTES)
+
+    def page_size(self, *, is_small: bool) -> int:
+        """Return the granule in which an expandable segment of that pool grows."""
+        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_size
+
+    def should_split(self, free_bytes: int, block_bytes: int, *, is_small: bool) -> bool:
+        """Say whether the rest of a free block is cut off and kept (should_split).
+
+        The setting counts, not the segment: with expandable segments switched on, an old
+        ordinary segment is split as finely.
+        """
+        remaining = free_bytes - block_bytes
+        if is_small or self.expandable_segments:
+            return remaining >= MIN_BLOCK_BYTES
+        return not self.is_oversize(block_bytes) and remaining > SMALL_REQUEST_BYTES
+
+    def is_oversize(self, n_bytes: int) -> bool:
+        """Say whether a size is at or above max_split_size."""
+        return self.max_split_size is not None and n_bytes >= self.max_split_size
+
+    def as_snapshot(self) -> dict[str, object]:
+        """Write the settings as the ``allocator_settings`` of a torch 2.9 snapshot."""
+        return {
+            "PYTORCH_CUDA_ALLOC_CONF": self.conf,
+            "max_split_size": -1 if self.max_split_size is None else self.max_split_size,
+            "garbage_collection_threshold": 0.0,
+            "expandable_segments": self.expandable_segments,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "graph_capture_record_stream_reuse": False,
+            "roundup_power2_divisions": {
+                str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
+            },
+        }
+
+
+def _round_up(n_bytes: int, granule: int) -> int:
+    return -(-n_bytes // granule) * granule
+
+
+def _roundup_interval(n_bytes: int) -> int:
+    # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the last.
+    return min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
+
+
+def _round_to_division(n_bytes: int, divisions: int) -> int:
+    """Round up to the next of ``divisions`` equal steps between two powers of two."""
+    power = 1 << (n_bytes.bit_length() - 1)
+    if power == n_bytes:
+        return n_bytes
+    step = power >> (divisions.bit_length() - 1)
+    return power << 1 if step == 0 else _round_up(n_bytes, step)
+
+
+def _split_conf(conf: str) -> dict[str, str]:
+    """Split ``key:value,key:[a:b,c:d]`` at the commas outside brackets."""
+    text = "".join(conf.split())
+    values: dict[str, str] = {}
+    depth = start = 0
+    for i, char in enumerate(text + ","):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            if item := text[start:i]:
+                key, colon, value = item.partition(":")
+                if not colon or not value:
+                    raise RecorderError(f"allocator settings: expected key:value, got {item!r}")
+                values[key] = value
+            start = i + 1
+    return values
+
+
+def _megabytes(values: dict[str, str], key: str, *, at_least: int) -> int | None:
+    if key not in values:
+        return None
+    megabytes = _integer(values[key], key)
+    if megabytes < at_least:
+        raise RecorderError(f"allocator settings: {key} must be {at_least} or more, got {megabytes}")
+    return megabytes * MIB
+
+
+def _integer(text: str, key: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise RecorderError(f"allocator settings: {key} needs an integer, got {text!r}") from None
+
+
+def _read_divisions(text: str) -> tuple[int, ...]:
+    """Read one number for all intervals, or ``[256:1,512:2,>:8]`` (parseRoundUpPower2Divisions).
+
+    As in torch, the first entry also holds for all smaller sizes, ``>`` holds for all sizes above
+    the last one named (that one included before torch 2.9), and sizes between two named ones keep 0.
+    """
+    if not text.startswith("["):
+        return (_power_of_two(text),) * N_ROUNDUP_INTERVALS
+    divisions = list(NO_ROUNDUP)
+    last = 0
+    for i, pair in enumerate(text.strip("[]").split(",")):
+        bound, _, value = pair.partition(":")
+        count = _power_of_two(value)
+        if bound == ">":
+            divisions[last + 1 :] = [count] * (N_ROUNDUP_INTERVALS - last - 1)
+            continue
+        last = min(max(_power_of_two(bound).bit_length() - 1, 0), N_ROUNDUP_INTERVALS - 1)
+        divisions[0 if i == 0 else last : last + 1] = [count] * (last + 1 if i == 0 else 1)
+    return tuple(divisions)
+
+
+def _power_of_two(text: str) -> int:
+    number = _integer(text, "roundup_power2_divisions")
+    if number < 0 or number & (number - 1):
+        raise RecorderError(f"allocator settings: {number} is neither 0 nor a power of two")
+    return number

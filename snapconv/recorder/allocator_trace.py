@@ -1,0 +1,123 @@
+"""Allocator happenings -> torch's trace entries, and the true totals after each of them.
+
+The ledger keeps the counters and the ring; it knows nothing of blocks, pools or placement.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
+
+Frames: TypeAlias = list[dict[str, object]]
+PoolId: TypeAlias = tuple[int, int]
+
+DEFAULT_POOL: PoolId = (0, 0)
+
+
+def microsecond_counter(start_us: int = 1_700_000_000_000_000) -> Callable[[], int]:
+    """Make a clock that advances by one microsecond at every reading."""
+    ticks = count(start_us)
+    return lambda: next(ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One trace entry and the truth after it.
+
+    ``size`` is torch's (the request for block actions), ``block_bytes`` the block's true size, or
+    None where the action is not about a block. ``requested_bytes`` counts what was asked for in
+    active blocks and so falls at ``free_completed``, as torch's counter of that name does.
+    """
+
+    action: str
+    addr: int
+    size: int
+    stream: int
+    pool: PoolId
+    time_us: int
+    frames: Frames | None
+    block_bytes: int | None
+    requested_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+
+    def as_entry(self) -> dict[str, object]:
+        """Write the trace entry as torch 2.12 does; ``frames`` is absent where there were none."""
+        entry: dict[str, object] = {
+            "action": self.action,
+            "device_free" if self.action == "oom" else "addr": self.addr,
+            "size": self.size,
+            "stream": self.stream,
+            "time_us": self.time_us,
+            "compile_context": "N/A",
+            "user_metadata": "",
+            "pool_id": self.pool,
+        }
+        if self.frames is not None:
+            entry["frames"] = self.frames
+        return entry
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """The counters of one device, and the ring of what happened while recording was on."""
+
+    clock: Callable[[], int]
+    is_recording: bool
+    history: deque[Recorded]
+    requested_bytes: int = 0
+    allocated_bytes: int = 0
+    active_bytes: int = 0
+    reserved_bytes: int = 0
+    max_allocated_bytes: int = 0
+    n_recorded: int = 0
+
+    def block_taken(self, block_bytes: int, requested_bytes: int) -> None:
+        """Count a block that was handed out."""
+        self.requested_bytes += requested_bytes
+        self.allocated_bytes += block_bytes
+        self.active_bytes += block_bytes
+        self.max_allocated_bytes = max(self.max_allocated_bytes, self.allocated_bytes)
+
+    def block_returned(self, block_bytes: int) -> None:
+        """Count a free that was asked for; the block stays active until it completes."""
+        self.allocated_bytes -= block_bytes
+
+    def block_completed(self, block_bytes: int, requested_bytes: int) -> None:
+        """Count a free that is complete."""
+        self.requested_bytes -= requested_bytes
+        self.active_bytes -= block_bytes
+
+    def record(
+        self,
+        action: str,
+        *,
+        addr: int,
+        size: int,
+        stream: int = 0,
+        pool: PoolId = DEFAULT_POOL,
+        frames: Frames | None = None,
+        block_bytes: int | None = None,
+    ) -> None:
+        """Append one entry with the counters as they stand now: change them first."""
+        if not self.is_recording:
+            return
+        self.n_recorded += 1
+        self.history.append(
+            Recorded(
+                action=action,
+                addr=addr,
+                size=size,
+                stream=stream,
+                pool=pool,
+                time_us=self.clock(),
+                frames=frames,
+                block_bytes=block_bytes,
+                requested_bytes=self.requested_bytes,
+                allocated_bytes=self.allocated_bytes,
+                active_bytes=self.active_bytes,
+                reserved_bytes=self.reserved_bytes,
+            )
+        )

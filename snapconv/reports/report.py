@@ -1,0 +1,185 @@
+"""The Report: all that a writer needs for one device, nothing left for it to compute.
+
+Plain tuples where a report has tens of rows, NumPy columns where it has millions. Writers never
+look anything up anywhere else.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.notes import Note
+
+Int64Column = NDArray[np.int64]
+Int32Column = NDArray[np.int32]
+Int8Column = NDArray[np.int8]
+
+# The name of the Moment that weights, categories, breakdown and lines are about; every report has it.
+PEAK_ALLOCATED = "peak_allocated"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the user's project; ``file_path`` is relative to the project root, ``/`` between."""
+
+    file_path: str
+    line_number: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightEntry:
+    """A weight live at the report's moment, with the bytes of its gradient (0: none)."""
+
+    name: str
+    size_bytes: int
+    grad_size_bytes: int
+    frames: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationEntry:
+    """An activation live at the activation high-water mark; frames innermost first."""
+
+    operation_name: str
+    size_bytes: int
+    frames: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryTotal:
+    """What one category held at the peak of allocated bytes."""
+
+    category: str
+    n_allocations: int
+    requested_bytes: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """A row of the breakdown of reserved bytes at the peak.
+
+    Rows without a parent sum to the reserved bytes; rows with a parent sum to that parent.
+    """
+
+    name: str
+    parent: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineTotal:
+    """What one line of the project held at the peak."""
+
+    line: SourceLine
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A named event of the trace, such as a peak; ``event`` is -1 for before the first event."""
+
+    name: str
+    event: int
+    time_us: int | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The four curves, one row per event (bytes after the event). ``time_us`` may be absent."""
+
+    time_us: Int64Column | None
+    requested_bytes: Int64Column
+    allocated_bytes: Int64Column
+    active_bytes: Int64Column
+    reserved_bytes: Int64Column
+
+
+@dataclass(frozen=True, slots=True)
+class StackColumns:
+    """Interned stacks: stack ``i`` is ``frame_ids[offsets[i]:offsets[i + 1]]``, leaf first."""
+
+    offsets: Int64Column
+    frame_ids: Int32Column
+    frame_names: tuple[str, ...]
+    frame_filenames: tuple[str, ...]
+    frame_lines: Int64Column
+    frame_is_project: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationColumns:
+    """Every allocation of the device, one row per lifetime; -1 where an event or id is missing.
+
+    ``end_event`` is where its block became free: its ``free_completed_event``, or the event by which
+    that must have happened where the trace has lost it.
+    """
+
+    alloc_event: Int64Column
+    free_requested_event: Int64Column
+    free_completed_event: Int64Column
+    end_event: Int64Column
+    addr: Int64Column
+    stream: Int64Column
+    requested_bytes: Int64Column
+    block_bytes: Int64Column
+    category: Int8Column
+    evidence: Int8Column
+    rule_id: Int32Column
+    operation_id: Int32Column
+    stack_id: Int32Column
+    iteration: Int32Column
+    rules: tuple[str, ...]
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """A failed allocation: what was asked, what the driver had free, what was held then."""
+
+    event: int
+    time_us: int | None
+    requested_bytes: int
+    device_free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    stack_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRow:
+    """One training step, or the whole trace where no step could be told."""
+
+    iteration: int
+    first_event: int
+    last_event: int
+    peak_allocated_bytes: int
+    peak_event: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Everything known about one device, ready to be written."""
+
+    device: int
+    peak_usage_bytes: int
+    weights: tuple[WeightEntry, ...]
+    activations: tuple[ActivationEntry, ...]
+    source: tuple[tuple[str, str], ...]
+    notes: tuple[Note, ...]
+    history_verdict: str
+    history_reason: str
+    project_root: str | None
+    moments: tuple[Moment, ...]
+    categories_at_peak: tuple[CategoryTotal, ...]
+    breakdown: tuple[BreakdownRow, ...]
+    lines_at_peak: tuple[LineTotal, ...]
+    iterations: tuple[IterationRow, ...]
+    oom_events: tuple[OomEvent, ...]
+    timeline: Timeline
+    allocations: AllocationColumns
+    stacks: StackColumns

@@ -1,0 +1,136 @@
+"""The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
+
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot.fields import (
+    TIME,
+    Int32Column,
+    Int64Column,
+    Interner,
+    check_range,
+    expect,
+    expect_dicts,
+    int_column,
+    raw_column,
+    shown,
+    text_column,
+)
+
+_N_ROUNDUP_INTERVALS = 16
+# torch reads the divisions with stoi.
+_MAX_DIVISIONS = 2**31 - 1
+# torch writes a dozen settings of a few words; one text may stand in a file very many times.
+_MAX_ENTRIES, _MAX_TEXT = 200, 2000
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """What the file says of PYTORCH_CUDA_ALLOC_CONF (torch >= 2.3), with torch's defaults elsewhere.
+
+    ``max_split_size_bytes`` is None when unlimited. ``roundup_power2_divisions[i]`` divides the powers
+    of two for requests of about ``2**i`` MiB; 0: plain rounding. ``entries`` is everything as text.
+    """
+
+    max_split_size_bytes: int | None = None
+    expandable_segments: bool = False
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _N_ROUNDUP_INTERVALS
+    entries: tuple[tuple[str, str], ...] = ()
+
+    def conf(self) -> str:
+        """The configuration string as the process had it, empty if the file has none."""
+        return next((text for key, text in self.entries if key.endswith("ALLOC_CONF")), "")
+
+
+def read_settings(raw: object, where: str) -> AllocatorSettings:
+    """Turn ``allocator_settings`` into AllocatorSettings; None means a file older than torch 2.3."""
+    if raw is None:
+        return AllocatorSettings()
+    expect(raw, dict, where)
+    known: dict[str, object] = raw  # type: ignore[assignment]  # checked just above
+    limit = known.get("max_split_size")
+    if limit is not None:
+        expect(limit, int, f"{where}.max_split_size")
+    return AllocatorSettings(
+        # -1, or SIZE_MAX where an unsigned type was written, is unlimited.
+        max_split_size_bytes=limit if isinstance(limit, int) and 0 <= limit < 1 << 63 else None,
+        expandable_segments=known.get("expandable_segments") is True,
+        roundup_power2_divisions=_divisions(known.get("roundup_power2_divisions"), where),
+        entries=tuple(
+            (key[:_MAX_TEXT], _as_text(value))
+            for key, value in islice(known.items(), _MAX_ENTRIES)
+            if type(key) is str
+        ),
+    )
+
+
+def _divisions(raw: object, where: str) -> tuple[int, ...]:
+    if raw is None:
+        return (0,) * _N_ROUNDUP_INTERVALS
+    path = f"{where}.roundup_power2_divisions"
+    expect(raw, dict, path)
+    divisions = []
+    for i in range(_N_ROUNDUP_INTERVALS):
+        value = raw.get(str(1 << i), 0)  # type: ignore[attr-defined]  # a dictionary, checked
+        expect(value, int, f"{path}.{1 << i}")
+        if not 0 <= value <= _MAX_DIVISIONS:
+            raise MalformedSnapshotError(f"{path}.{1 << i}: expected 0 to 2^31 - 1, got {shown(str(value))}")
+        divisions.append(value)
+    return tuple(divisions)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        items = islice(value.items(), _MAX_ENTRIES)
+        return ",".join(f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str)[
+            :_MAX_TEXT
+        ]
+    return _scalar_as_text(value)
+
+
+def _scalar_as_text(value: object) -> str:
+    return str(value)[:_MAX_TEXT] if isinstance(value, (str, int, float, bool)) else type(value).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationTable:
+    """record_function ranges as they were entered and left; ``name_id`` is a position in ``texts``."""
+
+    name_id: Int32Column
+    is_start: NDArray[np.bool_]
+    device: Int64Column
+    time_us: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.name_id)
+
+
+def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTable:
+    """Turn ``external_annotations`` (torch >= 2.5) into columns; None means there are none."""
+    rows = [] if raw is None else raw
+    expect(rows, list, where)
+
+    def path(i: int) -> str:
+        return f"{where}[{i}]"
+
+    expect_dicts(rows, path)  # type: ignore[arg-type]  # a list, checked just above
+    ranges: list[dict[str, object]] = rows  # type: ignore[assignment]
+    n = len(ranges)
+    columns = AnnotationTable(
+        name_id=_or(text_column(ranges, "name", texts, path=path), np.full(n, -1, np.int32)),
+        is_start=np.array([stage == "START" for stage in raw_column(ranges, "stage")], np.bool_),
+        device=_or(int_column(ranges, "device", path=path, missing=0), np.zeros(n, np.int64)),
+        time_us=_or(int_column(ranges, "time_us", path=path, missing=-1), np.full(n, -1, np.int64)),
+    )
+    check_range(columns.time_us, TIME, "time_us", path=path)
+    for column in (columns.name_id, columns.is_start, columns.device, columns.time_us):
+        column.setflags(write=False)
+    return columns
+
+
+def _or(column: np.ndarray | None, otherwise: np.ndarray) -> np.ndarray:
+    return otherwise if column is None else column

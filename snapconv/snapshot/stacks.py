@@ -1,0 +1,128 @@
+"""Stacks and frames, interned: many million events share a few thousand stacks.
+
+torch shares one dictionary per frame and often one list per stack, so identity finds nearly every
+repetition without looking inside; content settles the rest (after a JSON round trip nothing is shared).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot.fields import Path, expect
+
+_MAX_LINE = 2**31 - 1
+# Longer names are no paths, and C++ symbols of which this much tells enough; one text may stand in a
+# file very many times.
+_MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTable:
+    """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number.
+
+    ``originals`` holds, for frames of code that torch.compile generated, the source that torch
+    traced it from (``fx_original_trace``, torch >= 2.10), and is empty otherwise.
+    """
+
+    names: tuple[str, ...]
+    filenames: tuple[str, ...]
+    lines: NDArray[np.int64]
+    originals: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class StackTable:
+    """Distinct stacks: stack ``i`` is ``frame_ids[offsets[i]:offsets[i + 1]]``, leaf first."""
+
+    frames: FrameTable
+    offsets: NDArray[np.int64]
+    frame_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def frames_of(self, stack_id: int) -> NDArray[np.int32]:
+        """The frame ids of one stack, leaf first; empty for -1 (no stack captured)."""
+        if stack_id < 0:
+            return self.frame_ids[:0]
+        return self.frame_ids[self.offsets[stack_id] : self.offsets[stack_id + 1]]
+
+
+class StackInterner:
+    """Collects frames and stacks while a file is read, then becomes a StackTable.
+
+    Identities stay unique during one reading because the raw objects were all built before it began.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, str, int, str], int] = {}
+        self._frame_by_identity: dict[int, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._stack_by_list: dict[int, int] = {}
+        self._stack_by_identities: dict[tuple[int, ...], int] = {}
+
+    def ids(self, stacks: Sequence[object], path: Path) -> NDArray[np.int32]:
+        """The ids of many raw stacks (lists of frame dictionaries), -1 for None.
+
+        ``path(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
+        first frame that cannot be right.
+        """
+        by_list = self._stack_by_list
+        ids = []
+        for i, frames in enumerate(stacks):
+            known = by_list.get(id(frames))
+            ids.append(self._add(frames, path, i) if known is None else known)
+        return np.array(ids, np.int32)
+
+    def _add(self, frames: object, path: Path, owner: int) -> int:
+        if frames is None:
+            return -1
+        if not isinstance(frames, list):
+            expect(frames, list, f"{path(owner)}.frames")
+            return -1
+        identities = tuple(map(id, frames))
+        stack_id = self._stack_by_identities.get(identities)
+        if stack_id is None:
+            where = f"{path(owner)}.frames"
+            key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
+            stack_id = self._stacks.setdefault(key, len(self._stacks))
+            self._stack_by_identities[identities] = stack_id
+        self._stack_by_list[id(frames)] = stack_id
+        return stack_id
+
+    def _frame_id(self, frame: object, where: str) -> int:
+        known = self._frame_by_identity.get(id(frame))
+        if known is not None:
+            return known
+        expect(frame, dict, where)
+        name, filename, line = (frame.get(key) for key in ("name", "filename", "line"))  # type: ignore[attr-defined]
+        for value, field in ((name, "name"), (filename, "filename")):
+            if value is not None and type(value) is not str:
+                raise MalformedSnapshotError(f"{where}.{field}: expected str, got {type(value).__name__}")
+        if line is not None and type(line) is not int:
+            raise MalformedSnapshotError(f"{where}.line: expected int, got {type(line).__name__}")
+        # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
+        usable = line if line is not None and 0 < line <= _MAX_LINE else 0
+        original = frame.get("fx_original_trace")  # type: ignore[attr-defined]
+        texts = (text[:_MAX_TEXT] if type(text) is str else "" for text in (name, filename, original))
+        name, filename, original = texts
+        key = (name, filename, usable, original)
+        return self._frame_by_identity.setdefault(id(frame), self._frames.setdefault(key, len(self._frames)))
+
+    def table(self) -> StackTable:
+        """Everything collected so far, as read-only columns."""
+        names, filenames, lines, originals = zip(*self._frames, strict=True) if self._frames else ((),) * 4
+        lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        flat = (frame_id for stack in self._stacks for frame_id in stack)
+        frame_ids = np.fromiter(flat, np.int32, int(offsets[-1]))
+        line_column = np.array(lines, np.int64)
+        for column in (offsets, frame_ids, line_column):
+            column.setflags(write=False)
+        return StackTable(FrameTable(names, filenames, line_column, originals), offsets, frame_ids)

@@ -1,0 +1,34 @@
+"""What a person reads: bytes, shares, durations, and names made safe to print. Imports nothing."""
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
+    """Write a byte count: ``1.50 GiB``, ``512 B``; in the unit that ``like`` has, if given."""
+    scale = abs(n_bytes if like is None else like)
+    power = 0
+    while scale >= 1024 and power < len(_BYTE_UNITS) - 1:
+        scale >>= 10
+        power += 1
+    return f"{n_bytes} B" if power == 0 else f"{n_bytes / 1024**power:.2f} {_BYTE_UNITS[power]}"
+
+
+def format_share(part: int, whole: int) -> str:
+    """Write a part of a whole in per cent: ``12.3 %``; of nothing, ``0.0 %``."""
+    return f"{100 * part / whole if whole else 0.0:.1f} %"
+
+
+def format_duration_us(duration_us: int) -> str:
+    """Write a duration given in microseconds: ``850 us``, ``12.3 ms``, ``4.56 s``."""
+    if abs(duration_us) < 1_000:
+        return f"{duration_us} us"
+    if abs(duration_us) < 1_000_000:
+        return f"{duration_us / 1_000:.1f} ms"
+    return f"{duration_us / 1_000_000:.2f} s"
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal might obey or cannot show: names come from files that nobody has checked."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,3 @@
+"""The version of snapconv, in one place. Imports nothing."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,133 @@
+"""A small MemoryReport in which every number can be checked by hand.
+
+    event              0    1    2    3    4    5    6
+    what               alloc 1   alloc 2   free 2 (requested, completed)
+                                           free 1 (requested, completed)    alloc 3
+    allocated bytes    3072 3584 3072 3072 1024 1024 2048        1024 before event 0
+
+Allocation 0 is a weight that was there before the trace; 3 is its gradient, and never freed.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.notes import Note
+from snapconv.reports.report import (
+    PEAK_ALLOCATED,
+    ActivationEntry,
+    AllocationColumns,
+    BreakdownRow,
+    CategoryTotal,
+    IterationRow,
+    LineTotal,
+    MemoryReport,
+    Moment,
+    OomEvent,
+    SourceLine,
+    StackColumns,
+    Timeline,
+    WeightEntry,
+)
+
+FORWARD = SourceLine("model/net.py", 12, "forward")
+STEP = SourceLine("train.py", 40, "step")
+BUILD = SourceLine("train.py", 8, "build")
+
+WEIGHT = WeightEntry("encoder.weight", 1024, 1024, (BUILD,))
+ACTIVATION = ActivationEntry("linear", 2048, (FORWARD, STEP))
+WITHOUT_FRAMES = ActivationEntry("relu", 512, ())
+
+WRAPPED_ADDR = -(1 << 47)  # 0xffff800000000000
+
+
+def int64(*values):
+    return np.array(values, np.int64)
+
+
+def int32(*values):
+    return np.array(values, np.int32)
+
+
+def small_stacks() -> StackColumns:
+    """0: torch code called by forward, called by step; 1: C++ only; 2: empty; 3: build."""
+    return StackColumns(
+        offsets=int64(0, 3, 4, 4, 5),
+        frame_ids=int32(0, 1, 2, 3, 4),
+        frame_names=("linear", "forward", "step", "at::native::relu", "build"),
+        frame_filenames=(
+            "/site-packages/torch/nn/functional.py",
+            "/home/me/project/model/net.py",
+            "/home/me/project/train.py",
+            "??",
+            "/home/me/project/train.py",
+        ),
+        frame_lines=int64(2300, 12, 40, 0, 8),
+        frame_is_project=np.array([False, True, True, False, True]),
+    )
+
+
+def small_allocations() -> AllocationColumns:
+    return AllocationColumns(
+        alloc_event=int64(-1, 0, 1, 6),
+        free_requested_event=int64(-1, 4, 2, -1),
+        free_completed_event=int64(-1, 5, 3, -1),
+        end_event=int64(-1, 5, 3, -1),
+        addr=int64(0x7F0000000000, 0x7F0000000400, 0x7F0000000C00, WRAPPED_ADDR),
+        stream=int64(0, 0, -1, 0),
+        requested_bytes=int64(1000, 2000, 500, 1000),
+        block_bytes=int64(1024, 2048, 512, 1024),
+        category=np.array(
+            [Category.WEIGHT, Category.ACTIVATION, Category.UNKNOWN, Category.GRADIENT], np.int8
+        ),
+        evidence=np.array([Evidence.METADATA, Evidence.FRAMES, Evidence.NONE, Evidence.LIFETIME], np.int8),
+        rule_id=int32(-1, 1, -1, 0),
+        operation_id=int32(-1, 0, 1, -1),
+        stack_id=int32(3, 0, 1, -1),
+        iteration=int32(-1, 0, 0, 0),
+        rules=("gradients outlive the backward pass", "forward frames"),
+        operations=("linear", "relu"),
+    )
+
+
+def small_timeline() -> Timeline:
+    return Timeline(
+        time_us=int64(10, 20, 30, 40, 50, 60, 70),
+        requested_bytes=int64(3000, 3500, 3000, 3000, 1000, 1000, 2000),
+        allocated_bytes=int64(3072, 3584, 3072, 3072, 1024, 1024, 2048),
+        active_bytes=int64(3072, 3584, 3584, 3072, 3072, 1024, 2048),
+        reserved_bytes=int64(*[2 << 20] * 7),
+    )
+
+
+def small_report(**changes) -> MemoryReport:
+    """The report above, with some of its fields replaced."""
+    report = MemoryReport(
+        device=0,
+        peak_usage_bytes=3584,
+        weights=(WEIGHT,),
+        activations=(ACTIVATION, WITHOUT_FRAMES),
+        source=(("file", "snapshot.pickle"), ("format", "pickle")),
+        notes=(
+            Note("truncated-history", "The oldest events are lost.", 0),
+            Note("no-settings", "None found."),
+        ),
+        history_verdict="truncated",
+        history_reason="frees without an alloc",
+        project_root="/home/me/project",
+        moments=(Moment(PEAK_ALLOCATED, 1, 20, 3584), Moment("start", -1, None, 1024)),
+        categories_at_peak=(
+            CategoryTotal("activation", 1, 2000, 2048),
+            CategoryTotal("weight", 1, 1000, 1024),
+            CategoryTotal("unknown", 1, 500, 512),
+        ),
+        breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
+        lines_at_peak=(LineTotal(FORWARD, 1, 2048), LineTotal(BUILD, 1, 1024)),
+        iterations=(IterationRow(0, 0, 6, 3584, 1),),
+        oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1),),
+        timeline=small_timeline(),
+        allocations=small_allocations(),
+        stacks=small_stacks(),
+    )
+    return replace(report, **changes)

@@ -1,0 +1,61 @@
+"""PYTORCH_ALLOC_CONF and the rounding of requests, with numbers that follow from torch's source.
+
+Sources: round_size in c10/cuda/CUDACachingAllocator.cpp, and c10/core/AllocatorConfig.cpp.
+"""
+
+import pytest
+
+from snapconv.errors import RecorderError
+from snapconv.recorder.allocator_settings import MIB, AllocatorSettings
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB - 1, MIB), (MIB, MIB), (MIB + 1, MIB + 512)],
+)
+def test_a_request_is_rounded_up_to_512_bytes(n_bytes, expected):
+    assert AllocatorSettings().round_size(n_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [
+        (1200, 1536),  # not more than 512 * 4: plain rounding
+        (2049, 2560),  # steps of 512 between 2048 and 4096
+        (5 * MIB, 5 * MIB),  # steps of 1 MiB between 4 and 8 MiB
+        (5 * MIB + 1, 6 * MIB),
+        (8 * MIB, 8 * MIB),  # a power of two stays
+    ],
+)
+def test_roundup_power2_divisions_of_4_round_to_quarters_of_a_power_of_two(n_bytes, expected):
+    assert AllocatorSettings.from_conf("roundup_power2_divisions:4").round_size(n_bytes) == expected
+
+
+def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
+    settings = AllocatorSettings.from_conf("roundup_power2_divisions:[64:8,128:2,512:4,>:1]")
+    table = dict(zip([1 << i for i in range(16)], settings.roundup_power2_divisions, strict=True))
+    assert (table[1], table[32], table[64], table[128], table[256], table[512]) == (8, 8, 8, 2, 0, 4)
+    assert table[1024] == table[32768] == 1
+    assert settings.round_size(100 * MIB + 1) == 104 * MIB
+    assert settings.round_size(1000 * MIB + 1) == 1024 * MIB
+    assert settings.as_snapshot()["roundup_power2_divisions"]["128"] == 2
+
+
+def test_torch_npu_adds_32_bytes_before_rounding():
+    settings = AllocatorSettings(padding=32)
+    assert [settings.round_size(n) for n in (1, 480, 481, 512)] == [512, 512, 1024, 1024]
+
+
+def test_options_for_other_things_are_skipped():
+    settings = AllocatorSettings.from_conf("backend:native, max_split_size_mb:128 ,expandable_segments:True")
+    assert settings.max_split_size == 128 * MIB
+    assert settings.expandable_segments
+
+
+@pytest.mark.parametrize(
+    "conf",
+    ["max_split_size_mb:19", "max_split_size_mb:x", "roundup_power2_divisions:3", "expandable_segments"],
+)
+def test_a_setting_that_torch_refuses_is_refused(conf):
+    with pytest.raises(RecorderError, match="allocator settings"):
+        AllocatorSettings.from_conf(conf)

@@ -1,0 +1,370 @@
+"""The command line as a user meets it: exit codes, messages, files, streams."""
+
+import gzip
+import json
+import os
+import pickle
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli import main
+from snapconv.recorder.allocator import CachingAllocator
+from snapconv.version import VERSION
+
+FRAMES = [
+    {"name": "forward", "filename": "/home/me/project/net.py", "line": 7},
+    {"name": "<module>", "filename": "/home/me/project/train.py", "line": 3},
+]
+# Two reports of run.pickle, by what is said; an ordinal stands in the name where there are several.
+NAMES = [
+    ("run.pickle", [], "run.memory.sqlite"),
+    ("run.pickle.gz", [], "run.memory.sqlite"),
+    ("run.7.PKL", [], "run.7.memory.sqlite"),
+    ("run", [], "run.memory.sqlite"),
+    (".pickle", [], ".pickle.memory.sqlite"),
+    ("run.pickle", ["-o", "r.sqlite"], "r.sqlite"),
+    ("run.pickle", ["--output", "r.memory.sqlite"], "r.memory.sqlite"),
+    ("run.pickle", ["-o", "r"], "r"),
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run left: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def raw_snapshot(n_devices=1, frames=FRAMES):
+    """Device n allocates n + 1 blocks of 1000 bytes (1024 each) in one segment of 2 MiB."""
+    raw = {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []}
+    for device in range(n_devices):
+        model = CachingAllocator(device=device, base_addr=(device + 1) << 40)
+        for _ in range(device + 1):
+            model.malloc(1000, frames=frames)
+        raw["device_traces"].append(model.trace())
+        raw["segments"] += model.segments()
+    return raw
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder that is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name="run.pickle", **options):
+    data = pickle.dumps(raw_snapshot(**options))
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+
+@pytest.fixture
+def snapconv(capsys):
+    def run(*argv):
+        code = main(argv)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def peak_in(report):
+    with closing(sqlite3.connect(report)) as connection:
+        return connection.execute("SELECT size_bytes FROM misc_sizes").fetchone()[0]
+
+
+# --- help and version
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+def test_help_of_a_command_ends_with_0_and_goes_to_stdout(snapconv, command):
+    done = snapconv(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert command in done.out
+    assert "--json" in done.out
+
+
+def test_help_names_every_command(snapconv):
+    done = snapconv("--help")
+    assert (done.code, done.err) == (0, "")
+    assert "to-sqlite" in done.out
+    assert "info" in done.out
+
+
+def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):
+    done = snapconv()
+    assert done.code == 2
+    assert "to-sqlite" in done.out + done.err
+
+
+def test_the_version_is_shown(snapconv):
+    assert snapconv("--version") == Done(0, f"snapconv {VERSION}\n", "")
+
+
+# --- wrong command lines, inputs and outputs
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["to-sqlite"], "snapshot"),
+        (["info"], "snapshot"),
+        (["info", "run.pickle", "other.pickle"], "other.pickle"),
+        (["to-sqlite", "run.pickle", "--nonsense"], "--nonsense"),
+        (["to-sqlite", "run.pickle", "--device", "one"], "--device"),
+        (["to-sqlite", "run.pickle", "--path-map", "/old"], "'/old'"),
+        (["to-sqlite", "run.pickle", "--path-map", "=/new"], "OLD=NEW"),
+        (["to-sqlite", "run.pickle", "--path-map", "/old="], "--path-map"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_is_named(folder, snapconv, argv, named):
+    write()
+    done = snapconv(*argv)
+    assert (done.code, done.out) == (2, "")
+    assert named in done.err
+    assert "--help" in done.err
+    assert names(folder) == ["run.pickle"]
+
+
+WHOLE = pickle.dumps(raw_snapshot())
+BAD_EVENT = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": "big"}]]}
+INPUTS = {
+    "empty": (b"", "0 bytes"),
+    "cut": (WHOLE[:-100], f"breaks off at byte {len(WHOLE) - 100}"),
+    "damaged": (pickle.dumps([])[:-1] + b"e.", "damaged"),
+    "text": (b"hello, world\n", "hello, world"),
+    "another pickle": (pickle.dumps({"weights": 1}), "weights"),
+    "a list": (pickle.dumps([1, 2, 3]), "a list of 3 int"),
+    "wrong value": (pickle.dumps(BAD_EVENT), "device_traces[0][0].size: expected int, got str"),
+    "report": (b"SQLite format 3\x00" + bytes(84), "report"),
+    "zip": (b"PK\x03\x04" + bytes(26), "unzip -p"),
+    "xz": (b"\xfd7zXZ\x00" + bytes(26), "xz -d"),
+    "cut gzip": (gzip.compress(WHOLE)[:-20], "breaks off"),
+    "cut json": (b'{"segments": [', "breaks off"),
+    "chrome trace": (b'{"traceEvents": []}', "Chrome trace"),
+    "page": (b"<!DOCTYPE html><html></html>", "no snapshot embedded"),
+    "old protocol": (pickle.dumps(raw_snapshot(), protocol=0), "protocol"),
+}
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_an_input_that_cannot_be_used_ends_with_3_and_says_why(folder, snapconv, kind, command):
+    data, named = INPUTS[kind]
+    Path("run.pickle").write_bytes(data)
+    done = snapconv(command, "run.pickle")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("error: run.pickle: ")
+    assert named in done.err
+    assert names(folder) == ["run.pickle"]
+
+
+@pytest.mark.parametrize(("path", "advice"), [("missing.pickle", "check the path"), (".", "not its folder")])
+def test_a_file_that_cannot_be_opened_is_named_with_advice(folder, snapconv, path, advice):
+    done = snapconv("to-sqlite", path, "-o", "r.sqlite")
+    assert done.code == 3
+    assert done.err.startswith(f"error: {path}: ")
+    assert advice in done.err
+
+
+def test_a_missing_device_ends_with_3_and_names_those_there(folder, snapconv):
+    write(n_devices=2)
+    done = snapconv("to-sqlite", "run.pickle", "--device", "7")
+    assert (done.code, done.out) == (3, "")
+    assert "device 7" in done.err
+    assert "0, 1" in done.err
+    assert names(folder) == ["run.pickle"]
+
+
+class Asks:
+    """Pickles into a request to make a folder."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made-by-the-pickle",)
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+def test_a_pickle_that_asks_for_code_ends_with_4_names_it_and_runs_nothing(folder, snapconv, command):
+    Path("run.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [], "extra": Asks()}))
+    done = snapconv(command, "run.pickle")
+    assert (done.code, done.out) == (4, "")
+    assert f"{os.mkdir.__module__}.mkdir" in done.err
+    assert "at byte " in done.err
+    assert names(folder) == ["run.pickle"]
+
+
+def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
+    write()
+    Path("run.memory.sqlite").write_text("precious")
+    done = snapconv("to-sqlite", "run.pickle")
+    assert (done.code, done.out) == (5, "")
+    assert "run.memory.sqlite exists already" in done.err
+    assert "--force" in done.err
+    assert Path("run.memory.sqlite").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"), [("no/r.sqlite", "create it first"), ("sub", "a folder"), ("/dev/null", "regular")]
+)
+def test_an_output_that_cannot_be_written_ends_with_5_and_says_what_to_do(folder, snapconv, output, advice):
+    write()
+    Path("sub").mkdir()
+    done = snapconv("to-sqlite", "run.pickle", "-o", output, "--force")
+    assert (done.code, done.out) == (5, "")
+    assert f"cannot write {output}: " in done.err
+    assert advice in done.err
+    assert names(folder) == ["run.pickle", "sub"]
+
+
+@pytest.mark.parametrize("output", [".", "/"])
+def test_an_output_without_a_name_ends_with_5(folder, snapconv, output):
+    write()
+    assert snapconv("to-sqlite", "run.pickle", "-o", output).code == 5
+
+
+@pytest.mark.parametrize("output", ["run.pickle", "link", "./sub/../run.pickle"])
+def test_the_snapshot_itself_is_never_replaced(folder, snapconv, output):
+    write()
+    Path("sub").mkdir()
+    Path("link").symlink_to("run.pickle")
+    before = Path("run.pickle").read_bytes()
+    assert snapconv("to-sqlite", "run.pickle", "-o", output, "--force").code == 5
+    assert Path("run.pickle").read_bytes() == before
+
+
+# --- what is written
+
+
+@pytest.mark.parametrize(("name", "options", "report"), NAMES)
+def test_a_report_goes_beside_the_snapshot_or_where_it_is_told(folder, snapconv, name, options, report):
+    write(name)
+    done = snapconv("to-sqlite", name, *options)
+    assert done.code == 0
+    assert f"written: {report}\n" in done.out
+    assert names(folder) == sorted([name, report])
+    assert peak_in(report) == 1024
+
+
+def test_the_folder_of_the_snapshot_gets_the_report(folder, snapconv):
+    Path("sub").mkdir()
+    write("sub/run.pickle")
+    assert snapconv("to-sqlite", "sub/run.pickle").code == 0
+    assert names(folder / "sub") == ["run.memory.sqlite", "run.pickle"]
+
+
+def test_force_replaces_a_report(folder, snapconv):
+    write()
+    Path("run.memory.sqlite").write_text("old")
+    assert snapconv("to-sqlite", "run.pickle", "--force").code == 0
+    assert peak_in("run.memory.sqlite") == 1024
+
+
+@pytest.mark.parametrize(
+    ("options", "reports"),
+    [
+        ([], ["run.cuda0.memory.sqlite", "run.cuda1.memory.sqlite"]),
+        (["-o", "r.sqlite"], ["r.cuda0.sqlite", "r.cuda1.sqlite"]),
+        (["-o", "r"], ["r.cuda0", "r.cuda1"]),
+    ],
+)
+def test_every_device_gets_its_own_report(folder, snapconv, options, reports):
+    write(n_devices=2)
+    done = snapconv("to-sqlite", "run.pickle", *options)
+    assert done.code == 0
+    assert names(folder) == sorted(["run.pickle", *reports])
+    assert [peak_in(report) for report in reports] == [1024, 2048]
+    assert "cuda:0" in done.out
+    assert "cuda:1" in done.out
+
+
+def test_one_device_of_several_is_reported_alone(folder, snapconv):
+    write(n_devices=2)
+    assert snapconv("to-sqlite", "run.pickle", "--device", "1", "-o", "r.sqlite").code == 0
+    assert names(folder) == ["r.sqlite", "run.pickle"]
+    assert peak_in("r.sqlite") == 2048
+
+
+def test_where_one_of_two_reports_exists_none_is_written(folder, snapconv):
+    write(n_devices=2)
+    Path("run.cuda1.memory.sqlite").write_text("precious")
+    done = snapconv("to-sqlite", "run.pickle")
+    assert done.code == 5
+    assert "run.cuda1.memory.sqlite" in done.err
+    assert names(folder) == ["run.cuda1.memory.sqlite", "run.pickle"]
+
+
+def test_extended_adds_tables(folder, snapconv):
+    write()
+    for options, expected in ([], 0), (["--extended", "--force"], 1):
+        assert snapconv("to-sqlite", "run.pickle", *options).code == 0
+        with closing(sqlite3.connect("run.memory.sqlite")) as connection:
+            found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'snapconv_notes'")
+            assert found.fetchone() == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("options", "root", "file"),
+    [
+        ([], "/home/me/project", "net.py"),
+        (["--project-root", "/home/me"], "/home/me", "project/net.py"),
+        (["--path-map", "/home/me/project=/w"], "/w", "net.py"),
+        (["--path-map", "/home=/h", "--path-map", "/h/me=/m"], "/m/project", "net.py"),
+    ],
+)
+def test_the_projects_root_is_inferred_told_or_mapped(folder, snapconv, options, root, file):
+    write()
+    (report,) = json.loads(snapconv("to-sqlite", "run.pickle", "--json", *options).out)["reports"]
+    assert report["project_root"] == root
+    assert report["lines_at_peak"][0]["file"] == file
+
+
+def test_the_json_is_one_document_and_agrees_with_the_report(folder, snapconv):
+    write(n_devices=2)
+    done = snapconv("to-sqlite", "run.pickle", "--json")
+    for report in json.loads(done.out)["reports"]:
+        assert peak_in(report["output"]) == report["peak_usage_bytes"] == 1024 * (report["device"] + 1)
+        held = report["categories_at_peak"].values()
+        assert sum(category["block_bytes"] for category in held) == report["peak_usage_bytes"]
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+def test_notes_go_to_stderr_and_into_the_json(folder, snapconv, command):
+    write(frames=None)
+    plain = snapconv(command, "run.pickle")
+    assert "note: no-stacks: " in plain.err
+    assert "no-stacks" not in plain.out
+    values = json.loads(snapconv(command, "run.pickle", "--json", *["--force"][: command == "to-sqlite"]).out)
+    notes = values["notes"] if command == "info" else values["reports"][0]["notes"]
+    assert "no-stacks" in [note["slug"] for note in notes]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_quiet_says_nothing_and_writes(folder, snapconv, options):
+    write(frames=None)
+    assert snapconv("to-sqlite", "run.pickle", "-q", *options) == Done(0, "", "")
+    assert names(folder) == ["run.memory.sqlite", "run.pickle"]
+
+
+def test_quiet_still_says_errors(folder, snapconv):
+    assert "missing.pickle" in snapconv("to-sqlite", "missing.pickle", "--quiet").err
+
+
+def test_info_writes_nothing(folder, snapconv):
+    write()
+    done = snapconv("info", "run.pickle")
+    assert done.code == 0
+    assert "cuda:0" in done.out
+    assert names(folder) == ["run.pickle"]

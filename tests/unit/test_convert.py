@@ -1,0 +1,224 @@
+"""From a snapshot file to reports on disk: names, devices, refusals, options."""
+
+import pickle
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from snapconv import convert
+from snapconv.analysis.paths import PathMap
+from snapconv.convert import ConvertOptions, output_path, parse_path_map, to_sqlite
+from snapconv.errors import InputError, OutputExistsError, OutputWriteError
+from tests.builders import TraceBuilder, frame
+
+FRAMES = [frame("f", "/cluster/job/proj/train.py", 3)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A snapshot of 512 bytes, ``run.pickle``."""
+    return TraceBuilder().segment().alloc(512, frames=FRAMES).write(tmp_path / "run.pickle")
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A snapshot of 512 bytes on device 0 and 1,024 on device 3, ``two.pickle``."""
+    other = TraceBuilder(device=3).segment().alloc(1024, frames=FRAMES)
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512, frames=FRAMES).snapshot(other)))
+    return path
+
+
+def ask(path, query):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
+
+
+def peak(path):
+    return ask(path, "SELECT size_bytes FROM misc_sizes")[0][0]
+
+
+def tables(path):
+    return {name for (name,) in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def files(folder, but=()):
+    return sorted(path.name for path in folder.iterdir() if path.name not in but)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "report"),
+    [
+        ("run.pickle", "run.memory.sqlite"),
+        ("run.pickle.gz", "run.memory.sqlite"),
+        ("run.PKL.GZ", "run.memory.sqlite"),
+        ("run.json", "run.memory.sqlite"),
+        ("run.html", "run.memory.sqlite"),
+        ("run.v2.pickle", "run.v2.memory.sqlite"),
+        ("run.snapshot", "run.snapshot.memory.sqlite"),
+        ("run", "run.memory.sqlite"),
+        (".pickle", ".pickle.memory.sqlite"),
+    ],
+)
+def test_a_report_lies_beside_its_snapshot(snapshot, report):
+    assert output_path(Path("/data") / snapshot, ConvertOptions(), None) == Path("/data") / report
+
+
+def test_reports_of_several_devices_are_told_apart_by_their_ordinal():
+    assert output_path(Path("/data/run.pickle"), ConvertOptions(), 3) == Path("/data/run.cuda3.memory.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("output", "report", "of_device"),
+    [
+        ("/out/x.memory.sqlite", "/out/x.memory.sqlite", "/out/x.cuda3.memory.sqlite"),
+        ("/out/x.sqlite", "/out/x.sqlite", "/out/x.cuda3.sqlite"),
+        ("/out/x.db", "/out/x.db", "/out/x.cuda3.db"),
+        ("/out/x", "/out/x", "/out/x.cuda3"),
+        ("/out/x.report", "/out/x.report", "/out/x.report.cuda3"),
+    ],
+)
+def test_a_given_output_keeps_its_suffix(output, report, of_device):
+    options = ConvertOptions(output=Path(output))
+    assert output_path(Path("run.pickle"), options, None) == Path(report)
+    assert output_path(Path("run.pickle"), options, 3) == Path(of_device)
+
+
+def test_a_conversion_writes_one_file_and_says_what_is_in_it(run, tmp_path):
+    made = to_sqlite(run, ConvertOptions())
+    assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
+    ((path, report),) = made.reports
+    assert path == tmp_path / "run.memory.sqlite"
+    assert peak(path) == report.peak_usage_bytes == 512
+    assert made.snapshot.path == run
+
+
+def test_every_device_has_a_report_of_its_own(two, tmp_path):
+    made = to_sqlite(two, ConvertOptions())
+    reports = ["two.cuda0.memory.sqlite", "two.cuda3.memory.sqlite"]
+    assert [path.name for path, _ in made.reports] == files(tmp_path, but=["two.pickle"]) == reports
+    assert [peak(tmp_path / name) for name in reports] == [512, 1024]
+
+
+def test_one_device_may_be_chosen(two, tmp_path):
+    to_sqlite(two, ConvertOptions(device=3))
+    assert files(tmp_path, but=["two.pickle"]) == ["two.memory.sqlite"]
+    assert peak(tmp_path / "two.memory.sqlite") == 1024
+
+
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(two, tmp_path):
+    with pytest.raises(InputError, match=r"two\.pickle has nothing of device 1; it has: 0, 3"):
+        to_sqlite(two, ConvertOptions(device=1))
+    assert files(tmp_path) == ["two.pickle"]
+
+
+def test_an_existing_report_is_refused_before_anything_is_read(run, tmp_path, monkeypatch):
+    output = tmp_path / "run.memory.sqlite"
+    output.write_bytes(b"precious")
+
+    def read(*_, **__):
+        raise AssertionError("the snapshot was read")
+
+    monkeypatch.setattr(convert, "load_snapshot", read)
+    with pytest.raises(OutputExistsError, match="--force"):
+        to_sqlite(run, ConvertOptions())
+    assert output.read_bytes() == b"precious"
+
+
+def test_force_replaces_an_existing_report(run, tmp_path):
+    output = tmp_path / "run.memory.sqlite"
+    output.write_bytes(b"old")
+    to_sqlite(run, ConvertOptions(force=True))
+    assert peak(output) == 512
+
+
+def test_of_several_reports_none_is_written_if_one_exists(two, tmp_path):
+    (tmp_path / "two.cuda3.memory.sqlite").write_bytes(b"precious")
+    with pytest.raises(OutputExistsError):
+        to_sqlite(two, ConvertOptions())
+    assert files(tmp_path) == ["two.cuda3.memory.sqlite", "two.pickle"]
+
+
+def test_an_existing_report_is_refused_before_reading_tells_how_many_devices_there_are(two, tmp_path):
+    to_sqlite(two, ConvertOptions(device=0))
+    with pytest.raises(OutputExistsError, match="--force"):
+        to_sqlite(two, ConvertOptions())
+    to_sqlite(two, ConvertOptions(force=True))
+    assert len(files(tmp_path)) == 4
+
+
+def test_the_snapshot_itself_is_never_replaced(run):
+    before = run.read_bytes()
+    with pytest.raises(OutputWriteError, match="snapshot itself"):
+        to_sqlite(run, ConvertOptions(output=run, force=True))
+    assert run.read_bytes() == before
+
+
+def test_a_missing_folder_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(OutputWriteError):
+        to_sqlite(tmp_path / "nothing.pickle", ConvertOptions(output=tmp_path / "no" / "x.sqlite"))
+
+
+def test_a_damaged_snapshot_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "run.pickle"
+    path.write_bytes(b"\x80\x04garbage")
+    with pytest.raises(InputError):
+        to_sqlite(path, ConvertOptions())
+    assert files(tmp_path) == ["run.pickle"]
+
+
+def test_extended_adds_tables_and_changes_none(run, tmp_path):
+    plain, extended = tmp_path / "plain.sqlite", tmp_path / "extended.sqlite"
+    to_sqlite(run, ConvertOptions(output=plain))
+    to_sqlite(run, ConvertOptions(output=extended, extended=True))
+    added = tables(extended) - tables(plain)
+    assert tables(plain) < tables(extended)
+    assert all(name.startswith("snapconv_") for name in added)
+    assert not any(name.startswith("snapconv_") for name in tables(plain))
+    for name in tables(plain) - {"sqlite_sequence"}:
+        assert ask(plain, f"SELECT * FROM {name}") == ask(extended, f"SELECT * FROM {name}")
+
+
+def test_the_same_snapshot_gives_the_same_bytes(run, tmp_path):
+    outputs = [tmp_path / "a.sqlite", tmp_path / "b.sqlite"]
+    for output in outputs:
+        to_sqlite(run, ConvertOptions(output=output, extended=True))
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_the_root_and_path_maps_reach_the_report(run, tmp_path):
+    output = tmp_path / "x.sqlite"
+    maps = (PathMap("/cluster/job", "/w"),)
+    options = ConvertOptions(output=output, extended=True, project_root="/w/proj", path_maps=maps)
+    assert to_sqlite(run, options).project.root == "/w/proj"
+    assert ask(output, "SELECT project_root FROM snapconv_report") == [("/w/proj",)]
+    assert ask(output, "SELECT file_path, line_number FROM snapconv_lines_at_peak") == [("train.py", 3)]
+
+
+def test_stages_are_reported_in_their_order(two):
+    stages = []
+    to_sqlite(two, ConvertOptions(), progress=lambda stage, done, total: stages.append(stage))
+    order = list(dict.fromkeys(stages))
+    assert order[-2:] == ["analysing", "writing"]
+    assert stages.count("analysing") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        ("/a=/b", "/a", "/b"),
+        ("/a/=/b/", "/a", "/b"),
+        ("C:\\me=/home/me", "c:/me", "/home/me"),
+        ("/a=/b=c", "/a", "/b=c"),
+    ],
+)
+def test_a_path_map_is_read_from_old_is_new(text, old, new):
+    assert parse_path_map(text) == PathMap(old, new)
+
+
+@pytest.mark.parametrize("text", ["", "/a", "=/b", "/a="])
+def test_another_text_is_no_path_map(text):
+    with pytest.raises(ValueError, match="OLD=NEW"):
+        parse_path_map(text)

@@ -1,0 +1,242 @@
+"""One device's trace as columns: torch's keys, its actions, and what is refused or counted."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot import events
+from snapconv.snapshot.events import Action, TraceReader
+from snapconv.snapshot.fields import Interner
+from snapconv.snapshot.stacks import StackInterner
+from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
+
+OF_MEMORY = (
+    "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap free snapshot"
+)
+
+
+def reader() -> TraceReader:
+    return TraceReader(StackInterner(), Interner(), Interner(), Counter(), Counter())
+
+
+def read(*trace, into=None):
+    return (into or reader()).read([dict(event) for event in trace], "device_traces[0]")
+
+
+def event(action="alloc", **fields):
+    return TraceBuilder().event(action, **fields).events[0]
+
+
+class TestColumns:
+    def test_a_trace_becomes_one_row_per_event_in_order(self):
+        trace = TraceBuilder().segment(2 * MIB).alloc(1000).free().events
+        table = read(*trace)
+        assert [Action(code).name for code in table.action] == [
+            "SEGMENT_ALLOC", "ALLOC", "FREE_REQUESTED", "FREE_COMPLETED",
+        ]  # fmt: skip
+        assert table.addr.tolist() == [ADDR] * 4
+        assert table.size.tolist() == [2 * MIB, 1000, 1000, 1000]
+        assert table.time_us.tolist() == [START_US, START_US + 1, START_US + 2, START_US + 3]
+        assert len(table) == 4
+
+    def test_an_empty_trace_is_an_empty_table(self):
+        table = read()
+        assert len(table) == 0
+        assert table.time_us is None
+
+    def test_columns_are_int64_and_read_only(self):
+        table = read(event(addr=1, size=2))
+        assert {table.addr.dtype, table.size.dtype, table.stream.dtype, table.time_us.dtype} == {
+            np.dtype(np.int64)
+        }
+        with pytest.raises(ValueError, match="read-only"):
+            table.size[0] = 5
+
+    def test_the_raw_list_is_emptied(self):
+        trace = [event(), event()]
+        reader().read(trace, "x")
+        assert trace == []
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 7])
+    def test_chunks_change_nothing(self, n, monkeypatch):
+        trace = TraceBuilder().segment().alloc(512).free().alloc(1024).oom(1 << 40, 5).events
+        whole = read(*trace)
+        monkeypatch.setattr(events, "_CHUNK_EVENTS", n)
+        cut = read(*trace)
+        for name in ("action", "addr", "size", "stream", "stack_id", "time_us"):
+            assert getattr(cut, name).tolist() == getattr(whole, name).tolist()
+
+    def test_a_key_that_only_a_later_chunk_has_is_minus_one_before(self, monkeypatch):
+        monkeypatch.setattr(events, "_CHUNK_EVENTS", 1)
+        table = read(event(), event(compile_context="0/0", pool_id=(0, 1), user_metadata="x"))
+        assert table.compile_context_id.tolist() == [-1, 0]
+        assert table.user_metadata_id.tolist() == [-1, 1]
+        assert table.pool_id.tolist() == [-1, 0]
+
+    def test_progress_counts_the_events_that_were_read(self, monkeypatch):
+        monkeypatch.setattr(events, "_CHUNK_EVENTS", 2)
+        into, seen = reader(), []
+        into.progress = seen.append
+        read(*[event()] * 5, into=into)
+        assert seen == [2, 4, 5]
+
+    def test_events_can_be_taken_in_another_order(self):
+        table = read(event(size=1), event(size=2), event(size=3)).take(np.array([2, 0]))
+        assert table.size.tolist() == [3, 1]
+        assert not table.size.flags.writeable
+
+
+class TestEras:
+    """A key that a release lacks is a column that is None, or a plain default."""
+
+    def test_torch_2_0_and_2_1_have_no_times(self):
+        table = read({"action": "alloc", "addr": 1, "size": 2, "stream": 0})
+        assert table.time_us is None
+        assert table.compile_context_id is None
+        assert table.user_metadata_id is None
+        assert table.pool_id is None
+        assert table.stack_id.tolist() == [-1]
+
+    def test_missing_frames_and_no_frames_are_different(self):
+        without = event()
+        del without["frames"]
+        assert read(without, event(frames=[]), event(frames=[frame()])).stack_id.tolist() == [-1, 0, 1]
+
+    def test_texts_and_pools_are_interned(self):
+        into = reader()
+        table = read(
+            event(compile_context="N/A", user_metadata="", pool_id=(0, 0)),
+            event(compile_context="0/0", user_metadata="", pool_id=(0, 1)),
+            event(compile_context="N/A", user_metadata="step", pool_id=(0, 0)),
+            into=into,
+        )
+        texts = into.texts.values()
+        assert [texts[i] for i in table.compile_context_id] == ["N/A", "0/0", "N/A"]
+        assert [texts[i] for i in table.user_metadata_id] == ["", "", "step"]
+        assert [into.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
+
+    def test_a_pool_id_is_the_same_as_a_list(self):
+        as_json = json.loads(json.dumps([event(pool_id=(0, 3))]))
+        into = reader()
+        assert read(event(pool_id=(0, 3)), *as_json, into=into).pool_id.tolist() == [0, 0]
+
+    def test_some_events_without_a_time_have_minus_one(self):
+        without = event()
+        del without["time_us"]
+        assert read(event(time_us=5), without).time_us.tolist() == [5, -1]
+
+    def test_the_address_of_an_oom_is_the_free_memory_of_the_device(self):
+        table = read(*TraceBuilder().oom(4096, device_free=777).events)
+        assert (table.action.tolist(), table.addr.tolist(), table.size.tolist()) == (
+            [Action.OOM],
+            [777],
+            [4096],
+        )
+
+    def test_addresses_and_streams_above_2_63_wrap(self):
+        table = read(event(addr=18446720620317114368, stream=2**64 - 1))
+        assert table.addr.tolist() == [18446720620317114368 - 2**64]
+        assert table.stream.tolist() == [-1]
+
+    @pytest.mark.parametrize(
+        "action", [a for a in Action if a is not Action.UNKNOWN], ids=lambda a: a.name.lower()
+    )
+    def test_every_action_of_torch_and_torch_npu_is_known(self, action):
+        into = reader()
+        assert read(event(action.name.lower()), into=into).action.tolist() == [action]
+        assert into.unknown_actions == {}
+
+
+class TestWhatIsCounted:
+    def test_unknown_actions_are_counted_and_kept_as_unknown(self):
+        into = reader()
+        table = read(event("teleport"), event(), event("teleport"), event("x"), into=into)
+        assert table.action.tolist() == [0, Action.ALLOC, 0, 0]
+        assert into.unknown_actions == {"teleport": 2, "x": 1}
+
+    def test_unknown_keys_are_counted(self):
+        into = reader()
+        read(event(colour="red"), event(colour="blue", shape=1), into=into)
+        assert into.unknown_keys == {"colour": 2, "shape": 1}
+
+    def test_an_action_of_any_length_is_cut(self):
+        into = reader()
+        read(event("\n" + "a" * 10_000), into=into)
+        assert list(into.unknown_actions) == [r"\n" + "a" * 79 + "…"]
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"action": 5}, "action: expected str, got int"),
+            ({"action": None}, "action: expected str, got nothing"),
+            ({"action": ["alloc"]}, "action: expected str, got list"),
+            ({"addr": "0x1"}, "addr: expected int, got str"),
+            ({"addr": 1.5}, "addr: expected int, got float"),
+            ({"addr": 2**64}, "addr: an integer of more than 64 bits"),
+            (
+                {"addr": 2**62 + 1},
+                f"addr: expected an address of at most 62 bits from either end, got {2**62 + 1}",
+            ),
+            ({"size": "1"}, "size: expected int, got str"),
+            ({"size": True}, "size: expected int, got bool"),
+            ({"size": float("nan")}, "size: expected int, got float"),
+            ({"size": -1}, "size: expected 0 to 2^48 bytes, got -1"),
+            ({"size": 2**48 + 1}, f"size: expected 0 to 2^48 bytes, got {2**48 + 1}"),
+            ({"stream": "default"}, "stream: expected int, got str"),
+            ({"time_us": 1.7e15}, "time_us: expected int, got float"),
+            ({"time_us": 2**63 - 1}, f"time_us: expected microseconds of at most 62 bits, got {2**63 - 1}"),
+            ({"device_free": "all"}, "device_free: expected int, got str"),
+            ({"frames": "none"}, "frames: expected list, got str"),
+            ({"frames": [frame(), 7]}, "frames[1]: expected dict, got int"),
+            ({"compile_context": 0}, "compile_context: expected str, got int"),
+            ({"user_metadata": {}}, "user_metadata: expected str, got dict"),
+            ({"pool_id": 0}, "pool_id: expected a pair of ints from 0 to 2^32 - 1"),
+        ],
+    )
+    def test_a_wrong_value_is_refused_with_the_path(self, fields, message):
+        with pytest.raises(MalformedSnapshotError) as caught:
+            read(event(), event(), event(), event() | fields)
+        assert str(caught.value) == f"device_traces[0][3].{message}"
+
+    @pytest.mark.parametrize("value", [[], None, "alloc", 1])
+    def test_an_event_must_be_a_dictionary(self, value):
+        trace = [event(), value]
+        with pytest.raises(MalformedSnapshotError, match=r"^device_traces\[0\]\[1\]: expected dict, got"):
+            reader().read(trace, "device_traces[0]")
+
+    def test_the_path_counts_across_chunks(self, monkeypatch):
+        monkeypatch.setattr(events, "_CHUNK_EVENTS", 2)
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^device_traces\[0\]\[4\]\.size: expected int, got str$"
+        ):
+            read(*[event()] * 4, event(size="x"))
+
+    def test_an_event_without_an_action_is_refused(self):
+        with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.action: expected str, got nothing"):
+            read({"addr": 1})
+
+    @pytest.mark.parametrize("action", OF_MEMORY.split())
+    def test_sizes_of_memory_are_bounded(self, action):
+        assert read(event(action, size=2**48)).size.tolist() == [2**48]
+        with pytest.raises(MalformedSnapshotError, match=r"expected 0 to 2\^48 bytes"):
+            read(event(action, size=2**48 + 1))
+
+    def test_the_size_of_an_oom_may_be_absurd(self):
+        """A wrong shape asks for anything; torch itself refuses 2^60 bytes and more with another error."""
+        assert read(*TraceBuilder().oom(2**60).events).size.tolist() == [2**60]
+        with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.size: expected 0 to 2\^60 bytes"):
+            read(*TraceBuilder().oom(2**60 + 1).events)
+
+    def test_the_numbers_of_an_unknown_action_are_nobodys_business(self):
+        assert read(event("teleport", addr=2**63 - 1, size=-5)).size.tolist() == [-5]
+
+    def test_sizes_whose_sum_could_overflow_are_refused(self):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^device_traces\[0\]: the sizes add up to more than 2\^61 bytes"
+        ):
+            read(*[event(size=2**48)] * 8193)

@@ -1,0 +1,150 @@
+"""The verdict on a trace, with the sentence that supports it."""
+
+import pickle
+
+import pytest
+
+from snapconv.analysis.history import Verdict, judge_history
+from snapconv.analysis.replay import replay
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import MIB, TraceBuilder
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judged(builder, keep=None, **fields):
+        """Judge a builder's snapshot, of which the ring kept the newest ``keep`` events."""
+        raw = builder.snapshot(**fields)
+        if keep is not None:
+            raw["device_traces"] = [raw["device_traces"][0][-keep:]]
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(raw))
+        snapshot = load_snapshot(path)
+        device = snapshot.devices[0]
+        found = judge_history(snapshot, device, replay(snapshot, device))
+        return found.verdict, found.reason
+
+    return judged
+
+
+def started_late(n_events):
+    """A segment and a block from before the trace, and then this many events."""
+    builder = TraceBuilder().segment(traced=False).alloc(1000, traced=False)
+    for _ in range(n_events // 3):
+        builder.alloc(512).free()
+    while len(builder.events) < n_events:
+        builder.event("snapshot")
+    return builder
+
+
+def test_a_file_without_events_has_no_trace(judged):
+    verdict, reason = judged(TraceBuilder().segment(traced=False).alloc(512, traced=False))
+    assert verdict is Verdict.NO_TRACE
+    assert "no events" in reason
+    assert judged(TraceBuilder())[0] is Verdict.NO_TRACE
+
+
+def test_a_trace_before_which_there_was_nothing_is_complete(judged):
+    verdict, reason = judged(TraceBuilder().segment().alloc(512).free().alloc(1000))
+    assert verdict is Verdict.COMPLETE
+    assert reason == "nothing was allocated before the first event"
+
+
+@pytest.mark.parametrize("n_events", [1024, 10_000])
+def test_a_complete_trace_may_have_any_length(judged, n_events):
+    builder = TraceBuilder().segment()
+    while len(builder.events) < n_events:
+        builder.event("snapshot")
+    assert judged(builder)[0] is Verdict.COMPLETE
+
+
+def test_memory_that_was_reserved_before_shows_a_late_start(judged):
+    verdict, reason = judged(TraceBuilder().segment(traced=False).alloc(512))
+    assert verdict is Verdict.STARTED_LATE
+    assert "2.00 MiB were reserved already" in reason
+
+
+def test_blocks_from_before_show_a_late_start_and_are_counted(judged):
+    builder = TraceBuilder().segment(traced=False).alloc(1000, traced=False).alloc(500, traced=False).free()
+    verdict, reason = judged(builder)
+    assert verdict is Verdict.STARTED_LATE
+    assert reason.startswith("2 blocks (1.46 KiB requested) were allocated before the first event")
+    assert "1 of them (500 B) freed in the trace" in reason
+    assert "does not say for certain" in reason
+
+
+def test_an_older_block_that_was_freed_is_enough_for_a_late_start(judged):
+    builder = TraceBuilder().segment().alloc(1000).free()
+    assert judged(builder, keep=2)[0] is Verdict.STARTED_LATE
+
+
+@pytest.mark.parametrize("n_events", [1024, 2048, 4096, 10_000, 50_000])
+def test_a_late_trace_of_a_usual_length_is_truncated(judged, n_events):
+    verdict, reason = judged(started_late(n_events))
+    assert verdict is Verdict.TRUNCATED
+    assert f"exactly {n_events} events" in reason
+
+
+@pytest.mark.parametrize("n_events", [2, 512, 1000, 1023, 1025, 9_999])
+def test_a_late_trace_of_another_length_is_not_called_truncated(judged, n_events):
+    assert judged(started_late(n_events))[0] is Verdict.STARTED_LATE
+
+
+def test_a_trace_that_begins_with_the_second_half_of_a_free_is_truncated(judged):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
+    verdict, reason = judged(builder, keep=4)
+    assert verdict is Verdict.TRUNCATED
+    assert "second half of a free" in reason
+
+
+def test_a_trace_that_has_no_first_halves_lost_none(judged):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
+    raw = builder.snapshot()
+    kept = [event for event in raw["device_traces"][0] if event["action"] != "free_requested"]
+    builder.events = kept
+    assert judged(builder, keep=3)[0] is Verdict.STARTED_LATE
+
+
+def test_one_event_is_what_history_kept_as_state_leaves(judged):
+    verdict, reason = judged(TraceBuilder().segment().alloc(1000).free(), keep=1)
+    assert verdict is Verdict.STARTED_LATE
+    assert "one event" in reason
+
+
+@pytest.mark.parametrize("where", ["top", "settings"])
+@pytest.mark.parametrize("flag", [True, [True]], ids=["one", "per device"])
+def test_the_file_may_say_itself_that_events_are_lost(judged, where, flag):
+    said = {"trace_alloc_overflowed": flag}
+    fields = said if where == "top" else {"allocator_settings": said}
+    verdict, reason = judged(TraceBuilder().segment().alloc(512), **fields)
+    assert verdict is Verdict.TRUNCATED
+    assert reason.startswith("the file says that its ring buffer overflowed")
+
+
+def test_the_file_may_say_itself_that_no_event_is_lost(judged):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512)
+    assert judged(builder, keep=2, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+
+
+def test_what_the_file_says_goes_before_the_length_of_the_trace(judged):
+    assert judged(started_late(1024), trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+
+
+@pytest.mark.xfail(reason="frees without alloc do not count in the verdict", strict=True)
+def test_a_trace_in_which_events_are_missing_is_not_complete(judged):
+    builder = TraceBuilder().segment().alloc(512).free()
+    freed = builder.events[-2:]
+    for event in freed:
+        builder.event(event["action"], addr=event["addr"], size=512)
+    assert judged(builder)[0] is not Verdict.COMPLETE
+
+
+def test_every_device_is_judged_by_its_own_trace(tmp_path):
+    late = TraceBuilder(device=1).segment(traced=False).alloc(4 * MIB // 4)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(late)))
+    snapshot = load_snapshot(path)
+    verdicts = [
+        judge_history(snapshot, device, replay(snapshot, device)).verdict for device in snapshot.devices
+    ]
+    assert verdicts == [Verdict.COMPLETE, Verdict.STARTED_LATE]

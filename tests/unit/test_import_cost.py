@@ -1,0 +1,48 @@
+"""Importing snapconv and asking for help are cheap: neither loads numpy or torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("numpy", "torch")
+
+SHOW_HEAVY = f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+IMPORT = f"import sys, snapconv; {SHOW_HEAVY}"
+HELP = f"""
+import runpy, sys
+sys.argv = ["snapconv", "--help"]
+try:
+    runpy.run_module("snapconv", run_name="__main__", alter_sys=True)
+finally:
+    {SHOW_HEAVY}
+"""
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+def test_importing_snapconv_loads_neither_numpy_nor_torch():
+    done = run_python("-c", IMPORT)
+    assert done.stderr == "loaded: []\n"
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_help_loads_neither_numpy_nor_torch():
+    done = run_python("-c", HELP)
+    assert done.stderr == "loaded: []\n"
+    assert done.returncode == 0
+
+
+def test_help_exits_0_and_names_the_commands():
+    done = run_python("-m", "snapconv", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "to-sqlite" in done.stdout
+    assert "info" in done.stdout

@@ -1,0 +1,207 @@
+"""Blocks without birth and frames, told apart by how often each size occurs."""
+
+import numpy as np
+import pytest
+
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.decisions import Decisions
+from snapconv.analysis.persistent import Persistent, sort_persistent
+from snapconv.analysis.replay import AllocationTable
+from snapconv.analysis.stack_roles import assign_roles
+from snapconv.snapshot.stacks import StackInterner
+
+KIB = 1024
+SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
+PLAIN, GRADIENT, STATE = "candidate", "gradient", "state"
+
+
+def allocations_of(sizes, stacks):
+    n = len(sizes)
+    zeros, missing, flags = np.zeros(n, np.int64), np.full(n, -1, np.int64), np.ones(n, np.bool_)
+    return AllocationTable(
+        alloc_event=missing,
+        free_requested_event=missing,
+        free_completed_event=missing,
+        end_event=missing,
+        addr=512 * np.arange(n),
+        stream=zeros,
+        requested_bytes=np.array(sizes, np.int64),
+        block_bytes=np.array(sizes, np.int64),
+        is_exact=flags,
+        is_pending_at_end=~flags,
+        pool_id=missing.astype(np.int32),
+        stack_id=np.array(stacks, np.int32),
+        free_stack_id=missing.astype(np.int32),
+    )
+
+
+def sort(*rows):
+    """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
+
+    The categories of the candidates as bytes per category, with the reasons.
+    """
+    roles, sizes, more = zip(*(row if len(row) == 3 else (*row, -1) for row in rows), strict=True)
+    kinds = np.array(roles)
+    extra = np.array(more, np.int64)
+    allocations = allocations_of(sizes, np.where(kinds == STATE, extra % 100, -1))
+    decisions = Decisions(allocations, assign_roles(StackInterner().table()))
+    known = Persistent(
+        candidates=kinds == PLAIN,
+        gradients=kinds == GRADIENT,
+        states=kinds == STATE,
+        iteration=np.where(kinds == STATE, extra // 100, extra),
+    )
+    sort_persistent(decisions, known)
+    found = decisions.result()
+    is_plain = kinds == PLAIN
+    assert not found.category[~is_plain].any()
+    decided = is_plain & (found.category > 0)
+    assert (found.evidence[decided] == Evidence.SIZES).all()
+    totals = {}
+    for size, code in zip(np.array(sizes)[is_plain].tolist(), found.category[is_plain].tolist(), strict=True):
+        totals[Category(code)] = totals.get(Category(code), 0) + size
+    return totals, {found.reasons[i] for i in found.reason_id[decided].tolist()}
+
+
+def copies(role, n, shapes=SHAPES, more=-1):
+    return [(role, size, more) for size in shapes] * n
+
+
+TOTAL = sum(SHAPES)
+
+
+def test_as_many_as_there_are_gradients_are_weights():
+    found, reasons = sort(*copies(PLAIN, 1), *copies(GRADIENT, 1, more=0))
+    assert found == {Category.WEIGHT: TOTAL}
+    assert reasons == {"as-many-as-gradients"}
+
+
+@pytest.mark.parametrize("n_states", [1, 2])
+def test_whole_copies_beside_the_gradients_are_optimizer_states(n_states):
+    found, reasons = sort(*copies(PLAIN, 1 + n_states), *copies(GRADIENT, 1, more=0))
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: n_states * TOTAL}
+    assert reasons == {"as-many-as-gradients", "whole-copies-beside-gradients"}
+
+
+def test_more_copies_than_two_states_are_not_believed():
+    found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0))
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 3 * TOTAL}
+
+
+def test_a_part_of_a_copy_stays_unknown():
+    found, _ = sort(*copies(PLAIN, 1), (PLAIN, 4 * KIB), *copies(GRADIENT, 1, more=0))
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 4 * KIB}
+
+
+def test_sizes_that_no_gradient_has_stay_unknown():
+    found, _ = sort(*copies(PLAIN, 1), (PLAIN, 12 * KIB), *copies(GRADIENT, 1, more=0))
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 12 * KIB}
+
+
+def test_the_gradients_of_one_iteration_are_the_yardstick():
+    gradients = [*copies(GRADIENT, 1, more=0), *copies(GRADIENT, 1, more=1), (GRADIENT, 4 * KIB, 2)]
+    assert sort(*copies(PLAIN, 3), *gradients)[0] == {
+        Category.WEIGHT: TOTAL,
+        Category.OPTIMIZER_STATE: 2 * TOTAL,
+    }
+
+
+def test_as_many_as_one_copy_of_the_states_are_weights_and_another_copy_gradients():
+    states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=4)]  # the moments of Adam: two lines
+    found, reasons = sort(*copies(PLAIN, 2), *states)
+    assert found == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
+    assert reasons == {"as-many-as-optimizer-states", "whole-copies-beside-optimizer-states"}
+
+
+def test_states_that_are_made_anew_in_every_step_are_one_copy():
+    states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=103), *copies(STATE, 1, more=203)]
+    assert sort(*copies(PLAIN, 2), *states)[0] == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
+
+
+def test_beside_states_two_further_copies_are_not_believed():
+    found, _ = sort(*copies(PLAIN, 3), *copies(STATE, 1, more=3))
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 2 * TOTAL}
+
+
+def test_the_fullest_line_that_makes_states_is_the_one_copy():
+    states = [*copies(STATE, 1, more=3), (STATE, 4 * KIB, 4), (STATE, 8 * KIB, 4)]
+    found, _ = sort(*copies(PLAIN, 1), *states)
+    assert found == {Category.WEIGHT: TOTAL}
+
+
+def test_the_larger_yardstick_counts():
+    gradients = [(GRADIENT, 4 * KIB, 0)]
+    found, reasons = sort(*copies(PLAIN, 1), *gradients, *copies(STATE, 1, more=3))
+    assert found == {Category.WEIGHT: TOTAL}
+    assert reasons == {"as-many-as-optimizer-states"}
+
+
+def test_four_copies_of_every_size_are_a_whole_step_of_adam():
+    found, reasons = sort(*copies(PLAIN, 4))
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
+    assert reasons == {"4-copies-of-every-size"}
+
+
+def test_three_copies_of_every_size_are_weights_and_states_of_adam():
+    found, reasons = sort(*copies(PLAIN, 3))
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}
+    assert reasons == {"3-copies-of-every-size"}
+
+
+@pytest.mark.parametrize("n_copies", [1, 2, 5])
+def test_other_numbers_of_copies_say_nothing(n_copies):
+    assert sort(*copies(PLAIN, n_copies))[0] == {Category.UNKNOWN: n_copies * TOTAL}
+
+
+def test_without_a_tensor_of_a_size_of_its_own_copies_say_nothing():
+    assert sort(*copies(PLAIN, 4, shapes=(4 * KIB, 4 * KIB)))[0] == {Category.UNKNOWN: 32 * KIB}
+
+
+def test_a_few_bytes_outside_the_copies_are_let_pass():
+    found, _ = sort(*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 2 * KIB))
+    assert found[Category.WEIGHT] == 480 * KIB
+    assert found[Category.UNKNOWN] == 2 * KIB
+
+
+def test_more_bytes_outside_the_copies_make_them_a_chance():
+    rows = [*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 60 * KIB)]
+    assert sort(*rows)[0] == {Category.UNKNOWN: 1980 * KIB}
+
+
+def test_blocks_of_1_kib_are_not_too_small():
+    found, _ = sort(*copies(PLAIN, 3, shapes=(KIB,)))
+    assert found == {Category.WEIGHT: KIB, Category.OPTIMIZER_STATE: 2 * KIB}
+
+
+def test_small_blocks_neither_help_nor_hinder():
+    found, _ = sort(*copies(PLAIN, 4), *[(PLAIN, 512)] * 7)
+    assert found == {
+        Category.WEIGHT: TOTAL,
+        Category.OPTIMIZER_STATE: 2 * TOTAL,
+        Category.GRADIENT: TOTAL,
+        Category.UNKNOWN: 7 * 512,
+    }
+
+
+def test_without_candidates_nothing_is_decided():
+    assert sort(*copies(GRADIENT, 1, more=0)) == ({}, set())
+
+
+REASONS = {
+    "as-many-as-gradients",
+    "whole-copies-beside-gradients",
+    "as-many-as-optimizer-states",
+    "whole-copies-beside-optimizer-states",
+    "4-copies-of-every-size",
+    "3-copies-of-every-size",
+}
+
+
+def test_every_reason_is_given_by_a_test_above():
+    jobs = [
+        sort(*copies(PLAIN, 2), *copies(GRADIENT, 1, more=0)),
+        sort(*copies(PLAIN, 2), *copies(STATE, 1, more=3)),
+        sort(*copies(PLAIN, 4)),
+        sort(*copies(PLAIN, 3)),
+    ]
+    assert set().union(*(reasons for _, reasons in jobs)) == REASONS

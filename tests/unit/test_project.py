@@ -1,0 +1,191 @@
+"""Which frames are the user's: the root, given or inferred, and paths relative to it."""
+
+import pytest
+
+from snapconv.analysis.paths import PathMap
+from snapconv.analysis.project import find_project
+from snapconv.snapshot.stacks import StackInterner
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+TORCH = f"{SITE}/torch/nn/modules/module.py"
+
+
+def stack_table(*stacks):
+    """Stacks of frames, leaf first; a frame is its file, or (function, file)."""
+    interner = StackInterner()
+    rows = [
+        [
+            {"name": name, "filename": filename, "line": 1}
+            for name, filename in (("call", frame) if isinstance(frame, str) else frame for frame in stack)
+        ]
+        for stack in stacks
+    ]
+    interner.ids(rows, str)
+    return interner.table()
+
+
+def script(filename):
+    return ("<module>", filename)
+
+
+def project_of(*stacks, **options):
+    return find_project(stack_table(*stacks), **options)
+
+
+def own(project):
+    """The relative paths of the frames that are the user's."""
+    pairs = zip(project.relative_paths, project.is_project.tolist(), strict=True)
+    return [path for path, is_own in pairs if is_own]
+
+
+def test_the_root_is_the_folder_of_the_script():
+    project = project_of([TORCH, "/w/proj/model.py", script("/w/proj/train.py")])
+    assert (project.root, project.is_inferred) == ("/w/proj", True)
+    assert own(project) == ["model.py", "train.py"]
+
+
+def test_the_root_is_widened_to_hold_all_of_the_users_files():
+    project = project_of([TORCH, "/w/proj/src/model.py", script("/w/proj/scripts/train.py")])
+    assert project.root == "/w/proj"
+    assert own(project) == ["src/model.py", "scripts/train.py"]
+
+
+def test_the_root_is_never_a_folder_that_holds_projects():
+    project = project_of(["/home/me/tools/model.py", script("/home/me/proj/train.py")])
+    assert project.root == "/home/me/proj"
+    assert own(project) == ["train.py"]
+
+
+def test_without_a_script_the_most_used_folder_is_the_root():
+    project = project_of(["/opt/a/model.py"], ["/srv/b/x.py"], ["/srv/b/y.py"])
+    assert project.root == "/srv/b"
+
+
+def test_of_equally_used_folders_the_first_by_name_is_the_root():
+    assert project_of(["/srv/b/x.py"], ["/opt/a/y.py"]).root == "/opt/a"
+
+
+def test_libraries_alone_make_no_project():
+    project = project_of([TORCH, "/usr/lib/python3.11/runpy.py"], ["??", "Module.cpp"])
+    assert project.root is None
+    assert own(project) == []
+    assert project.relative_paths[0] == TORCH
+
+
+def test_no_frames_make_no_project():
+    project = project_of()
+    assert (project.root, project.relative_paths, len(project.is_project)) == (None, (), 0)
+
+
+def test_a_virtual_environment_inside_the_project_is_not_the_users():
+    venv = "/w/proj/.venv/lib/python3.11/site-packages/torch/_tensor.py"
+    project = project_of([venv, "/w/proj/.venv/lib/python3.11/runpy.py", script("/w/proj/train.py")])
+    assert own(project) == ["train.py"]
+    assert project.relative_paths[0] == ".venv/lib/python3.11/site-packages/torch/_tensor.py"
+
+
+def test_a_folder_that_only_begins_like_the_root_is_outside_it():
+    project = project_of(["/w/proj2/model.py", script("/w/proj/train.py")], root="/w/proj")
+    assert own(project) == ["train.py"]
+    assert project.relative_paths == ("/w/proj2/model.py", "train.py")
+
+
+@pytest.mark.parametrize("root", ["/w/proj", "/w/proj/", "/w/proj//"])
+def test_a_given_root_is_taken_as_it_is(root):
+    project = project_of(["/w/proj/a/model.py", script("/w/train.py")], root=root)
+    assert (project.root, project.is_inferred) == ("/w/proj", False)
+    assert own(project) == ["a/model.py"]
+
+
+def test_a_given_root_need_not_hold_any_frame():
+    project = project_of([TORCH, "/w/proj/model.py"], root="/nowhere")
+    assert project.root == "/nowhere"
+    assert own(project) == []
+    assert project.relative_paths == (TORCH, "/w/proj/model.py")
+
+
+def test_the_file_system_root_may_be_given():
+    project = project_of(["/train.py", "/a/model.py", TORCH], root="/")
+    assert own(project) == ["train.py", "a/model.py"]
+
+
+def test_a_script_recorded_by_its_relative_name_is_the_users():
+    project = project_of(["/w/proj/model.py", script("train.py")])
+    assert project.root == "/w/proj"
+    assert own(project) == ["model.py", "train.py"]
+
+
+def test_relative_names_alone_give_no_root():
+    project = project_of(["src/model.py", script("./train.py")])
+    assert project.root is None
+    assert own(project) == ["src/model.py", "train.py"]
+
+
+def test_paths_of_windows_are_compared_without_case_and_shown_with_slashes():
+    project = project_of(
+        ["C:\\Users\\Me\\proj\\src\\model.py", "C:\\Python311\\Lib\\runpy.py"], root="c:/users/me/Proj"
+    )
+    assert own(project) == ["src/model.py"]
+
+
+def test_a_root_is_inferred_on_windows():
+    project = project_of(["D:\\proj\\src\\model.py", script("D:\\proj\\scripts\\train.py")])
+    assert project.root == "d:/proj"
+    assert own(project) == ["src/model.py", "scripts/train.py"]
+
+
+def test_home_folders_of_windows_are_no_root():
+    project = project_of(["C:\\Users\\me\\tools\\x.py", script("C:\\Users\\me\\proj\\train.py")])
+    assert project.root == "c:/Users/me/proj"
+
+
+def test_a_whole_drive_is_no_root():
+    project = project_of(["D:\\tools\\x.py", script("D:\\proj\\train.py")])
+    assert project.root == "d:/proj"
+
+
+def test_a_project_may_lie_right_below_a_drive():
+    project = project_of(["C:\\proj\\src\\model.py", script("C:\\proj\\scripts\\train.py")])
+    assert project.root == "c:/proj"
+
+
+@pytest.mark.parametrize("cell", ["<ipython-input-3-1f2e>", "/tmp/ipykernel_812/40112.py"])
+def test_cells_of_a_notebook_are_the_users(cell):
+    project = project_of([TORCH, script(cell)])
+    assert project.is_project.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("cell", ["<ipython-input-3-1f2e>", "/tmp/ipykernel_812/40112.py"])
+def test_a_module_that_a_notebook_uses_is_the_users(cell):
+    project = project_of([TORCH, "/home/me/proj/model.py", script(cell)])
+    assert project.root == "/home/me/proj"
+    assert project.is_project.tolist() == [False, True, True]
+
+
+def test_path_maps_come_before_the_root():
+    project = project_of(
+        ["/cluster/job7/proj/model.py", "/cluster/job7/lib.py"],
+        root="/home/me/proj",
+        path_maps=(PathMap("/cluster/job7", "/home/me"),),
+    )
+    assert own(project) == ["model.py"]
+    assert project.relative_paths == ("model.py", "/home/me/lib.py")
+
+
+def test_path_maps_are_applied_one_after_the_other():
+    maps = (PathMap("/a", "/b"), PathMap("/b/c", "/d"))
+    assert project_of(["/a/c/model.py"], path_maps=maps).root == "/d"
+
+
+def test_a_mapped_windows_path_lies_below_a_root_of_unix():
+    project = project_of(
+        ["C:\\Users\\me\\proj\\src\\model.py"],
+        root="/home/me/proj",
+        path_maps=(PathMap("c:/Users/me", "/home/me"),),
+    )
+    assert own(project) == ["src/model.py"]
+
+
+def test_generated_code_is_not_the_users_even_below_the_root():
+    project = project_of(["/w/proj/torchinductor_me/ab/cab.py", script("/w/proj/train.py")], root="/w/proj")
+    assert own(project) == ["train.py"]

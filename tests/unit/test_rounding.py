@@ -1,0 +1,190 @@
+"""Block sizes from requests, against the rule in plain Python and at every boundary."""
+
+import numpy as np
+import pytest
+
+from snapconv.analysis.rounding import NEVER, NPU_PADDING_BYTES, RoundingRules, infer_rules
+from snapconv.recorder.allocator_settings import AllocatorSettings as ModelSettings
+from snapconv.snapshot.segments import BlockState, BlockTable
+from snapconv.snapshot.settings import AllocatorSettings
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+NO_DIVISIONS = (0,) * 16
+BOUNDARIES = sorted(
+    {
+        max(boundary + offset, 1)
+        for boundary in (512, 1024, 2048, 4096, MIB, 2 * MIB, 3 * MIB, 20 * MIB, GIB, 32 * GIB, 64 * GIB)
+        for offset in (-513, -512, -511, -33, -32, -31, -1, 0, 1, 31, 32, 33, 511, 512, 513)
+    }
+)
+
+
+def rules(*, padding=0, **settings) -> RoundingRules:
+    return RoundingRules(AllocatorSettings(**settings), padding)
+
+
+def int64(*values):
+    return np.array(values, np.int64)
+
+
+def in_plain_python(n_bytes, divisions=NO_DIVISIONS, padding=0):
+    """torch's round_size in its own words.
+
+    A request is rounded up to 512 bytes. Where its power of two is divided, and it is larger than 512
+    bytes per division, it is rounded up to the next of the equal parts between two powers of two
+    instead. The first entry is for all below 2 MiB, the last for all from 32 GiB on.
+    """
+    n_bytes += padding
+    power, interval = 1, -20
+    while power * 2 <= n_bytes:
+        power, interval = power * 2, interval + 1
+    n_parts = divisions[min(max(interval, 0), 15)]
+    if n_parts > 1 and n_bytes > 512 * n_parts:
+        steps = (power + power * part // n_parts for part in range(n_parts + 1))
+        return next(step for step in steps if step >= n_bytes)
+    return max(-(-n_bytes // 512), 1) * 512
+
+
+def check(found: RoundingRules, sizes):
+    divisions = found.settings.roundup_power2_divisions
+    wanted = [in_plain_python(size, divisions, found.padding_bytes) for size in sizes]
+    assert found.rounded(int64(*sizes)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("requested", "block"), [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
+)
+def test_a_request_is_rounded_up_to_512_bytes(requested, block):
+    assert rules().rounded(int64(requested)).tolist() == [block]
+
+
+def test_the_least_block_has_512_bytes_even_for_nothing():
+    assert rules().rounded(int64(0)).tolist() == [512]
+
+
+@pytest.mark.parametrize(
+    ("requested", "block"), [(448, 512), (480, 512), (481, 1024), (512, 1024), (992, 1024), (993, 1536)]
+)
+def test_torch_npu_pads_every_request_with_32_bytes(requested, block):
+    assert rules(padding=NPU_PADDING_BYTES).rounded(int64(requested)).tolist() == [block]
+
+
+@pytest.mark.parametrize(
+    ("requested", "block"),
+    [
+        (2048, 2048),  # 4 divisions of 512 bytes: not more than 512 bytes each, plain rounding
+        (2049, 2560),
+        (4096, 4096),  # a power of two stays
+        (4097, 5120),
+        (5120, 5120),
+        (5121, 6144),
+        (7169, 8192),
+        (MIB + 1, MIB + MIB // 4),
+    ],
+)
+def test_divisions_of_powers_of_two_round_up_to_the_next_part(requested, block):
+    assert rules(roundup_power2_divisions=(4,) * 16).rounded(int64(requested)).tolist() == [block]
+
+
+def test_every_interval_has_its_own_divisions():
+    divisions = (2, 0, 4, 1, 8, *NO_DIVISIONS[5:-1], 2)
+    rounded = rules(roundup_power2_divisions=divisions).rounded
+    assert rounded(int64(MIB + 1)).tolist() == [MIB + MIB // 2]  # interval 0: 1 MiB, and all below
+    assert rounded(int64(1025)).tolist() == [1536]
+    assert rounded(int64(2 * MIB + 1)).tolist() == [2 * MIB + 512]  # 0: plain
+    assert rounded(int64(4 * MIB + 1)).tolist() == [5 * MIB]
+    assert rounded(int64(8 * MIB + 1)).tolist() == [8 * MIB + 512]  # 1 divides nothing
+    assert rounded(int64(16 * MIB + 1)).tolist() == [18 * MIB]
+    assert rounded(int64(128 * GIB + 1)).tolist() == [192 * GIB]  # the last: all from 32 GiB on
+
+
+@pytest.mark.parametrize("padding", [0, NPU_PADDING_BYTES])
+@pytest.mark.parametrize(
+    "divisions",
+    [NO_DIVISIONS, (1,) * 16, (2,) * 16, (4,) * 16, (8,) * 16, (1024,) * 16, (0, 2, 4, 8) * 4],
+    ids=str,
+)
+def test_every_boundary_is_rounded_by_the_rule_in_plain_python(divisions, padding):
+    check(rules(roundup_power2_divisions=divisions, padding=padding), BOUNDARIES)
+
+
+@pytest.mark.parametrize("divisions", [0, 2, 4, 8])
+def test_the_recorders_model_rounds_alike(divisions):
+    model = ModelSettings(roundup_power2_divisions=(divisions,) * 16)
+    found = rules(roundup_power2_divisions=(divisions,) * 16).rounded(int64(*BOUNDARIES))
+    assert found.tolist() == [model.round_size(size) for size in BOUNDARIES]
+
+
+@pytest.mark.parametrize("divisions", [0, 4])
+def test_sizes_beyond_the_precision_of_a_float_are_rounded_exactly(divisions):
+    sizes = [(1 << e) + offset for e in (53, 54, 57, 60) for offset in (-513, -1, 0, 1, 511, 512, 513)]
+    check(rules(roundup_power2_divisions=(divisions,) * 16), sizes)
+
+
+def test_no_requests_give_no_blocks():
+    assert rules().rounded(int64()).tolist() == []
+    assert rules().least_remainder(int64()).tolist() == []
+
+
+def test_a_small_block_splits_off_512_bytes_and_a_large_one_more_than_1_mib():
+    assert rules().least_remainder(int64(512, MIB, MIB + 512)).tolist() == [512, 512, MIB + 1]
+
+
+def test_with_expandable_segments_every_block_splits_off_512_bytes():
+    found = rules(expandable_segments=True, max_split_size_bytes=20 * MIB)
+    assert found.least_remainder(int64(512, MIB + 512, 64 * MIB)).tolist() == [512, 512, 512]
+
+
+def test_from_max_split_size_on_a_block_is_never_split():
+    found = rules(max_split_size_bytes=32 * MIB)
+    assert found.least_remainder(int64(512, 32 * MIB - 512, 32 * MIB)).tolist() == [512, MIB + 1, NEVER]
+
+
+def block_table(*blocks, state=BlockState.ACTIVE):
+    """Live blocks of (requested bytes, block bytes), one after the other."""
+    requested, sizes = (int64(*column) for column in zip(*blocks, strict=True)) if blocks else (int64(),) * 2
+    return BlockTable(
+        segment_id=np.zeros(len(blocks), np.int64),
+        addr=np.cumsum(sizes) - sizes,
+        block_bytes=sizes,
+        requested_bytes=requested,
+        state=np.full(len(blocks), state, np.int8),
+        stack_id=np.full(len(blocks), -1, np.int32),
+    )
+
+
+def inferred(table, **settings):
+    return infer_rules(AllocatorSettings(**settings), table).padding_bytes
+
+
+def test_padding_is_inferred_where_it_explains_more_blocks():
+    assert inferred(block_table((512, 1024), (1024, 1536), (100, 512))) == NPU_PADDING_BYTES
+
+
+def test_blocks_of_cuda_need_no_padding():
+    assert inferred(block_table((512, 512), (1024, 1024), (100, 512))) == 0
+
+
+def test_blocks_that_both_rules_explain_leave_the_rule_of_cuda():
+    assert inferred(block_table((100, 512), (600, 1024))) == 0
+    assert inferred(block_table()) == 0
+
+
+def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
+    assert inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB))) == NPU_PADDING_BYTES
+
+
+def test_only_live_blocks_tell_the_padding():
+    assert inferred(block_table((512, 1024), state=BlockState.INACTIVE)) == 0
+    assert inferred(block_table((512, 1024), state=BlockState.PENDING_FREE)) == NPU_PADDING_BYTES
+
+
+def test_the_settings_count_when_the_padding_is_inferred():
+    divided = block_table((4097, 5120), (MIB + 1, MIB + MIB // 4))
+    found = infer_rules(AllocatorSettings(roundup_power2_divisions=(4,) * 16), divided)
+    assert found == rules(roundup_power2_divisions=(4,) * 16)
+
+
+def test_a_large_block_of_cuda_that_keeps_512_bytes_is_not_taken_for_padded():
+    # A segment of 32 MiB for a request of 512 bytes less: the rest is too small to be split off.
+    assert inferred(block_table((32 * MIB - 512, 32 * MIB))) == 0

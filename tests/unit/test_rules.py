@@ -1,0 +1,116 @@
+"""The frame rules: each has a frame that it matches, and near misses that it does not."""
+
+import pytest
+
+from snapconv.analysis.rules import FRAME_RULES, Role
+from snapconv.analysis.stack_roles import assign_roles
+from snapconv.snapshot.stacks import StackInterner
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+USER = ("main", "/w/proj/train.py")
+NAMES = "std::shared_ptr<torch::autograd::GraphTask>&"
+
+# slug -> a frame that the rule is about.
+EXAMPLES = {
+    "engine-thread": (f"torch::autograd::Engine::evaluate_function({NAMES})", "??"),
+    "engine-python": ("_engine_run_backward", f"{SITE}/torch/autograd/graph.py"),
+    "autograd-backward": ("backward", f"{SITE}/torch/autograd/__init__.py"),
+    "custom-function-backward": ("apply", f"{SITE}/torch/autograd/function.py"),
+    "release-variables": ("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
+    "node-destroyed": ("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
+    "optimizer-file": ("_multi_tensor_adamw", f"{SITE}/torch/optim/adamw.py"),
+    "optimizer-wrapper": ("wrapper", f"{SITE}/torch/optim/optimizer.py"),
+    "optimizer-other": ("step", f"{SITE}/apex/optimizers/fused_adam.py"),
+    "zero-grad": ("zero_grad", f"{SITE}/torch/optim/optimizer.py"),
+    "module-call": ("_call_impl", f"{SITE}/torch/nn/modules/module.py"),
+    "forward-method": ("forward", "/w/proj/model.py"),
+    "compiled-call": ("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
+    "loss-function": ("cross_entropy", f"{SITE}/torch/nn/functional.py"),
+    "module-apply": ("_apply", f"{SITE}/torch/nn/modules/module.py"),
+    "module-init": ("__init__", f"{SITE}/torch/nn/modules/linear.py"),
+    "parameter-new": ("__new__", f"{SITE}/torch/nn/parameter.py"),
+    "checkpoint-load": ("from_pretrained", f"{SITE}/transformers/modeling_utils.py"),
+    "torch-load": ("persistent_load", f"{SITE}/torch/serialization.py"),
+    "fsdp-parameters": ("_init_sharded_param", f"{SITE}/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
+    "cublas-workspace": ("at::cuda::getCurrentCUDABlasHandle()", "??"),
+    "cudnn-workspace": ("at::native::run_conv_plan(cudnnContext*, at::Tensor const&)", ""),
+    "process-group": ("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
+    "collective": ("foreach_all_gather", f"{SITE}/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
+    "device-copy": ("at::_ops::_to_copy::call(at::Tensor const&)", ""),
+    "device-copy-python": ("send_to_device", f"{SITE}/accelerate/utils/operations.py"),
+    "factory": ("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
+    "recompute": ("recompute_fn", f"{SITE}/torch/utils/checkpoint.py"),
+}
+NEAR_MISSES = {
+    "engine-python": ("_engine_run_backward", "/w/proj/graph.py"),
+    "autograd-backward": ("backward", f"{SITE}/torch/_tensor.py"),
+    "custom-function-backward": ("apply", "/w/proj/function.py"),
+    "optimizer-file": ("step", f"{SITE}/torch/optim/lr_scheduler.py"),
+    "optimizer-wrapper": ("wrapper", "/w/proj/optimizer.py"),
+    "zero-grad": ("zero_grad_buffers", f"{SITE}/torch/optim/optimizer.py"),
+    "module-call": ("_call_impl", "/w/proj/module.py"),
+    "forward-method": ("forward_features", "/w/proj/model.py"),
+    "compiled-call": ("call", "/w/proj/caller.py"),
+    "loss-function": ("linear", f"{SITE}/torch/nn/functional.py"),
+    "module-apply": ("to", f"{SITE}/torch/nn/modules/module.py"),
+    "module-init": ("__init__", f"{SITE}/torch/nn/modules/module.py"),
+    "parameter-new": ("__new__", "/w/proj/parameter.py"),
+    "checkpoint-load": ("from_pretrained", "/w/proj/loading.py"),
+    "torch-load": ("load", "/w/proj/serialization.py"),
+    "cublas-workspace": ("at::cuda::blas::gemm<float>(char)", "??"),
+    "process-group": ("vllm::c10d::ProcessGroup", "??"),
+    "collective": ("all_reduce", "/w/proj/metrics.py"),
+    "device-copy": ("at::_ops::to_device::redispatch(at::Tensor const&)", "??"),
+    "factory": ("at::_ops::empty_like::redispatch(at::Tensor const&)", "??"),
+    "recompute": ("checkpoint", f"{SITE}/torch/utils/checkpoint.py"),
+}
+
+
+def stack_table(*stacks):
+    """Stacks of (function, file), leaf first."""
+    interner = StackInterner()
+    rows = [[{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks]
+    interner.ids(rows, str)
+    return interner.table()
+
+
+def slugs(*stack):
+    """The rules that gave a stack its roles."""
+    roles = assign_roles(stack_table(stack))
+    return {FRAME_RULES[rule].slug for rule in roles.rule_id[:, 0].tolist() if rule >= 0}
+
+
+def test_every_rule_has_an_example():
+    assert {rule.slug for rule in FRAME_RULES} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("rule", FRAME_RULES, ids=lambda rule: rule.slug)
+def test_a_rule_gives_the_stack_of_its_frame_its_role(rule):
+    roles = assign_roles(stack_table([EXAMPLES[rule.slug]]))
+    assert roles.has[rule.role].tolist() == [True]
+    assert rule.slug in slugs(EXAMPLES[rule.slug])
+
+
+@pytest.mark.parametrize("slug", sorted(NEAR_MISSES))
+def test_a_near_miss_has_no_role_of_the_rule(slug):
+    assert slug not in slugs(NEAR_MISSES[slug], USER)
+
+
+@pytest.mark.parametrize("slug", sorted(set(EXAMPLES) - {"custom-function-backward"}))
+def test_a_frame_anywhere_in_the_stack_counts(slug):
+    assert slug in slugs(("at::empty", "??"), EXAMPLES[slug], USER)
+
+
+@pytest.mark.parametrize("slug", sorted(EXAMPLES))
+def test_a_path_of_windows_counts_too(slug):
+    name, file = EXAMPLES[slug]
+    assert slug in slugs((name, file.replace("/", "\\")))
+
+
+def test_slugs_are_unique_and_every_role_has_a_rule():
+    assert len(EXAMPLES) == len(FRAME_RULES)
+    assert {rule.role for rule in FRAME_RULES} == set(Role)
+
+
+def test_every_rule_says_why_and_in_which_versions():
+    assert all(rule.reason and rule.seen for rule in FRAME_RULES)

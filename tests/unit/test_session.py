@@ -1,0 +1,85 @@
+"""A snapshot in a notebook: ``snapconv.load``."""
+
+import pickle
+
+import pytest
+
+import snapconv
+from snapconv.analysis.paths import PathMap
+from snapconv.errors import InputError, SnapconvError
+from tests.builders import TraceBuilder, frame
+
+
+@pytest.fixture
+def two_devices(tmp_path):
+    """A file with 512 bytes on device 0 and 2,048 on device 2."""
+    first = TraceBuilder().segment().alloc(512)
+    second = TraceBuilder(device=2).segment().alloc(2048)
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(first.snapshot(second, odd_key=1)))
+    return path
+
+
+def test_every_device_of_the_file_is_analysed(two_devices):
+    session = snapconv.load(two_devices)
+    assert [analysis.device.device for analysis in session.devices] == [0, 2]
+    assert [analysis.replay.allocated.peak for analysis in session.devices] == [512, 2048]
+    assert session.snapshot.path == two_devices
+
+
+def test_a_path_may_be_a_string(two_devices):
+    assert len(snapconv.load(str(two_devices)).devices) == 2
+
+
+def test_a_report_is_about_the_first_device_unless_told(two_devices):
+    session = snapconv.load(two_devices)
+    assert [session.report(device).peak_usage_bytes for device in (None, 0, 2)] == [512, 512, 2048]
+
+
+def test_a_device_that_the_file_does_not_have_is_a_key_error(two_devices):
+    with pytest.raises(KeyError, match="1"):
+        snapconv.load(two_devices).report(1)
+
+
+def test_notes_of_the_whole_file_stand_once(two_devices):
+    notes = snapconv.load(two_devices).notes
+    assert [note.slug for note in notes].count("unknown-keys") == 1
+    assert len(set(notes)) == len(notes)
+
+
+def test_the_root_and_path_maps_are_those_given(tmp_path):
+    path = (
+        TraceBuilder()
+        .segment()
+        .alloc(512, frames=[frame("f", "/cluster/job/a/b.py")])
+        .write(tmp_path / "s.pickle")
+    )
+    session = snapconv.load(path, project_root="/w/a", path_maps=(PathMap("/cluster/job", "/w"),))
+    assert session.project.root == "/w/a"
+    assert session.project.relative_paths == ("b.py",)
+
+
+def test_stages_are_reported_while_reading(two_devices):
+    seen = []
+    snapconv.load(two_devices, progress=lambda stage, done, total: seen.append((stage, done <= total)))
+    assert seen
+    assert all(ok for _, ok in seen)
+
+
+def test_categories_are_words_of_the_package(two_devices):
+    analysis = snapconv.load(two_devices).devices[0]
+    assert analysis.rows(snapconv.Category.UNKNOWN).tolist() == [0]
+    assert snapconv.Evidence.NONE.label == "none"
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x04N."])
+def test_another_file_is_an_input_error(tmp_path, content):
+    path = tmp_path / "other.pickle"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"other\.pickle"):
+        snapconv.load(path)
+
+
+def test_a_missing_file_is_an_error_of_ours(tmp_path):
+    with pytest.raises(SnapconvError):
+        snapconv.load(tmp_path / "nowhere.pickle")

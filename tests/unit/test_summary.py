@@ -1,0 +1,117 @@
+"""What a conversion says at its end, out of a report in which every number can be checked by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from snapconv.notes import Note
+from snapconv.reports.report import CategoryTotal, LineTotal, Moment, SourceLine
+from snapconv.reports.summary import note_lines, summary_lines, summary_values
+from tests.report_builder import small_report
+
+PEAKS = (Moment("peak_allocated", 1, 20, 3584), Moment("peak_reserved", 0, 10, 2 << 20))
+REPORT = small_report(moments=PEAKS)
+PATH = Path("out") / "r.sqlite"
+
+
+def lines(report=REPORT):
+    return list(summary_lines(((PATH, report),)))
+
+
+def line_with(text, report=REPORT):
+    (found,) = [line for line in lines(report) if text in line]
+    return found.split()
+
+
+def test_it_begins_with_the_device_and_its_peak_in_bytes():
+    assert lines()[0].startswith("cuda:0 ")
+    assert "3.50 KiB (3584 bytes)" in lines()[0]
+    assert "event 1 of 7" in lines()[0]
+
+
+def test_a_peak_before_the_first_event_is_said_to_be_there():
+    report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), PEAKS[1]))
+    assert "before the first event" in lines(report)[0]
+    assert "-1" not in lines(report)[0]
+
+
+def test_every_category_that_holds_something_has_size_share_and_count():
+    assert line_with("activation") == ["activation", "2.00", "KiB", "57.1", "%", "1", "allocations"]
+    shares = [float(line.split("%")[0].split()[-1]) for line in lines() if "%" in line]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+
+
+def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
+    totals = (*REPORT.categories_at_peak, CategoryTotal("communication", 0, 0, 0))
+    shown = [line.split()[0] for line in lines(replace(REPORT, categories_at_peak=totals)) if "%" in line]
+    assert shown == ["activation", "weight", "unknown"]
+
+
+def test_lines_of_the_project_have_file_line_and_function():
+    first = REPORT.lines_at_peak[0].line
+    assert f"{first.file_path}:{first.line_number}" in " ".join(line_with(f" in {first.function}"))
+
+
+def test_at_most_five_lines_of_the_project_are_shown():
+    many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
+    shown = [line for line in lines(replace(REPORT, lines_at_peak=many)) if "a.py:" in line]
+    assert len(shown) == 5
+
+
+def test_without_lines_of_the_project_it_says_so():
+    report = replace(REPORT, lines_at_peak=(), project_root=None)
+    assert any("none" in line for line in lines(report))
+    assert not any("None" in line for line in lines(report))
+
+
+def test_the_verdict_on_the_history_and_its_reason_are_said():
+    text = "\n".join(lines())
+    assert "history: truncated" in text
+    assert "frees without an alloc" in text
+
+
+def test_it_ends_with_the_file():
+    assert [line.strip() for line in lines() if line][-1] == f"written: {PATH}"
+
+
+def test_several_reports_come_in_their_order():
+    text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), replace(REPORT, device=3)))))
+    assert (
+        text.index("cuda:0")
+        < text.index(f"written: {PATH}")
+        < text.index("cuda:3")
+        < text.index("written: b")
+    )
+
+
+def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
+    notes = (Note("truncated-history", "Lost.", 1), Note("no-stacks", "None."), Note("no-stacks", "None."))
+    assert list(note_lines(notes)) == ["note: truncated-history (cuda:1): Lost.", "note: no-stacks: None."]
+
+
+def test_the_values_are_those_of_the_report():
+    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    assert values["output"] == str(PATH)
+    assert values["peak_usage_bytes"] == 3584
+    assert values["moments"]["peak_allocated"] == {"event": 1, "time_us": 20, "size_bytes": 3584}
+    assert values["categories_at_peak"]["unknown"] == {
+        "n_allocations": 1,
+        "requested_bytes": 500,
+        "block_bytes": 512,
+    }
+    assert (values["n_weights"], values["n_activations"]) == (1, 2)
+    assert values["history"] == {"verdict": "truncated", "reason": "frees without an alloc"}
+    assert values["notes"][1] == {"slug": "no-settings", "message": "None found.", "device": None}
+
+
+def test_the_values_have_all_lines_of_the_project():
+    many = tuple(LineTotal(SourceLine("a.py", n, "f"), 1, 512) for n in range(1, 9))
+    (values,) = summary_values(((PATH, replace(REPORT, lines_at_peak=many)),))["reports"]
+    assert [row["line"] for row in values["lines_at_peak"]] == list(range(1, 9))
+
+
+def test_a_moment_before_the_first_event_has_no_event():
+    report = small_report(moments=(Moment("start_active", -1, None, 7),))
+    (values,) = summary_values(((PATH, report),))["reports"]
+    assert values["moments"]["start_active"] == {"event": None, "time_us": None, "size_bytes": 7}
