@@ -6,7 +6,9 @@ would stand. The keys were bisected over the wheels of torch 2.0.1 to 2.13.0.
 
 from dataclasses import dataclass
 
-_NEWEST_KNOWN = "2.13"
+# The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no times),
+# so with them a missing key proves nothing.
+_SNAPSHOTS_SINCE = {"xpu": "2.11"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Traits:
     """What a file has, as far as it tells releases apart.
 
     ``is_whole``: it is the dictionary of ``_snapshot()``, with room for settings and annotations, and
-    not the list of segments that ``memory_snapshot()`` returns in every release.
+    not the list of segments that ``memory_snapshot()`` returns in every release. ``is_plot``: torch's
+    profiler drew it (``torch.cuda._memory_viz.profile_plot``), with its own few keys in every release.
     """
 
     block_addresses: bool
@@ -50,6 +53,7 @@ class Traits:
     has_user_metadata: bool
     has_event_pools: bool
     n_events: int
+    is_plot: bool
     backend: str
 
 
@@ -68,11 +72,15 @@ def infer_era(traits: Traits) -> Era:
         ("2.2", "2.1", traits.timed_events > 0, traits.n_events > 0),
         ("2.1", "2.0", traits.block_addresses, traits.has_blocks),
     )
-    first, last = "2.0", None
+    first, last = _SNAPSHOTS_SINCE.get(traits.backend, "2.0"), None
+    lacks_prove = traits.backend == "cuda" and not traits.is_plot
     for since, until, present, could_show in steps:
         if present:
-            first = since
-            break
-        if could_show:
+            return Era(_later(since, first), last, traits.backend)
+        if could_show and lacks_prove:
             last = until
     return Era(first, last, traits.backend)
+
+
+def _later(one: str, other: str) -> str:
+    return max(one, other, key=lambda release: int(release.partition(".")[2]))

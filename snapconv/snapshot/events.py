@@ -56,7 +56,7 @@ class Action(IntEnum):
 
 _KNOWN_KEYS = frozenset(
     "action addr device_free size stream frames time_us compile_context user_metadata pool_id "
-    "forward_frames".split()
+    "forward_frames category".split()
 )
 _ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 

@@ -31,6 +31,7 @@ NOTHING = Traits(
     has_user_metadata=False,
     has_event_pools=False,
     n_events=5,
+    is_plot=False,
     backend="cuda",
 )
 NO_EVENTS = {
@@ -91,6 +92,18 @@ def test_a_file_with_nothing_in_it_could_be_any_release():
 def test_a_newer_key_outweighs_an_older_one_that_is_missing():
     """Synthetic files leave keys out; skip_actions and other wrappers too."""
     assert infer_era(traits("2.12", has_settings=False, settings_keys=frozenset())) == Era("2.12", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "era"),
+    [
+        ({"backend": "npu"}, Era("2.3", None, "npu")),
+        ({"backend": "xpu"}, Era("2.11", None, "xpu")),
+        ({"is_plot": True}, Era("2.3", None)),
+    ],
+)
+def test_a_key_that_its_writer_never_writes_rules_nothing_out(changes, era):
+    assert infer_era(traits("2.3", **changes)) == era
 
 
 @pytest.mark.parametrize("backend", ["npu", "xpu"])
