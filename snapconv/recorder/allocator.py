@@ -50,6 +50,7 @@ class CachingAllocator:
     ``capacity`` None never runs out. ``max_entries`` None keeps every event. ``addresses`` replaces
     the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's
     frame dicts, kept by identity; events without any take those of the allocation, as in torch.
+    ``listener`` is told every event as it happens, also while recording is off.
     """
 
     def __init__(
@@ -63,12 +64,13 @@ class CachingAllocator:
         max_entries: int | None = None,
         record: bool = True,
         addresses: AddressSource | None = None,
+        listener: Callable[[Recorded], None] | None = None,
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.capacity = capacity
         history: deque[Recorded] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
-        self._ledger = Ledger(clock or microsecond_counter(), record, history)
+        self._ledger = Ledger(clock or microsecond_counter(), record, history, listener=listener)
         self._addresses = addresses or AddressSpace(base_addr)
         self._expandable = ExpandableMemory(self._ledger, self._addresses, capacity=capacity)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
@@ -221,13 +223,17 @@ class CachingAllocator:
     def snapshot(self) -> dict[str, Any]:
         """Build the whole dict; then record a ``snapshot`` event, which is not in it, as in torch."""
         trace, segments = self.trace(), self.segments()
-        self._ledger.record("snapshot", addr=0, size=self.active_bytes)
+        self.note_snapshot()
         return {
             "segments": segments,
             "device_traces": [*([] for _ in range(self.device)), trace],
             "allocator_settings": self.settings.as_snapshot(),
             "external_annotations": [],
         }
+
+    def note_snapshot(self) -> None:
+        """Record that a snapshot was taken, with what was active then."""
+        self._ledger.record("snapshot", addr=0, size=self.active_bytes)
 
     def _block(self, addr: int) -> Block:
         block = self._active.get(addr)

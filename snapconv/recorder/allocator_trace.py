@@ -62,7 +62,10 @@ class Recorded:
 
 @dataclass(slots=True, eq=False)
 class Ledger:
-    """The counters of one device, and the ring of what happened while recording was on."""
+    """The counters of one device, and the ring of what happened while recording was on.
+
+    A ``listener`` is told every event, recorded or not.
+    """
 
     clock: Callable[[], int]
     is_recording: bool
@@ -73,6 +76,7 @@ class Ledger:
     reserved_bytes: int = 0
     max_allocated_bytes: int = 0
     n_recorded: int = 0
+    listener: Callable[[Recorded], None] | None = None
 
     def block_taken(self, block_bytes: int, requested_bytes: int) -> None:
         """Count a block that was handed out."""
@@ -102,22 +106,24 @@ class Ledger:
         block_bytes: int | None = None,
     ) -> None:
         """Append one entry with the counters as they stand now: change them first."""
-        if not self.is_recording:
+        if not self.is_recording and self.listener is None:
             return
-        self.n_recorded += 1
-        self.history.append(
-            Recorded(
-                action=action,
-                addr=addr,
-                size=size,
-                stream=stream,
-                pool=pool,
-                time_us=self.clock(),
-                frames=frames,
-                block_bytes=block_bytes,
-                requested_bytes=self.requested_bytes,
-                allocated_bytes=self.allocated_bytes,
-                active_bytes=self.active_bytes,
-                reserved_bytes=self.reserved_bytes,
-            )
+        recorded = Recorded(
+            action=action,
+            addr=addr,
+            size=size,
+            stream=stream,
+            pool=pool,
+            time_us=self.clock(),
+            frames=frames,
+            block_bytes=block_bytes,
+            requested_bytes=self.requested_bytes,
+            allocated_bytes=self.allocated_bytes,
+            active_bytes=self.active_bytes,
+            reserved_bytes=self.reserved_bytes,
         )
+        if self.listener is not None:
+            self.listener(recorded)
+        if self.is_recording:
+            self.n_recorded += 1
+            self.history.append(recorded)

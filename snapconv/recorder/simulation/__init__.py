@@ -1,0 +1,60 @@
+"""An unmodified CUDA script on a computer without a GPU: torch's CUDA interface, simulated.
+
+Beneath torch's Python interface: ``torch.cuda`` and ``torch._C`` answer as a CUDA build does, memory comes
+from the model of the caching allocator, and the tensors are computed on the CPU, or not at all. Nothing
+else of the recorder need know. Importing this imports no torch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from snapconv.recorder.simulation.options import SimulationOptions
+
+if TYPE_CHECKING:
+    from snapconv.recorder.simulation.machine import Machine
+
+__all__ = ["NOT_MODELLED", "Simulation", "SimulationOptions", "simulated"]
+
+NOT_MODELLED = (
+    "scratch memory of kernels (large reductions, sorts, semaphores)",
+    "workspaces of cuDNN, cuBLASLt and cuSPARSE, and that of cuBLAS unless asked for",
+    "what cuDNN reserves for recurrent layers and batch normalisation",
+    "memory of compiled code: torch.compile runs a model as it is written, flex_attention not at all",
+    "the effect of dropout inside fused attention on values (its memory is modelled)",
+    "CUDA graphs and private memory pools",
+    "NCCL and other processes",
+    "host memory, pinned or not",
+    "errors about tensors on different devices",
+    "the time that anything takes on a GPU",
+)
+
+
+class Simulation:
+    """A simulation that is running."""
+
+    NOT_MODELLED = NOT_MODELLED
+
+    def __init__(self, machine: "Machine") -> None:
+        self._machine = machine
+
+    def values(self) -> dict[str, Any]:
+        """Say how the simulation was set up, in plain types: what a capture's metadata holds of it."""
+        options = self._machine.options
+        return {
+            "compute": options.compute,
+            "capacity_bytes": options.capacity_bytes,
+            "total_bytes": options.total_bytes,
+            "cublas_workspace": options.cublas_workspace,
+            "n_devices": options.n_devices,
+            "not_modelled": list(NOT_MODELLED),
+        }
+
+
+@contextmanager
+def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
+    """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
+    from snapconv.recorder.simulation.session import running
+
+    with running(options or SimulationOptions()) as machine:
+        yield Simulation(machine)

@@ -1,0 +1,33 @@
+"""torch.cuda.FloatTensor and its kin: classes of old that scripts still call and ask for."""
+
+from typing import Any
+
+from snapconv.recorder.simulation.patches import Patches
+
+
+def patch_legacy_types(patches: Patches) -> None:
+    """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
+    import torch
+
+    for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
+        cpu_type = getattr(torch, f"{name}Tensor")
+        made = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": cpu_type.dtype})
+        patches.set_existing(torch.cuda, f"{name}Tensor", made)
+
+
+class _LegacyType(type):
+    dtype: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a tensor of data, or an uninitialised one of a size."""
+        import torch
+
+        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        size = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+        return torch.empty(size, dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        import torch
+
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype

@@ -1,0 +1,59 @@
+"""Our functions -> torch's two kinds of modes, whose classes can only be made once torch is there."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Handler = Callable[[Any, Any, dict[str, Any]], Any]
+
+
+class Calls:
+    """The torch function that the user's code is in, per thread, with its arguments."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def current(self) -> tuple[Any, Any, dict[str, Any]] | None:
+        """The innermost torch function call that is seen, or None outside of any."""
+        return getattr(self._local, "call", None)
+
+    def mode(self) -> Any:
+        """Make the TorchFunctionMode that keeps ``current`` up to date and changes nothing."""
+        from torch.overrides import TorchFunctionMode
+
+        local = self._local
+
+        class CallMode(TorchFunctionMode):  # type: ignore[misc]
+            def __torch_function__(
+                self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+            ) -> Any:
+                before = getattr(local, "call", None)
+                kwargs = kwargs or {}
+                local.call = (func, args, kwargs)
+                try:
+                    return func(*args, **kwargs)
+                finally:
+                    local.call = before
+
+        return CallMode()
+
+
+def dispatch_mode(handle: Handler) -> Any:
+    """Make the TorchDispatchMode that hands every operation to a function."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class OperationMode(TorchDispatchMode):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            return handle(func, args, kwargs or {})
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # True would wrap every single operation in torch._disable_dynamo; nothing is compiled here.
+            return False
+
+    return OperationMode()

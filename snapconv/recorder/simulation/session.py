@@ -1,0 +1,103 @@
+"""A simulation from its first patch to its last restored attribute."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from snapconv.errors import RecorderError
+from snapconv.recorder import addresses
+from snapconv.recorder.simulation.accelerator import patch_accelerator
+from snapconv.recorder.simulation.annotations import patch_annotations
+from snapconv.recorder.simulation.attention import add_gpu_choices
+from snapconv.recorder.simulation.autocast import patch_autocast
+from snapconv.recorder.simulation.binding import bind
+from snapconv.recorder.simulation.factories import patch_factories
+from snapconv.recorder.simulation.grouping import patch_grouping
+from snapconv.recorder.simulation.kernels import Kernels
+from snapconv.recorder.simulation.legacy_types import patch_legacy_types
+from snapconv.recorder.simulation.machine import Machine, settings_from_environment
+from snapconv.recorder.simulation.modes import dispatch_mode
+from snapconv.recorder.simulation.options import SimulationOptions
+from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.storages import patch_storages
+from snapconv.recorder.simulation.tensors import TensorPatches
+from snapconv.recorder.simulation.threads import patch_threads
+from snapconv.recorder.simulation.tracker import Tracker
+
+_is_running = [False]
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    if _is_running[0]:
+        raise RecorderError("a simulation is running already: a process can have one at a time")
+    _is_running[0] = True
+    try:
+        yield
+    finally:
+        _is_running[0] = False
+
+
+@contextmanager
+def running(options: SimulationOptions) -> Iterator[Machine]:
+    """Make this process's torch believe in the simulated devices, for as long as the context lasts."""
+    with _only_one():
+        _import_torch()
+        with _patched(options) as machine:
+            yield machine
+
+
+@contextmanager
+def _patched(options: SimulationOptions) -> Iterator[Machine]:
+    machine = Machine(options, settings_from_environment())
+    tracker = Tracker(machine)
+    with ExitStack() as stack:
+        patches = stack.enter_context(Patches())
+        bind(machine, patches)
+        patch_accelerator(machine, patches)
+        tensors = TensorPatches(tracker)
+        tensors.apply(patches)
+        patch_storages(tracker, patches)
+        patch_factories(tracker, tensors, patches)
+        patch_legacy_types(patches)
+        patch_grouping(patches)
+        kernels = stack.enter_context(Kernels())
+        patch_autocast(patches, kernels)
+        add_gpu_choices(kernels, tracker.placements)
+        patch_annotations(machine, patches)
+        stack.callback(tracker.close)
+        stack.enter_context(addresses.use(tracker.locate))
+        stack.enter_context(_eager())
+
+        def enter_modes() -> ExitStack:
+            modes = ExitStack()
+            modes.enter_context(tracker.calls.mode())
+            modes.enter_context(dispatch_mode(tracker.handle))
+            return modes
+
+        patch_threads(enter_modes, patches)
+        stack.enter_context(enter_modes())
+        yield machine
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Let compiled functions run as they are written: what compiled code allocates is not modelled."""
+    import torch
+
+    set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+    if set_stance is not None:
+        with set_stance("force_eager"):
+            yield
+        return
+    with Patches() as patches:
+        patches.set(torch._dynamo.config, "disable", True)
+        yield
+
+
+def _import_torch() -> None:
+    """Import all that looks at torch.cuda while it is imported, before that is changed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+    assert "torch.optim" in sys.modules

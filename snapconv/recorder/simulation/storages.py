@@ -1,0 +1,42 @@
+"""What storages say about where they are, and how they are copied: for files and deep copies."""
+
+from functools import wraps
+from typing import Any
+
+from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.tracker import Tracker
+
+
+def patch_storages(tracker: Tracker, patches: Patches) -> None:
+    """Replace attributes of torch.UntypedStorage."""
+    import torch
+
+    kind = torch.UntypedStorage
+    placed = tracker.placements.of_storage
+    real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
+
+    def device(storage: Any) -> Any:
+        placement = placed(storage)
+        if placement is None:
+            return real_device.__get__(storage)
+        return torch.device("cuda", placement.device)
+
+    @wraps(real_pointer)
+    def data_ptr(storage: Any) -> int:
+        placement = placed(storage)
+        if placement is None:
+            return int(real_pointer(storage))
+        tracker.machine.settle()
+        return placement.addr
+
+    @wraps(real_clone)
+    def clone(storage: Any) -> Any:
+        placement = placed(storage)
+        if placement is None or placement.device is None:
+            return real_clone(storage)
+        return tracker.clone_storage(storage, placement.device)
+
+    patches.set(kind, "device", property(device))
+    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
+    patches.set(kind, "data_ptr", data_ptr)
+    patches.set(kind, "clone", clone)

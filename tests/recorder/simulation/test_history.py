@@ -1,0 +1,222 @@
+"""What a snapshot holds under each argument of _record_memory_history."""
+
+import pickle
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.snapshot.load import load_snapshot  # noqa: E402
+from tests.recorder.simulation.support import cnn, events  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+memory = torch.cuda.memory
+PYTHON = {"stacks": "python"}
+
+
+@pytest.fixture(autouse=True)
+def _simulation():
+    with simulated(SimulationOptions(compute=False)):
+        yield
+
+
+def make_it_here(n_bytes=4000):
+    return torch.zeros(n_bytes // 4, device="cuda")
+
+
+def names_of(entry):
+    return [frame["name"] for frame in entry["frames"]]
+
+
+def live_block(snapshot):
+    return next(b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated")
+
+
+def test_context_all_gives_every_event_the_stack_of_what_caused_it():
+    memory._record_memory_history(**PYTHON)
+    x = make_it_here()
+    del x
+    trace = memory._snapshot()["device_traces"][0]
+
+    assert [entry["action"] for entry in trace] == [
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+    ]
+    assert ["make_it_here" in names_of(entry) for entry in trace] == [True, True, False, False]
+    test = test_context_all_gives_every_event_the_stack_of_what_caused_it.__name__
+    assert all(test in names_of(entry) for entry in trace)
+
+
+def test_context_alloc_gives_a_free_the_stack_of_its_allocation():
+    memory._record_memory_history(context="alloc", **PYTHON)
+    x = make_it_here()
+    del x
+    trace = memory._snapshot()["device_traces"][0]
+
+    assert [names_of(entry)[0] for entry in trace] == ["make_it_here"] * 4
+
+
+def test_context_state_keeps_the_stack_with_the_block_only():
+    memory._record_memory_history(context="state", **PYTHON)
+    x = make_it_here()
+    snapshot = memory._snapshot()
+
+    assert "make_it_here" in names_of(live_block(snapshot))
+    assert all("frames" not in entry for entry in snapshot["device_traces"][0])
+    assert x.is_cuda
+
+
+def test_context_none_keeps_no_stack():
+    memory._record_memory_history(context=None)
+    x = make_it_here()
+    snapshot = memory._snapshot()
+
+    assert live_block(snapshot)["frames"] == []
+    assert len(snapshot["device_traces"][0]) == 2
+    assert all("frames" not in entry for entry in snapshot["device_traces"][0])
+    assert x.is_cuda
+
+
+def test_enabled_state_keeps_one_event_and_the_blocks_stacks():
+    memory._record_memory_history("state", **PYTHON)
+    x = [make_it_here(), make_it_here()]
+    snapshot = memory._snapshot()
+
+    assert [entry["action"] for entry in snapshot["device_traces"][0]] == ["alloc"]
+    assert "make_it_here" in names_of(live_block(snapshot))
+    assert len(x) == 2
+
+
+def test_enabled_none_forgets_the_trace_and_keeps_the_blocks_stacks():
+    memory._record_memory_history(**PYTHON)
+    x = make_it_here()
+    memory._record_memory_history(enabled=None)
+    snapshot = memory._snapshot()
+
+    assert snapshot["device_traces"] == [[]]
+    assert "make_it_here" in names_of(live_block(snapshot))
+    assert x.is_cuda
+
+
+def test_the_ring_keeps_the_newest_events():
+    memory._record_memory_history(max_entries=4, **PYTHON)
+    x = [make_it_here(4 * (i + 1)) for i in range(10)]
+    trace = memory._snapshot()["device_traces"][0]
+
+    assert [entry["size"] for entry in trace] == [28, 32, 36, 40]
+    assert len(x) == 10
+
+
+def test_skipped_actions_are_not_recorded():
+    memory._record_memory_history(skip_actions=["free_completed"], **PYTHON)
+    x = make_it_here()
+    del x
+
+    assert [e["action"] for e in memory._snapshot()["device_traces"][0]] == [
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+    ]
+
+
+def test_the_signature_of_torch_2_0_still_works():
+    memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
+    x = make_it_here()
+    trace = memory._snapshot()["device_traces"][0]
+    memory._record_memory_history(False)
+
+    assert [entry["action"] for entry in trace] == ["segment_alloc", "alloc"]
+    assert "make_it_here" in names_of(trace[-1])
+    assert memory._snapshot()["device_traces"] == [[]]
+    assert x.is_cuda
+
+
+@pytest.mark.parametrize("wrong", [{"enabled": "some"}, {"context": "most"}, {"stacks": "c"}])
+def test_an_argument_that_torch_refuses_is_refused(wrong):
+    with pytest.raises(RuntimeError, match="expected"):
+        memory._record_memory_history(**wrong)
+
+
+def test_user_metadata_is_on_every_event_while_it_is_set():
+    memory._record_memory_history(**PYTHON)
+    memory._set_memory_metadata("epoch 3")
+    x = make_it_here()
+    memory._set_memory_metadata("")
+    del x
+
+    trace = memory._snapshot()["device_traces"][0]
+    assert [entry["user_metadata"] for entry in trace] == ["epoch 3", "epoch 3", "", ""]
+
+
+def test_a_snapshot_is_an_event_of_the_next_one():
+    memory._record_memory_history(**PYTHON)
+    x = make_it_here()
+    first, second = memory._snapshot(), memory._snapshot()
+
+    assert events(first, "snapshot") == []
+    assert [entry["size"] for entry in events(second, "snapshot")] == [4096]
+    assert x.is_cuda
+
+
+def test_annotations_lie_around_the_events_inside_them():
+    before_us = time.time_ns() // 1000
+    memory._record_memory_history(**PYTHON)
+    with torch.autograd.profiler.record_function("mine"):
+        x = make_it_here()
+    snapshot = memory._snapshot()
+
+    start, end = snapshot["external_annotations"]
+    assert [(a["name"], a["stage"], a["device"]) for a in (start, end)] == [
+        ("mine", "START", 0),
+        ("mine", "END", 0),
+    ]
+    (alloc,) = events(snapshot, "alloc")
+    assert before_us <= start["time_us"] <= alloc["time_us"] <= end["time_us"] <= time.time_ns() // 1000
+    assert x.is_cuda
+
+
+def test_optimizers_annotate_their_steps_by_themselves():
+    model = cnn().cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    memory._record_memory_history(**PYTHON)
+    model(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    names = {annotation["name"] for annotation in memory._snapshot()["external_annotations"]}
+    assert names == {"Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"}
+
+
+def test_a_dump_is_plain_data_that_snapconv_and_torchs_own_tools_read(tmp_path):
+    from torch.cuda import _memory_viz
+
+    memory._record_memory_history(stacks="all")
+    model = cnn().cuda()
+    model(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
+    path = tmp_path / "snapshot.pickle"
+    memory._dump_snapshot(str(path))
+    raw = pickle.loads(path.read_bytes())
+
+    assert set(raw) == {"segments", "device_traces", "allocator_settings", "external_annotations"}
+    loaded = load_snapshot(path)
+    assert len(loaded.devices[0].events) == len(raw["device_traces"][0])
+    for show in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "base64" in show(raw)
+    assert "total_reserved" in _memory_viz.segsum(raw)
+    assert "TOTAL MEM" in _memory_viz.trace(raw)
+
+
+def test_live_blocks_in_the_snapshot_are_the_tensors_that_live():
+    memory._record_memory_history(**PYTHON)
+    kept = [torch.zeros(1000 * (i + 1), device="cuda") for i in range(5)]
+    torch.zeros(7777, device="cuda")
+    blocks = [
+        b for s in memory._snapshot()["segments"] for b in s["blocks"] if b["state"] == "active_allocated"
+    ]
+
+    assert {b["address"]: b["requested_size"] for b in blocks} == {x.data_ptr(): x.nbytes for x in kept}

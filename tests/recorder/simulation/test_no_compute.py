@@ -1,0 +1,86 @@
+"""Shapes alone: models larger than this computer, in seconds; and what needs values says so."""
+
+import resource
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from tests.recorder.simulation.support import Transformer, language_step  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _simulation():
+    with simulated(SimulationOptions(compute=False)):
+        yield
+
+
+def resident_bytes():
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+@pytest.mark.parametrize("is_built_on_the_cpu", [True, False])
+def test_a_step_of_a_model_of_seven_billion_parameters_takes_seconds_and_no_memory(is_built_on_the_cpu):
+    began, memory_before = time.monotonic(), resident_bytes()
+    shape = {"n_words": 32_000, "width": 4096, "n_blocks": 32, "n_heads": 32}
+    if is_built_on_the_cpu:
+        model = Transformer(**shape).to("cuda")
+    else:
+        with torch.device("cuda"):
+            model = Transformer(**shape)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
+    language_step(model, optimizer, torch.randint(0, 32_000, (1, 513)).cuda())
+
+    assert n_parameters > 6.5e9
+    # Weights, gradients and two states, and the temporaries of the step: five times the weights.
+    assert 5 * 4 * n_parameters < torch.cuda.max_memory_allocated() < 6 * 4 * n_parameters
+    assert resident_bytes() - memory_before < 1 << 30
+    assert time.monotonic() - began < 60
+
+
+def test_what_depends_on_values_names_the_line_that_asked():
+    x = torch.randn(8, 8, device="cuda")
+
+    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten.*--no-compute"):
+        x[x > 0]
+    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten\.nonzero"):
+        torch.nonzero(x)
+
+
+def test_values_read_as_zero():
+    x = torch.ones(3, 3, device="cuda")
+
+    assert x.sum().item() == 0
+    assert not (x > 0).any()
+    assert x.cpu().tolist() == [[0.0] * 3] * 3
+
+
+def test_a_shape_that_does_not_fit_is_torchs_own_error():
+    with pytest.raises(RuntimeError, match=r"3, 4|3x4"):
+        torch.randn(3, 4, device="cuda") @ torch.randn(5, 6, device="cuda")
+
+
+def test_small_cpu_tensors_keep_their_values():
+    lengths = torch.tensor([3, 1, 2])
+
+    assert lengths.sort().values.tolist() == [1, 2, 3]
+    assert torch.ones(4).sum().item() == 4
+
+
+def test_an_lstm_is_one_operation():
+    model = nn.LSTM(8, 16, num_layers=2).cuda()
+    y, _ = model(torch.randn(50, 2, 8, device="cuda"))
+    y.sum().backward()
+
+    assert y.shape == (50, 2, 16)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] < 200

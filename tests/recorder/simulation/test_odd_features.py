@@ -1,0 +1,89 @@
+"""Scripts need not know that their device is simulated, whatever they do with it."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from tests.recorder.simulation import odd_features, odd_training  # noqa: E402
+from tests.recorder.simulation.support import events, recorded  # noqa: E402
+
+# torch deprecates features that scripts still use, and warns of some choices of its own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
+@pytest.mark.parametrize("run", odd_features.CASES + odd_training.CASES, ids=lambda run: run.__name__)
+def test_it_runs_unmodified(run, compute):
+    with simulated(SimulationOptions(compute=compute)):
+        if run.__name__ in odd_features.NEEDS_VALUES and not compute:
+            with pytest.raises(RecorderError, match=r"odd_features\.py:\d+: "):
+                run()
+        else:
+            run()
+
+
+def test_a_graph_is_refused_in_clear_words():
+    with simulated(), pytest.raises(RecorderError, match="CUDA graphs are not simulated"):
+        torch.cuda.CUDAGraph()
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with simulated(SimulationOptions(n_devices=2)):
+        x = torch.ones(3, device="cuda:1")
+        assert (x + 1).device == torch.device("cuda:1")
+        assert torch.cuda.memory_allocated(1) > 0 == torch.cuda.memory_allocated(0)
+        for ask in (lambda: torch.ones(2, device="cuda:2"), lambda: x.to("cuda:2")):
+            with pytest.raises(RuntimeError, match="invalid device ordinal"):
+                ask()
+
+
+def test_memory_on_another_stream_is_free_when_that_stream_is_done():
+    with simulated():
+        torch.cuda.memory._record_memory_history(stacks="python")
+        x = torch.ones(1000, device="cuda")
+        side = torch.cuda.Stream()
+        x.record_stream(side)
+        del x
+        pending = torch.cuda.memory._snapshot()
+        torch.cuda.synchronize()
+        done = torch.cuda.memory._snapshot()
+
+    assert pending["segments"][0]["blocks"][0]["state"] == "active_pending_free"
+    assert len(events(pending, "free_requested")) == 1 > len(events(pending, "free_completed")) == 0
+    assert len(events(done, "free_completed")) == 1
+
+
+def test_blocks_belong_to_the_stream_that_was_current():
+    with simulated():
+        torch.cuda.memory._record_memory_history(stacks="python")
+        side = torch.cuda.Stream()
+        x = torch.ones(10, device="cuda")
+        with torch.cuda.stream(side):
+            y = torch.ones(10, device="cuda")
+        snapshot = torch.cuda.memory._snapshot()
+
+    assert [entry["stream"] for entry in events(snapshot, "alloc")] == [0, side.cuda_stream]
+    assert {segment["stream"] for segment in snapshot["segments"]} == {0, side.cuda_stream}
+    assert x.shape == y.shape
+
+
+# lbfgs goes another way with other values; the CPU's recurrent kernel has a workspace that its shapes do not
+# tell; in evaluation the CPU's batch normalisation, unlike CUDA's, keeps no statistics.
+DIFFERENT = ("lbfgs", "recurrent_layers", "normalisations")
+BY_SHAPE = [run for run in odd_training.CASES if run.__name__ not in DIFFERENT]
+
+
+@pytest.mark.parametrize("run", BY_SHAPE, ids=lambda run: run.__name__)
+def test_shapes_alone_allocate_what_the_kernels_do(run):
+    allocated, freed = [], []
+    for compute in (True, False):
+        with simulated(SimulationOptions(compute=compute)), recorded() as snapshot:
+            run()
+        allocated.append([entry["size"] for entry in events(snapshot, "alloc")])
+        # In no order: autocast lets go of its copies by their addresses.
+        freed.append(sorted(entry["size"] for entry in events(snapshot, "free_requested")))
+
+    assert allocated[0] == allocated[1]
+    assert freed[0] == freed[1]

@@ -1,0 +1,104 @@
+"""Optimizers choose as on a GPU: foreach by default, so that temporaries exist for all parameters at once."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from tests.recorder.simulation.support import events, recorded  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+SIZES = [400, 40, 800, 80]
+
+
+def second_step(make):
+    """Run two steps of an optimizer on four parameters; return the events of the second."""
+    with simulated(SimulationOptions(compute=False)):
+        model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 20)).cuda()
+        optimizer = make(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        with recorded() as snapshot:
+            optimizer.step()
+    return [(entry["action"], entry["size"]) for entry in events(snapshot, "alloc", "free_requested")]
+
+
+def test_adam_takes_one_temporary_for_every_parameter_before_it_frees_the_first():
+    step = second_step(torch.optim.Adam)
+
+    # _multi_tensor_adam: exp_avg_sq_sqrt = torch._foreach_sqrt(…), all else is in place. A list lets go of
+    # its last item first.
+    assert step == [("alloc", n) for n in SIZES] + [("free_requested", n) for n in reversed(SIZES)]
+
+
+def test_without_foreach_each_parameter_has_its_temporaries_alone():
+    step = second_step(lambda parameters: torch.optim.Adam(parameters, foreach=False))
+
+    # _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(…); denom lives until the next one is there.
+    expected = []
+    for i, n in enumerate(SIZES):
+        expected += [("alloc", n), ("alloc", n), ("free_requested", n)]
+        expected += [("free_requested", SIZES[i - 1])] if i else []
+    assert step == [*expected, ("free_requested", SIZES[-1])]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, fused=True)],
+    ids=["sgd", "fused"],
+)
+def test_steps_that_need_no_temporary_take_none(make):
+    assert second_step(make) == []
+
+
+def test_adams_states_are_twice_the_parameters_and_a_counter_on_the_cpu():
+    with simulated(SimulationOptions(compute=False)):
+        model = nn.Linear(10, 10, bias=False, device="cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+        model.weight.grad = torch.zeros_like(model.weight)
+        with recorded() as snapshot:
+            optimizer.step()
+        (state,) = optimizer.state.values()
+        live = {block["address"] for s in snapshot["segments"] for block in s["blocks"] if block["frames"]}
+
+        assert [entry["size"] for entry in events(snapshot, "alloc")] == [400, 400, 400]
+        assert {state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()} <= live
+        assert not state["step"].is_cuda
+
+
+def test_gradients_are_clipped_by_foreach_kernels():
+    with simulated(SimulationOptions(compute=False)):
+        model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 20)).cuda()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        with recorded(stacks="all") as snapshot:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    first = events(snapshot, "alloc")[: len(SIZES)]
+    assert all(any("_foreach_norm" in frame["name"] for frame in entry["frames"]) for entry in first)
+
+
+def test_tensors_are_grouped_by_the_device_they_say_and_their_type():
+    with simulated(SimulationOptions(n_devices=2)):
+        a, b = torch.ones(1, device="cuda:0"), torch.ones(1, device="cuda:1")
+        c, d = torch.ones(1), torch.ones(1, device="cuda:0")
+        half = torch.ones(1, device="cuda:0", dtype=torch.float16)
+        groups = torch._C._group_tensors_by_device_and_dtype(
+            [[a, b, c, d, half], [None, b, c, d, half], []], True
+        )
+
+        device = torch.device("cuda", 0)
+        assert set(groups) == {
+            (device, torch.float32),
+            (torch.device("cuda", 1), torch.float32),
+            (torch.device("cpu"), torch.float32),
+            (device, torch.float16),
+        }
+        (first, second, third), indices = groups[device, torch.float32]
+        assert (indices, second[0], third) == ([0, 3], None, [])
+        assert first[0] is a
+        assert first[1] is d

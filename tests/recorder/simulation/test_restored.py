@@ -1,0 +1,112 @@
+"""After a simulation torch is as it was, whatever happened inside."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder import addresses  # noqa: E402
+from snapconv.recorder.simulation import simulated  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def state_of_torch():
+    """Every attribute that a simulation might touch, by identity."""
+    owners = [
+        torch,
+        torch._C,
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.streams,
+        torch.cuda.graphs,
+        torch.accelerator,
+        torch.autograd.profiler.record_function,
+        torch.backends.cuda,
+        torch.backends.cudnn,
+        torch.serialization,
+        torch.Tensor,
+        torch.UntypedStorage,
+        threading.Thread,
+        addresses,
+    ]
+    # What a module imports or makes lazily comes without our doing.
+    return [{k: id(v) for k, v in vars(owner).items() if not k.startswith("__")} for owner in owners]
+
+
+def work():
+    x = torch.randn(8, 8).cuda()
+    with torch.autocast("cuda"):
+        torch.nn.functional.dropout(x @ x, 0.5).softmax(-1)
+    torch.cuda.Event().record()
+
+
+def test_every_attribute_is_put_back():
+    with simulated():
+        work()
+    before = state_of_torch()
+    with simulated():
+        work()
+    after = state_of_torch()
+
+    assert after == before
+
+
+def test_it_is_put_back_after_an_exception():
+    with simulated():
+        work()
+    before = state_of_torch()
+
+    def work_and_fail():
+        with simulated():
+            work()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work_and_fail()
+    after = state_of_torch()
+
+    assert after == before
+
+
+def test_cuda_is_gone_afterwards():
+    had_cuda = torch.cuda.is_available()
+    with simulated():
+        assert torch.cuda.is_available()
+        x = torch.ones(3, device="cuda")
+
+    assert torch.cuda.is_available() == had_cuda
+    assert x.device.type == "cpu"
+    assert x.sum().item() == 3
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    assert len(torch.overrides._get_current_function_mode_stack()) == 0
+
+
+def test_kernels_are_taken_out_again():
+    x = torch.randn(4, 4).to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        before = torch.nn.functional.softmax(x, -1).dtype
+        with simulated():
+            inside = torch.nn.functional.softmax(x, -1).dtype
+        after = torch.nn.functional.softmax(x, -1).dtype
+
+    assert inside == torch.float32
+    assert after == before
+
+
+def test_a_second_simulation_starts_from_nothing():
+    with simulated():
+        kept = torch.ones(1000, device="cuda")
+    with simulated():
+        assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 0
+        assert not kept.is_cuda
+    del kept
+
+
+def test_only_one_simulation_runs_at_a_time():
+    with simulated():
+        with pytest.raises(RecorderError, match="running already"), simulated():
+            pass
+        assert torch.ones(1, device="cuda").is_cuda

@@ -1,0 +1,111 @@
+"""Parts that need no torch."""
+
+import time
+
+import pytest
+
+from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
+from snapconv.recorder.simulation import NOT_MODELLED, SimulationOptions
+from snapconv.recorder.simulation.clock import Clock
+from snapconv.recorder.simulation.failures import out_of_memory_message
+from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.workspace import workspace_bytes
+
+MIB = 1 << 20
+
+
+class Owner:
+    there = 1
+
+
+class Heir(Owner):
+    pass
+
+
+def test_patches_put_back_what_was_there_and_take_away_what_was_not():
+    with Patches() as patches:
+        patches.set(Owner, "there", 2)
+        patches.set(Owner, "there", 3)
+        patches.set(Owner, "added", 4)
+        patches.set(Heir, "there", 5)
+        assert (Owner.there, Owner.added, Heir.there) == (3, 4, 5)
+
+    assert Owner.there == 1
+    assert not hasattr(Owner, "added")
+    assert "there" not in vars(Heir)
+
+
+def test_patches_are_undone_after_an_exception():
+    def fail():
+        with Patches() as patches:
+            patches.set(Owner, "there", 2)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert Owner.there == 1
+
+
+def test_what_is_not_there_is_not_wrapped():
+    with Patches() as patches:
+        patches.wrap(Owner, "absent", lambda real: real)
+        patches.set_existing(Owner, "absent", 1)
+        assert not hasattr(Owner, "absent")
+
+
+@pytest.mark.parametrize(
+    ("config", "n_bytes"),
+    [
+        ("", 32 * MIB),
+        (":4096:2:16:8", (2 * 4096 + 8 * 16) * 1024),
+        (":16:8", 128 * 1024),
+        ("nonsense", 32 * MIB),
+    ],
+)
+def test_the_workspace_is_the_sum_of_its_chunks(config, n_bytes):
+    assert workspace_bytes(config) == n_bytes
+
+
+def test_the_clock_is_the_epochs_and_never_goes_back():
+    clock = Clock()
+    readings = [clock() for _ in range(1000)]
+
+    assert readings == sorted(readings)
+    assert abs(readings[-1] - time.time_ns() // 1000) < 1_000_000
+
+
+def test_the_message_writes_sizes_as_torch_does():
+    error = OutOfMemory(
+        segment_bytes=20 * MIB,
+        capacity=80 << 30,
+        free_bytes=512,
+        allocated_bytes=79 << 30,
+        reserved_bytes=(80 << 30) - 512,
+    )
+    message = out_of_memory_message(error, device=3)
+
+    assert (
+        "Tried to allocate 20.00 MiB. GPU 3 has a total capacity of 80.00 GiB of which 512 bytes is free"
+        in message
+    )
+    assert (
+        "79.00 GiB is allocated by PyTorch, and 1024.00 MiB is reserved by PyTorch but unallocated" in message
+    )
+
+
+def test_a_listener_hears_what_is_not_recorded():
+    heard = []
+    allocator = CachingAllocator(record=False, listener=heard.append)
+    allocator.free(allocator.malloc(100))
+
+    assert [event.action for event in heard] == ["segment_alloc", "alloc", "free_requested", "free_completed"]
+    assert allocator.trace() == []
+
+
+def test_a_device_without_a_capacity_says_80_gib():
+    assert SimulationOptions().total_bytes == 80 << 30
+    assert SimulationOptions(capacity_bytes=5).total_bytes == 5
+
+
+def test_what_is_not_modelled_is_said_once_each():
+    assert len(set(NOT_MODELLED)) == len(NOT_MODELLED) > 0
