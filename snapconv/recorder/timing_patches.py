@@ -1,0 +1,309 @@
+"""Where the timer listens: the few places of torch that are replaced while it does, and put back.
+
+* a torch function mode outside of all that the user has entered, so that those end in the order in which
+  they began, whenever the timer begins and ends;
+* ``Function.apply``, whose calls no mode sees. It is replaced for the whole run, since scripts keep it
+  under names of their own (``square = Square.apply``);
+* ``torch.compile`` itself, for the same reason, and the calls of compiled and scripted modules: each of
+  them is one call, in which the mode is taken off;
+* what runs autograd's engine, through which every ``backward`` and ``grad`` goes.
+
+While it does not listen, nothing of it is called but what stands for these two.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any, Protocol
+
+# (roots, run) -> result: what is done with a run of the engine
+AroundBackward = Callable[[Any, Callable[[], Any]], Any]
+
+
+class Around(Protocol):
+    """What is done with a call; ``module`` is the module that it is a call of, if it is one."""
+
+    def __call__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: Any = None,
+    ) -> Any:
+        """Call the function and return its result."""
+
+
+# Questions about a tensor: they do no work, and there are many of them.
+_QUESTIONS = frozenset(
+    "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension stride numel nelement "
+    "element_size storage_offset is_floating_point is_complex is_contiguous is_pinned get_device data_ptr "
+    "untyped_storage storage has_names register_hook retain_grad requires_grad_ backward grad".split()
+)
+_PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
+
+
+def modes_now() -> list[Any]:
+    """Return the function modes that are active, the outermost first."""
+    import torch
+
+    return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+
+
+@contextmanager
+def mode(around: Around, *, inside: Sequence[Any]) -> Iterator[None]:
+    """Hand every torch function call of this thread to ``around``, within the modes named."""
+    listener = _make_mode(around)
+
+    def add(modes: list[Any]) -> list[Any]:
+        place = _n_outer(modes, inside)
+        return [*modes[:place], listener, *modes[place:]]
+
+    _change_modes(add)
+    try:
+        yield
+    finally:
+        _change_modes(lambda modes: [other for other in modes if other is not listener])
+
+
+def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
+    """Count the modes that must stay outermost: torch looks for its default device right there.
+
+    Not so the device of ``with torch.device(…)``, which ends by popping what is innermost.
+    """
+    import torch
+
+    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    n_outer = 0
+    while n_outer < len(modes) and (modes[n_outer] in outer or modes[n_outer] is default):
+        n_outer += 1
+    return n_outer
+
+
+def _change_modes(change: Callable[[list[Any]], list[Any]]) -> None:
+    """Replace the stack of modes, the outermost first; the user's end in the order in which they began."""
+    import torch
+
+    n_modes = torch._C._len_torch_function_stack()
+    modes = [torch._C._pop_torch_function_stack() for _ in range(n_modes)][::-1]
+    for entry in change(modes):
+        torch._C._push_on_torch_function_stack(entry)
+
+
+def _make_mode(around: Around) -> Any:
+    made = _mode_type()()
+    made.around = around
+    return made
+
+
+@functools.cache
+def _mode_type() -> Any:
+    """Make the type of our modes: the one inheritance here, as torch wants it."""
+    from torch.overrides import TorchFunctionMode
+
+    class TimerMode(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
+        around: Around
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = name_of(func)
+            if name is None:
+                return func(*args, **(kwargs or {}))
+            return self.around(name, func, args, kwargs or {})
+
+    return TimerMode
+
+
+def name_of(function: Any) -> str | None:
+    """Return the name of a torch function's row, None for one that only answers a question.
+
+    As Skyline has them: ``conv2d``, ``add_``, and ``rsub`` for ``__rsub__``. A property that makes a
+    view has its own name (``T``).
+    """
+    name = str(getattr(function, "__name__", type(function).__name__))
+    if name == "__get__":
+        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
+        return name if name in _PROPERTIES_THAT_WORK else None
+    if name in _QUESTIONS or name.startswith("is_"):
+        return None
+    return name[2:-2] if name.startswith("__") and name.endswith("__") else name
+
+
+@contextmanager
+def functions(around: Around) -> Iterator[None]:
+    """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
+    import torch
+
+    original = torch.autograd.Function.__dict__["apply"]
+    function = original.__func__
+
+    @functools.wraps(function)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(cls.__name__, functools.partial(function, cls), args, kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
+
+
+@contextmanager
+def compiled_functions(around: Around) -> Iterator[None]:
+    """Hand every call of what torch.compile makes of a function or a method to ``around``."""
+    import torch
+
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        # A module is not a function, and neither a decorator nor what is returned as it was is compiled.
+        is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
+        return _opaque_function(made, around) if is_compiled else made
+
+    with _replaced(torch, "compile", compile_):
+        yield
+
+
+def _opaque_function(compiled: Any, around: Around) -> Callable[..., Any]:
+    own = compiled._torchdynamo_orig_callable
+    module = getattr(own, "__self__", None)
+    name = f"compiled:{getattr(own, '__name__', '')}" if module is None else _module_name("compiled", module)
+
+    # ``wraps`` copies the attribute by which a compiled function is inlined where another one calls it.
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return around(name, _without_mode(compiled), args, kwargs, module)
+
+    return call
+
+
+@contextmanager
+def opaque_modules(around: Around) -> Iterator[None]:
+    """Hand every call of a compiled or scripted module to ``around``."""
+    with ExitStack() as stack:
+        for kind, prefix in _opaque_types():
+            stack.enter_context(_replaced(kind, "__call__", _opaque_call(kind, prefix, around)))
+        yield
+
+
+def _opaque_types() -> Iterator[tuple[Any, str]]:
+    import torch
+
+    yield torch.jit.ScriptModule, "scripted"
+    # Where nothing was compiled it is not there, and importing it takes seconds.
+    if dynamo := sys.modules.get("torch._dynamo.eval_frame"):
+        yield dynamo.OptimizedModule, "compiled"
+
+
+def _opaque_call(kind: Any, prefix: str, around: Around) -> Callable[..., Any]:
+    original = kind.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        module = getattr(self, "_orig_mod", self)
+        function = _without_mode(functools.partial(original, self))
+        return around(_module_name(prefix, module), function, args, kwargs, module)
+
+    return call
+
+
+def _module_name(prefix: str, module: Any) -> str:
+    """Name a row after the class that the user wrote."""
+    return f"{prefix}:{getattr(module, 'original_name', type(module).__name__)}"
+
+
+def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let torch.compile see what it sees without us: our mode in its guards would compile all anew."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ours = [found for found in modes_now() if isinstance(found, _mode_type())]
+        place = modes_now().index(ours[0]) if ours else 0
+        _change_modes(lambda modes: [other for other in modes if other not in ours])
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _change_modes(lambda modes: [*modes[:place], *ours, *modes[place:]])
+
+    return call
+
+
+@contextmanager
+def engine(around: AroundBackward) -> Iterator[None]:
+    """Hand every run of autograd's engine to ``around``."""
+    import torch
+
+    # What calls the engine is a function of its own since torch 2.3. It stays the innermost frame, as
+    # a simulation looks at who calls the engine.
+    original = getattr(torch.autograd, "_engine_run_backward", None)
+    if original is None:
+        with engine_before_torch_2_3(around):
+            yield
+        return
+
+    @functools.wraps(original)
+    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(roots, functools.partial(original, roots, *args, **kwargs))
+
+    with _replaced(torch.autograd, "_engine_run_backward", run_backward):
+        yield
+
+
+@contextmanager
+def engine_before_torch_2_3(around: AroundBackward) -> Iterator[None]:
+    """Do what ``engine`` does by replacing the engine itself, which torch looks up at every pass."""
+    from torch.autograd.variable import Variable
+
+    with _replaced(Variable, "_execution_engine", _Engine(Variable._execution_engine, around)):
+        yield
+
+
+class _Engine:
+    """Autograd's engine with ``around`` about its runs."""
+
+    def __init__(self, engine: Any, around: AroundBackward) -> None:
+        self._engine = engine
+        self._around = around
+
+    def run_backward(self, roots: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the engine."""
+        return self._around(roots, functools.partial(self._engine.run_backward, roots, *args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+@contextmanager
+def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute, and at the end put back what the object itself had."""
+    was_own, before = name in vars(holder), vars(holder).get(name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        if was_own:
+            setattr(holder, name, before)
+        else:
+            delattr(holder, name)
+
+
+@contextmanager
+def optimizers(began: Callable[[], None], ended: Callable[[], None]) -> Iterator[None]:
+    """Tell when any optimizer's step begins and ends.
+
+    Torch walks through its list of hooks while it calls them: ours may only be added and removed
+    outside of a step.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    handles = [
+        register_optimizer_step_pre_hook(lambda *_: began()),
+        register_optimizer_step_post_hook(lambda *_: ended()),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,241 @@
+"""From a timing trace to a TimeReport: which iteration is reported, which calls are, and the sums."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from snapconv.analysis.project import Project
+from snapconv.notes import Note
+from snapconv.reports.report import SourceLine, StackColumns
+from snapconv.reports.time_report import (
+    CallColumns,
+    IterationTimes,
+    LaunchRow,
+    LineTime,
+    MsColumn,
+    RunTimeEntry,
+    TimeReport,
+    TimeTotal,
+)
+from snapconv.snapshot.timing import PHASES, Timing
+from snapconv.units import format_share
+from snapconv.version import VERSION
+
+_FORWARD = PHASES.index("forward")
+
+# From here on most of the forward rows hold waiting for the host, and not work of the device.
+_MANY_WAITED_FOR = 0.5
+
+
+def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ...] = ()) -> TimeReport:
+    """Put together all that any writer of a time report needs."""
+    iterations = tuple(_iterations(timing))
+    reported = _median(iterations)
+    entries = tuple(_entries(timing, project, reported.iteration))
+    return TimeReport(
+        device=timing.device,
+        clock=timing.clock,
+        is_simulated=timing.is_simulated,
+        reported=reported,
+        entries=entries,
+        iterations=iterations,
+        operations=_operations(timing, reported.iteration),
+        lines=_lines(entries),
+        launches=tuple(
+            LaunchRow(count.phase, count.n, count.n_waited_for, count.device_ms, count.host_ms)
+            for count in timing.launch_bound
+        ),
+        source=_source(timing, project),
+        project_root=project.root,
+        notes=(*notes, *_notes(timing, entries)),
+        calls=_call_columns(timing, entries),
+        stacks=_stack_columns(timing, project),
+        is_of_module=timing.is_of_module,
+    )
+
+
+def _iterations(timing: Timing) -> Iterator[IterationTimes]:
+    calls = timing.calls
+    forward = np.where(calls.phase == _FORWARD, calls.forward_ms, 0.0)
+    for measured in timing.iterations:
+        rows = calls.iteration == measured.iteration
+        yield IterationTimes(
+            measured.iteration,
+            measured.forward_ms,
+            measured.backward_ms,
+            measured.optimizer_ms,
+            forward_rows_ms=_sum(forward[rows]),
+            backward_rows_ms=_sum(calls.backward_ms[rows]),
+            bookkeeping_ms=measured.bookkeeping_ms,
+        )
+
+
+def _median(iterations: tuple[IterationTimes, ...]) -> IterationTimes:
+    """Return the iteration whose total is the median, the lower one of two, the first of equals."""
+    ordered = sorted(iterations, key=lambda times: times.total_ms)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _entries(timing: Timing, project: Project, iteration: int) -> Iterator[RunTimeEntry]:
+    """Yield the forward calls of an iteration that have a frame of the project, in their order."""
+    calls = timing.calls
+    frames = _Frames(timing, project)
+    for call in np.flatnonzero((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
+        if found := frames.of(int(calls.stack_id[call])):
+            backward_ms = float(calls.backward_ms[call])
+            yield RunTimeEntry(
+                operation_name=timing.texts[int(calls.name_id[call])],
+                forward_ms=float(calls.forward_ms[call]),
+                backward_ms=None if np.isnan(backward_ms) else backward_ms,
+                frames=found,
+                call_id=call,
+            )
+
+
+class _Frames:
+    """The frames that a call's row has, innermost first; looked up once per stack.
+
+    Skyline keeps the project's frames whose ``self`` is a module. Where a call has none of them, as a
+    loss that the training loop computes, it has all frames of the project.
+    """
+
+    def __init__(self, timing: Timing, project: Project) -> None:
+        self._timing = timing
+        self._project = project
+        self._known: dict[int, tuple[SourceLine, ...]] = {}
+
+    def of(self, stack_id: int) -> tuple[SourceLine, ...]:
+        """Return the frames of a stack; none for -1."""
+        if stack_id not in self._known:
+            frame_ids = self._timing.stacks.frames_of(stack_id).tolist()
+            mine = [frame for frame in frame_ids if self._is_mine(frame)]
+            of_modules = [frame for frame in mine if self._timing.is_of_module[frame]]
+            self._known[stack_id] = tuple(self._line(frame) for frame in of_modules or mine)
+        return self._known[stack_id]
+
+    def _is_mine(self, frame: int) -> bool:
+        return bool(self._project.is_project[frame]) and self._timing.stacks.frames.lines[frame] >= 1
+
+    def _line(self, frame: int) -> SourceLine:
+        frames = self._timing.stacks.frames
+        return SourceLine(self._project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
+
+
+def _operations(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
+    """Add up the rows of every operation, also those without a frame of the project."""
+    calls = timing.calls
+    rows = (calls.iteration == iteration) & ((calls.phase == _FORWARD) | ~np.isnan(calls.backward_ms))
+    totals = []
+    for name_id in np.unique(calls.name_id[rows]).tolist():
+        own = rows & (calls.name_id == name_id)
+        forward = own & (calls.phase == _FORWARD)
+        totals.append(
+            TimeTotal(
+                timing.texts[name_id],
+                n_calls=int(np.count_nonzero(own)),
+                forward_ms=_sum(calls.forward_ms[forward]),
+                backward_ms=_sum(calls.backward_ms[own]),
+            )
+        )
+    return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
+
+
+def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
+    """Add up the entries of every innermost line, most time first."""
+    by_line: dict[SourceLine, list[RunTimeEntry]] = {}
+    for entry in entries:
+        by_line.setdefault(entry.frames[0], []).append(entry)
+    totals = [
+        LineTime(
+            line,
+            len(own),
+            forward_ms=sum(entry.forward_ms for entry in own),
+            backward_ms=sum(entry.backward_ms or 0.0 for entry in own),
+        )
+        for line, own in by_line.items()
+    ]
+    return tuple(
+        sorted(totals, key=lambda t: (-t.total_ms, t.line.file_path, t.line.line_number, t.line.function))
+    )
+
+
+def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
+    device = timing.device
+    if timing.is_simulated:
+        message = (
+            "the times are those of this machine's processor, which computed what a GPU would have; they say "
+            "which operations there are, and little about how long a GPU takes"
+        )
+        yield Note("simulated-times", message, device)
+    elif timing.clock == "cpu":
+        yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)
+    for count in timing.launch_bound:
+        if count.n and count.n_waited_for / count.n > _MANY_WAITED_FOR:
+            share = format_share(count.n_waited_for, count.n)
+            message = (
+                f"the device came to {share} of the {count.phase} operations before the host had launched "
+                "all of their work: their times hold the waiting for it"
+            )
+            yield Note("launch-bound", message, device)
+    if timing.overflowed:
+        message = "an iteration had more calls than are recorded: the later ones are missing"
+        yield Note("too-many-calls", message, device)
+    if not entries:
+        message = (
+            "no timed operation was called from a file of the project, so that the run time report is empty; "
+            "name the project's folder with --project-root"
+        )
+        yield Note("no-timed-lines", message, device)
+
+
+def _source(timing: Timing, project: Project) -> tuple[tuple[str, str], ...]:
+    rows = [
+        ("snapconv_version", VERSION),
+        ("file_name", timing.path.name),
+        ("recorded_by", f"snapconv {timing.written_by[0]}"),
+        ("torch", timing.written_by[1]),
+        ("clock", timing.clock),
+        ("simulated", "yes" if timing.is_simulated else "no"),
+        ("device_name", timing.device_name),
+        ("project_root", project.root or ""),
+    ]
+    if timing.empty_pair_ms is not None:
+        rows.append(("empty_pair_ms", repr(timing.empty_pair_ms)))
+    return tuple(rows)
+
+
+def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColumns:
+    calls = timing.calls
+    entry_id = np.full(len(calls), -1, np.int32)
+    entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
+    return CallColumns(
+        iteration=calls.iteration,
+        name_id=calls.name_id,
+        phase=calls.phase,
+        module_id=calls.module_id,
+        stack_id=calls.stack_id,
+        entry_id=entry_id,
+        forward_ms=calls.forward_ms,
+        backward_ms=calls.backward_ms,
+        backward_strict_ms=calls.backward_strict_ms,
+        host_ms=calls.host_ms,
+        texts=timing.texts,
+        phases=PHASES,
+    )
+
+
+def _stack_columns(timing: Timing, project: Project) -> StackColumns:
+    stacks = timing.stacks
+    return StackColumns(
+        offsets=stacks.offsets,
+        frame_ids=stacks.frame_ids,
+        frame_names=stacks.frames.names,
+        frame_filenames=stacks.frames.filenames,
+        frame_lines=stacks.frames.lines,
+        frame_is_project=project.is_project,
+    )
+
+
+def _sum(times: MsColumn) -> float:
+    """Add up what is there."""
+    return float(np.nansum(times))

@@ -1,0 +1,307 @@
+"""What ran in backward belongs to the call that made its node, and nothing that ran is left out."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # only where torch is
+from torch.autograd.variable import Variable  # noqa: E402
+from torch.nn import functional as F  # noqa: E402  # as everybody calls it
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from snapconv.recorder import timing_patches  # noqa: E402
+from tests.recorder.timing.timed import (  # noqa: E402
+    backward_names,
+    coverage,
+    forward_names,
+    on_a_busy_machine,
+    rows,
+    rows_of,
+    timer_for,
+    trace_of,
+)
+
+SLEEP_S = 0.03
+SLEEP_MS = 1000 * SLEEP_S
+
+
+class Sleep(torch.autograd.Function):
+    """Takes its time in backward, so that it can be told whose time it is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(SLEEP_S)
+        return gradient
+
+
+apply_sleep = Sleep.apply  # under a name of its own, before any timer is there
+
+
+def slow(row) -> bool:
+    return row.backward_ms is not None and row.backward_ms >= SLEEP_MS
+
+
+W = torch.ones(4, requires_grad=True)
+X = torch.ones(2, 4)
+
+
+@on_a_busy_machine
+def test_a_custom_function_is_one_row_named_after_its_class():
+    def step():
+        square = Sleep.apply
+        square(W * 2).sum().backward()
+
+    found = rows(step)
+    assert forward_names(found) == ["mul", "Sleep", "sum"]
+    assert [row.name for row in found if slow(row)] == ["Sleep"]
+
+
+@on_a_busy_machine
+def test_a_custom_function_kept_from_before_the_timer_still_has_its_backward():
+    found = rows(lambda: apply_sleep(W * 2).sum().backward())
+    assert [(row.phase, row.name) for row in found if slow(row)] == [("backward", "SleepBackward")]
+
+
+def test_a_functions_own_calls_are_hidden_in_forward_and_in_backward():
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2 + 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2 + 0
+
+    assert [row.name for row in rows(lambda: Both.apply(W).sum().backward())] == ["Both", "sum"]
+
+
+def test_a_backward_pass_inside_a_call_is_a_part_of_the_call():
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.enable_grad():
+                y = x.detach().requires_grad_()
+                return torch.autograd.grad(y.exp().sum(), y)[0]
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    trace = trace_of(lambda: Inner.apply(W * 2).sum().backward())
+    assert [(row.name, row.phase) for row in rows_of(trace)] == [
+        ("mul", "forward"),
+        ("Inner", "forward"),
+        ("sum", "forward"),
+    ]
+
+
+@on_a_busy_machine
+def test_the_time_of_a_node_is_its_calls_and_no_others():
+    def step():
+        y = (W * 2).exp()
+        z = Sleep.apply(y)
+        (z + 1).sum().backward()
+
+    found = {row.name: row for row in rows(step)}
+    assert found["Sleep"].backward_ms >= SLEEP_MS
+    assert found["Sleep"].backward_strict_ms >= SLEEP_MS
+    for other in ("mul", "exp", "add", "sum"):
+        assert found[other].backward_ms < SLEEP_MS, other
+
+
+@on_a_busy_machine
+def test_what_runs_after_a_node_and_before_the_next_is_in_its_tile_and_not_its_own():
+    def wait(gradient):
+        time.sleep(SLEEP_S)
+
+    def step():
+        y = W * 2
+        y.register_hook(wait)  # runs before the node of mul, after that of exp
+        y.exp().sum().backward()
+
+    found = {row.name: row for row in rows(step)}
+    assert found["exp"].backward_ms >= SLEEP_MS > found["exp"].backward_strict_ms
+
+
+@on_a_busy_machine
+def test_tiles_add_up_to_nearly_the_whole_backward():
+    def step():
+        y = W
+        for _ in range(3):
+            y = Sleep.apply(y * 1)
+        y.sum().backward()
+
+    assert 0.97 <= coverage(trace_of(step))[1] <= 1
+
+
+def test_a_call_of_several_nodes_has_the_time_of_all():
+    def step():
+        F.cross_entropy(torch.ones(2, 4) * W, torch.zeros(2).long()).backward()
+
+    found = rows(step)
+    assert backward_names(found) == ["mul", "cross_entropy"]
+
+
+def test_a_call_with_several_results_is_one_row():
+    def step():
+        a, b = (W * 2).chunk(2)
+        (a * b).sum().backward()
+
+    found = rows(step)
+    assert forward_names(found) == backward_names(found) == ["mul", "chunk", "mul", "sum"]
+
+
+def test_changes_in_place_and_through_views_belong_to_their_calls():
+    def step():
+        y = W * 2
+        y[0] = 3.0
+        y[1:] += 1
+        y.mul_(2)
+        y.sum().backward()
+
+    found = rows(step)
+    assert forward_names(found) == ["mul", "setitem", "getitem", "add_", "setitem", "mul_", "sum"]
+    assert {"setitem", "add_", "mul_"} <= set(backward_names(found))
+    assert not [row for row in found if row.phase == "backward"]
+
+
+def test_an_lstm_is_one_row_with_its_backward():
+    layer = nn.LSTM(4, 4)
+    found = rows(lambda: layer(torch.ones(3, 1, 4))[0].sum().backward(), layer)
+    assert backward_names(found) == ["lstm", "sum"]
+
+
+def test_casts_of_autocast_are_in_the_calls_that_they_are_for():
+    layer = nn.Linear(4, 4)
+
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(X).float().sum()
+        loss.backward()
+
+    found = rows(step)
+    assert forward_names(found) == backward_names(found) == ["linear", "float", "sum"]
+
+
+def test_a_scaled_loss_has_the_scaling_as_a_row():
+    scaler = torch.amp.GradScaler("cpu")
+    layer = nn.Linear(4, 4)
+    found = rows(lambda: scaler.scale(layer(X).sum()).backward())
+    assert backward_names(found) == ["linear", "sum", "mul"]
+
+
+def test_a_graph_that_runs_twice_has_both_times():
+    def step():
+        loss = Sleep.apply(W * 2).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    found = {row.name: row for row in rows(step)}
+    assert found["Sleep"].backward_ms >= 2 * SLEEP_MS
+
+
+def test_nodes_that_backward_itself_makes_have_rows_of_phase_backward():
+    def step():
+        x = W * 1
+        (gradient,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
+        gradient.sum().backward()
+
+    found = rows(step)
+    left = [row for row in found if row.phase == "backward"]
+    assert left
+    assert {(row.forward_ms, row.module, row.stack) for row in left} == {(None, None, -1)}
+
+
+@on_a_busy_machine
+def test_a_graph_from_an_earlier_iteration_is_timed_as_left_over():
+    timer = timer_for()
+    with timer:
+        loss = Sleep.apply(W * 2).sum()
+        timer.begin(0)
+        loss.backward()
+        timer.end()
+    trace = timer.trace()
+    assert [row.name for row in rows_of(trace) if slow(row)] == ["SleepBackward"]
+    assert coverage_of_backward(trace) > 0.9
+
+
+def coverage_of_backward(trace):
+    rows_ms = sum(row.backward_ms for row in rows_of(trace))
+    return rows_ms / trace["iterations"][0]["backward_ms"]
+
+
+def test_before_torch_2_3_the_engine_itself_is_stood_in_for():
+    seen = []
+
+    def around(roots, run):
+        seen.append(roots)
+        return run()
+
+    engine = Variable._execution_engine
+    loss = (W * 2).sum()
+    with timing_patches.engine_before_torch_2_3(around):
+        assert Variable._execution_engine.is_checkpoint_valid()
+        loss.backward(retain_graph=True)
+        (gradient,) = torch.autograd.grad(loss, W)
+    assert seen == [(loss,), (loss,)]
+    assert gradient.tolist() == [2.0] * 4
+    assert Variable._execution_engine is engine
+
+
+def test_hooks_are_gone_when_the_iteration_is_over():
+    timer = timer_for()
+    with timer:
+        timer.begin(0)
+        loss = (W * 2).exp().sum()
+        loss.backward(retain_graph=True)
+        timer.end()
+        n_rows = len(timer.trace()["calls"]["name"])
+        loss.backward()
+        timer.begin(1)
+        timer.end()
+    assert timer.trace()["iterations"][1]["backward_ms"] is None
+    assert len(timer.trace()["calls"]["name"]) == n_rows
+
+
+# --- checkpointing
+
+
+@on_a_busy_machine
+def test_recomputation_without_reentry_is_backward_time_of_the_first_node_that_needs_it():
+    calls = []
+
+    def block(x):
+        calls.append(len(calls))
+        if len(calls) % 2 == 0:
+            time.sleep(SLEEP_S)  # the second time: in backward
+        return x.exp().sin()
+
+    found = rows(lambda: checkpoint(block, W * 2, use_reentrant=False).sum().backward())
+    assert forward_names(found) == ["mul", "exp", "sin", "sum"]
+    assert [row.name for row in found if slow(row)] == ["sin"]
+
+
+@on_a_busy_machine
+def test_a_reentrant_checkpoint_is_one_row_with_the_backward_of_all_that_is_in_it():
+    def block(x):
+        return Sleep.apply(x.exp()).sin()
+
+    found = rows(lambda: checkpoint(block, W * 2, use_reentrant=True).sum().backward())
+    assert forward_names(found) == ["mul", "CheckpointFunction", "sum"]
+    assert [row.name for row in found if slow(row)] == ["CheckpointFunction"]
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_recomputation_is_not_recorded_as_forward(use_reentrant):
+    def step():
+        loss = checkpoint(lambda x: x.exp().sin(), W * 2, use_reentrant=use_reentrant).sum()
+        torch.autograd.backward(loss)
+
+    found = rows(step)
+    assert [row.phase for row in found] == ["forward"] * len(found)
