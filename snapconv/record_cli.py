@@ -1,0 +1,273 @@
+"""``snapconv record``: parse, call the recorder, say what is being done and what to type next.
+
+Everything is said on stderr: the standard output belongs to the program that is recorded. This module is
+loaded with the command line and so imports the recorder only when a recording begins.
+"""
+
+import os
+import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from snapconv.errors import SnapconvError
+from snapconv.units import format_bytes, printable
+
+if TYPE_CHECKING:
+    from snapconv.recorder.entry import Entry
+    from snapconv.recorder.options import RecordOptions
+    from snapconv.recorder.record import Recorded
+    from snapconv.recorder.simulation import SimulationOptions
+
+
+class ProgramEnded(Exception):
+    """The recorded program is over, and ``exit_code`` is to be the exit code of the command line."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+# Options end at the entry: what follows it is the program's.
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+_EntryName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENTRY",
+        help="A training script, or a file with Skyline's or DeepView's providers; with -m, a module.",
+    ),
+]
+_Args = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
+]
+_IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
+_Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="The capture, a folder. Default: the entry's name and .capture, here."
+    ),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing capture.")]
+_Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Record without a GPU: the unchanged script runs on the CPU.")
+]
+_NoCompute = Annotated[
+    bool,
+    typer.Option(
+        "--no-compute",
+        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times.",
+    ),
+]
+_Capacity = Annotated[
+    str | None,
+    typer.Option(
+        "--capacity",
+        metavar="SIZE",
+        help="With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
+    ),
+]
+_CublasWorkspace = Annotated[
+    bool,
+    typer.Option(
+        "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
+    ),
+]
+_WarmUp = Annotated[
+    int,
+    typer.Option(
+        "--warm-up",
+        min=0,
+        show_default=False,
+        help="Iterations before the first that is looked at closely. Default: 1.",
+    ),
+]
+_Iterations = Annotated[
+    int,
+    typer.Option(
+        "--iterations",
+        min=1,
+        show_default=False,
+        help="Iterations to record the memory of; after one more, as many are timed. Default: 1.",
+    ),
+]
+_Stop = Annotated[
+    bool, typer.Option("--stop", help="End the script when all is recorded, instead of letting it run on.")
+]
+_BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="For providers. Default: that of the input provider."),
+]
+_Device = Annotated[
+    int | None,
+    typer.Option(
+        "--device",
+        min=0,
+        help="The CUDA device that is current at the start, and is timed. Default: LOCAL_RANK, or 0.",
+    ),
+]
+_ProjectRoot = Annotated[
+    Path | None,
+    typer.Option("--project-root", help="The folder of your own code. Default: the current folder."),
+]
+_Stacks = Annotated[
+    Literal["all", "python"],
+    typer.Option(
+        "--stacks",
+        metavar="WHICH",
+        show_default=False,
+        help="Record C++ frames too (all), which is all that backward has, or only Python's. Default: all.",
+    ),
+]
+_Context = Annotated[
+    Literal["all", "state", "alloc"],
+    typer.Option(
+        "--context",
+        metavar="WHICH",
+        show_default=False,
+        help="Record stacks of all events, of live blocks only (state), or of allocations. Default: all.",
+    ),
+]
+_MaxEntries = Annotated[
+    int | None,
+    typer.Option("--max-entries", min=1, help="How many events torch keeps, the newest. Default: 1000000."),
+]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def record(
+    entry: _EntryName,
+    args: _Args = None,
+    is_module: _IsModule = False,
+    output: _Output = None,
+    force: _Force = False,
+    simulate: _Simulate = False,
+    no_compute: _NoCompute = False,
+    capacity: _Capacity = None,
+    cublas_workspace: _CublasWorkspace = False,
+    warm_up: _WarmUp = 1,
+    iterations: _Iterations = 1,
+    stop: _Stop = False,
+    batch_size: _BatchSize = None,
+    device: _Device = None,
+    project_root: _ProjectRoot = None,
+    stacks: _Stacks = "all",
+    context: _Context = "all",
+    max_entries: _MaxEntries = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Run a training script and record its memory and its times as a capture.
+
+    The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
+    its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
+    """
+    from snapconv.recorder.entry import find_file, find_module
+    from snapconv.recorder.options import MAX_ENTRIES, RecordOptions
+
+    found = find_module(entry) if is_module else find_file(entry)
+    if batch_size is not None and found.kind != "providers":
+        raise typer.BadParameter(f"{entry} has no providers", param_hint="--batch-size")
+    ordinal = _local_rank() if device is None else device
+    options = RecordOptions(
+        output=output or Path(f"{found.stem}{_rank()}.capture"),
+        project_root=(project_root or Path()).absolute(),
+        stacks=stacks,
+        context=context,
+        max_entries=max_entries or MAX_ENTRIES,
+        warm_up=warm_up,
+        iterations=iterations,
+        device=ordinal,
+        force=force,
+        stop=stop,
+        batch_size=batch_size,
+        simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, ordinal + 1),
+    )
+    raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
+
+
+def _simulation(
+    simulate: bool, no_compute: bool, capacity: str | None, cublas_workspace: bool, n_devices: int
+) -> "SimulationOptions | None":
+    from snapconv.recorder.options import parse_capacity
+
+    asked = {"--no-compute": no_compute, "--capacity": capacity, "--cublas-workspace": cublas_workspace}
+    if not simulate:
+        for name, value in asked.items():
+            if value:
+                raise typer.BadParameter("it needs --simulate", param_hint=name)
+        return None
+    from snapconv.recorder.simulation import SimulationOptions
+
+    try:
+        capacity_bytes = parse_capacity(capacity) if capacity is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--capacity") from error
+    return SimulationOptions(
+        compute=not no_compute,
+        capacity_bytes=capacity_bytes,
+        cublas_workspace=cublas_workspace,
+        n_devices=n_devices,
+    )
+
+
+def _rank() -> str:
+    """Return what tells this process of a distributed job from the others; torchrun sets it."""
+    rank = os.environ.get("RANK", "")
+    return f".rank{rank}" if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
+def _local_rank() -> int:
+    """Return the device that this process of a distributed job uses by custom."""
+    rank = os.environ.get("LOCAL_RANK", "")
+    return int(rank) if rank.isdecimal() else 0
+
+
+def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet: bool) -> int:
+    """Record, say how it went, and return the exit code: the program's, or ours where it went well."""
+    from snapconv.recorder.record import record as run
+
+    recorded = run(entry, args, options, say=(lambda _text: None) if quiet else _say)
+    if recorded.raised is not None:
+        _show(recorded.raised)
+    if recorded.is_child:  # the parent process has the capture, and says so
+        return recorded.exit_code
+    if not quiet:
+        _say_result(recorded)
+    if recorded.failure is None:
+        return recorded.exit_code
+    if isinstance(recorded.failure, SnapconvError):
+        _say(f"error: {recorded.failure}")
+        return recorded.exit_code or recorded.failure.exit_code
+    _say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
+    sys.__excepthook__(type(recorded.failure), recorded.failure, recorded.failure.__traceback__)
+    return recorded.exit_code or SnapconvError.exit_code
+
+
+def _show(raised: BaseException) -> None:
+    """Show what ended the program as Python would."""
+    if isinstance(raised, SnapconvError):
+        _say(f"error: {raised}")
+    elif not isinstance(raised, SystemExit):
+        sys.excepthook(type(raised), raised, raised.__traceback__)
+    elif raised.code is not None and not isinstance(raised.code, int):
+        print(raised.code, file=sys.stderr)
+
+
+def _say_result(recorded: "Recorded") -> None:
+    for note in recorded.notes:
+        _say(f"note: {note.message}")
+    if recorded.path is not None:
+        _say(f"the capture is {recorded.path} ({format_bytes(recorded.n_bytes)}). Next:")
+        _say(f"    snapconv to-sqlite {shlex.quote(str(recorded.path))}")
+
+
+def _say(text: str) -> None:
+    """Say something, if anyone listens: a terminal that went away must not end the recording."""
+    if sys.stderr is None:
+        return
+    with suppress(OSError, ValueError):
+        print(f"snapconv: {printable(text)}", file=sys.stderr, flush=True)

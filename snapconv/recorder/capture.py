@@ -1,0 +1,120 @@
+"""Snapshot and times -> the capture's folder: whole, or not there.
+
+The folder is filled beside its place under a hidden name and then renamed. An old capture is replaced
+only where it was asked for, and only a folder that holds nothing else.
+"""
+
+import errno
+import os
+import pickle
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from snapconv.errors import OutputExistsError, OutputWriteError
+
+SNAPSHOT_NAME = "snapshot.pickle"
+TIMING_NAME = "timing.json"
+
+# What every reader of snapshots knows, torch's viewer in the browser included.
+_PICKLE_PROTOCOL = 4
+
+_WHAT_TO_DO = {
+    errno.ENOSPC: "the disk is full; free some space or choose another folder with --output",
+    errno.EDQUOT: "your disk quota is used up; free some space or choose another folder with --output",
+    errno.EACCES: "permission denied; choose a folder that you may write to with --output",
+    errno.EPERM: "not permitted; choose a folder that you may write to with --output",
+    errno.EROFS: "the file system is read-only; choose another folder with --output",
+    errno.ENOENT: "the folder that it would be in does not exist; create it first",
+    errno.ENOTDIR: "what it would be in is not a folder; choose another --output",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one with --output",
+}
+
+
+def check_output(output: Path, *, force: bool) -> None:
+    """Refuse a capture that could not be written, before anything runs; leaves nothing behind."""
+    with _os_errors(output):
+        _check_place(output, force=force)
+        trial = _hidden(output)
+        trial.mkdir()  # the only sure test of a permission
+        trial.rmdir()
+
+
+def write_capture(
+    output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
+) -> int:
+    """Write a capture and return its size in bytes; on any failure nothing is left of it."""
+    with _os_errors(output):
+        temporary = _hidden(output)
+        temporary.mkdir()
+        try:
+            _fill(temporary, snapshot, timing)
+            n_bytes = sum(file.stat().st_size for file in temporary.iterdir())
+            _check_place(output, force=force)
+            _put_in_place(temporary, output)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return n_bytes
+
+
+def _hidden(output: Path) -> Path:
+    """Name a hidden folder beside the output, on the same file system."""
+    return output.with_name(f".{output.name}.{secrets.token_hex(8)}.partial")
+
+
+def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None) -> None:
+    with (folder / SNAPSHOT_NAME).open("wb") as file:
+        pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
+        file.flush()
+        os.fsync(file.fileno())
+    if timing is not None:
+        import orjson
+
+        with (folder / TIMING_NAME).open("wb") as file:
+            file.write(orjson.dumps(timing))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _check_place(output: Path, *, force: bool) -> None:
+    """Refuse what is there already, unless it is a capture that may be replaced."""
+    if not os.path.lexists(output):
+        return
+    if output.is_symlink() or not output.is_dir():
+        raise OutputWriteError(f"cannot write {output}: it is no folder; choose another --output")
+    if not force:
+        raise OutputExistsError(
+            f"{output} exists already; choose another --output, or replace it with --force"
+        )
+    names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME}
+    if names:
+        raise OutputExistsError(
+            f"{output} is not replaced: it holds {min(names)}, which no capture does; choose another --output"
+        )
+
+
+def _put_in_place(temporary: Path, output: Path) -> None:
+    """Rename; an old capture steps aside first and is removed after, or put back."""
+    old = temporary.with_suffix(".old")
+    with suppress(FileNotFoundError):
+        output.rename(old)
+    try:
+        temporary.rename(output)
+    except OSError:
+        if old.exists():
+            old.rename(output)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _os_errors(output: Path) -> Iterator[None]:
+    """Turn an OSError into an OutputWriteError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
+        raise OutputWriteError(f"cannot write {output}: {reason}") from error

@@ -1,0 +1,91 @@
+"""The recorded state of this moment -> the snapshot that a capture holds, metadata included."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snapconv.errors import RecorderError
+from snapconv.recorder import environment, frames, history
+from snapconv.recorder.iterations import IterationLog
+
+if TYPE_CHECKING:
+    from snapconv.recorder.observer import Observer
+
+# A message of an exception may hold a whole tensor.
+_MAX_DETAIL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a capture comes from: what stays the same throughout a recording."""
+
+    command: Sequence[str]
+    entry: str
+    kind: str
+    project_root: Path
+    device: int
+    max_entries: int
+    simulated: dict[str, Any] | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the origin's part of the metadata."""
+        return {
+            **environment.process_values(self.command),
+            "project_root": str(self.project_root),
+            "entry": {"path": self.entry, "kind": self.kind},
+            "simulated": self.simulated,
+            "max_entries": self.max_entries,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the recorded program ended, as far as the capture knows."""
+
+    how: str
+    detail: str = ""
+
+    def values(self) -> dict[str, Any]:
+        """Return the metadata's ``ended``."""
+        return {"how": self.how, "detail": self.detail[:_MAX_DETAIL]}
+
+
+def ended_by(raised: BaseException | None) -> Ended:
+    """Tell how a program ended by what it raised."""
+    import torch
+
+    if raised is None:
+        return Ended("finished")
+    text = f"{type(raised).__name__}: {raised}"
+    # Also where the program said what happened and called sys.exit.
+    if any(isinstance(error, torch.cuda.OutOfMemoryError) for error in frames.chain(raised)):
+        return Ended("oom", text)
+    if isinstance(raised, KeyboardInterrupt):
+        return Ended("interrupted")
+    if isinstance(raised, SystemExit):
+        return Ended("exit", "" if raised.code is None else str(raised.code))
+    return Ended("exception", text)
+
+
+def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog) -> dict[str, Any]:
+    """Return a snapshot of now with its metadata, all but how the program ended.
+
+    Raises RecorderError where torch has nothing to say: nothing was allocated, or it has no driver and
+    does not mention it.
+    """
+    snapshot = history.take_snapshot()
+    if history.is_empty(snapshot):
+        raise RecorderError(
+            f"nothing was allocated on a CUDA device while {origin.entry} ran, so there is no capture: "
+            "does it move its model and data to the GPU?"
+        )
+    metadata = {
+        **origin.values(),
+        "overflowed": history.has_overflowed(snapshot, origin.max_entries),
+        "devices": environment.device_values(origin.device),
+        **observer.facts(snapshot),
+        "iterations": iterations.facts(snapshot),
+    }
+    frames.clean_snapshot(snapshot)
+    return {**snapshot, "snapconv": metadata}

@@ -1,0 +1,179 @@
+"""Takes a recording through its parts: warm-up, memory, times; keeps each part's result and writes it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from snapconv.notes import Note
+from snapconv.recorder import history
+from snapconv.recorder.capture import write_capture
+from snapconv.recorder.contents import Ended, Origin, contents_now
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.iterations import IterationLog
+from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.schedule import Part, Schedule
+
+if TYPE_CHECKING:
+    from snapconv.recorder.observer import Observer
+    from snapconv.recorder.timing import Timer
+
+Say = Callable[[str], None]
+
+_COMPLETE = Ended("complete")
+
+
+class Driver:
+    """One recording, from history on to the capture on disk.
+
+    ``begin``, ``iteration_ended``, ``out_of_memory`` and ``finish`` are called from within the user's
+    program and never raise what is ours; ``guard.failure`` has it.
+    """
+
+    def __init__(
+        self,
+        options: RecordOptions,
+        origin: Origin,
+        *,
+        observer: "Observer",
+        timer: "Timer | None",
+        say: Say,
+    ) -> None:
+        self.guard = Guard()
+        self.schedule = Schedule(
+            warm_up=options.warm_up, iterations=options.iterations, has_timing=timer is not None
+        )
+        self.n_bytes: int | None = None
+        self._options, self._origin = options, origin
+        self._runs_on = origin.kind != "providers" and not options.stop
+        self._observer, self._timer, self._say = observer, timer, say
+        self._contents: dict[str, Any] | None = None
+        self._at_out_of_memory: dict[str, Any] | None = None
+        self._iterations = IterationLog()
+        self.notes: list[Note] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing more to record: all is written, or something of ours failed."""
+        return self.schedule.is_over or self.guard.failure is not None
+
+    def begin(self) -> None:
+        """Turn everything on, before the user's first line."""
+        self.guard.run(self._begin)
+
+    def iteration_ended(self) -> None:
+        """Go on to the next iteration, and to the next part where it is time."""
+        if not self.is_complete:
+            self.guard.run(self._iteration_ended)
+
+    def out_of_memory(self, device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
+        """Keep the state in which the allocator gave up: afterwards everything unwinds."""
+        if self._contents is None and not self.is_complete:
+            self.guard.run(self._keep_out_of_memory)
+
+    def finish(self, ended: Ended) -> None:
+        """Write what there is, unless all is written already; turn everything off."""
+        if self.n_bytes is None:
+            self.guard.run(self._finish, ended)
+
+    def _begin(self) -> None:
+        options = self._options
+        history.start(stacks=options.stacks, context=options.context, max_entries=options.max_entries)
+        self._observer.start()
+        self._iteration_began()
+
+    def _iteration_began(self) -> None:
+        schedule = self.schedule
+        if schedule.part in (Part.WARM_UP, Part.MEMORY):
+            self._iterations.begin(schedule.iteration, schedule.part.value)
+            self._observer.iteration_began(schedule.iteration)
+        elif self._timer:
+            self._timer.begin(schedule.iteration, warm_up=schedule.part is Part.TIMING_WARM_UP)
+
+    def _iteration_ended(self) -> None:
+        schedule = self.schedule
+        ended = schedule.part
+        if ended in (Part.WARM_UP, Part.MEMORY):
+            self._observer.iteration_ended(schedule.iteration)
+            self._iterations.end()
+        elif self._timer:
+            self._timer.end()
+        self._at_out_of_memory = None  # the program mended it
+        self._say(f"iteration {schedule.iteration + 1} of {schedule.n_iterations} done ({ended.value})")
+        schedule.iteration += 1
+        if ended is Part.MEMORY and schedule.part is not Part.MEMORY:
+            self._keep_memory()
+        if schedule.is_over:
+            self._write(_COMPLETE)
+        else:
+            self._iteration_began()
+
+    def _keep_memory(self) -> None:
+        """Take the snapshot and let the history go: what comes after is to run at full speed."""
+        self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
+        self._contents = contents_now(self._origin, self._observer, self._iterations)
+        history.stop()
+        self._observer.stop()
+
+    def _keep_out_of_memory(self) -> None:
+        self._observer.note_now()
+        self._at_out_of_memory = contents_now(self._origin, self._observer, self._iterations)
+
+    def _finish(self, ended: Ended) -> None:
+        if self._contents is None and self._at_out_of_memory is not None:
+            self._contents = self._at_out_of_memory
+        if self._contents is None:
+            self._observer.note_now()
+            self._keep_memory()
+        self._write(ended)
+
+    def _write(self, ended: Ended) -> None:
+        assert self._contents is not None
+        timing = self._timer.trace() if self._timer else None
+        metadata = {**self._contents["snapconv"], "ended": ended.values()}
+        self._remark(ended, metadata, has_timing=timing is not None)
+        self._say(f"writing {self._options.output}")
+        self.n_bytes = write_capture(
+            self._options.output,
+            {**self._contents, "snapconv": metadata},
+            timing,
+            force=self._options.force,
+        )
+        self._contents = None
+        if ended is _COMPLETE and self._runs_on:
+            self._say("everything is recorded, and the program runs on as without us")
+
+    def _remark(self, ended: Ended, metadata: dict[str, Any], *, has_timing: bool) -> None:
+        """Add the notes on a capture that is not all it could be."""
+        schedule, entry = self.schedule, self._origin.entry
+        if ended.how != _COMPLETE.how:
+            self.notes.append(Note("ended-early", _early(entry, ended, schedule)))
+        elif not has_timing:
+            why = "none were measured" if self._timer else "nothing was computed"
+            self.notes.append(Note("no-timing", f"the capture has no times of operations: {why}"))
+        if metadata["overflowed"]:
+            self.notes.append(
+                Note(
+                    "truncated-history",
+                    f"more than {self._origin.max_entries} events: the oldest were overwritten; "
+                    "raise --max-entries",
+                )
+            )
+        if self._observer.failure is not None:
+            why = f"a fault of snapconv cut its notes short: {self._observer.failure!r}"
+            self.notes.append(Note("incomplete-metadata", why))
+
+
+def _early(entry: str, ended: Ended, schedule: Schedule) -> str:
+    """Say how far the recording came."""
+    how = {
+        "finished": "came to its end",
+        "exception": "raised an exception",
+        "interrupted": "was interrupted",
+        "oom": "ran out of memory",
+        "exit": "called sys.exit",
+    }[ended.how]
+    text = f"{entry} {how} when {schedule.iteration} of {schedule.n_iterations} iterations were done"
+    if schedule.iteration == 0 and ended.how == "finished":
+        return f"{text}: no optimizer stepped, so that none could be told from the next; there are no times"
+    if schedule.part in (Part.WARM_UP, Part.MEMORY):
+        return f"{text}: the capture holds the memory up to there, and no times"
+    return f"{text}: the memory part is whole, the times are not"

@@ -1,0 +1,54 @@
+"""What a recording may be told: one frozen value that travels from the command line to every part."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from snapconv.recorder.simulation import SimulationOptions
+
+Stacks = Literal["all", "python"]
+Context = Literal["all", "state", "alloc"]
+
+# One step of a large model is some ten thousand events, building it and warming up as many again. torch
+# says several KB of host memory for each, so that this bound is a few GB at the very worst.
+MAX_ENTRIES = 1_000_000
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """See ``snapconv record --help`` for the meaning of each.
+
+    ``output`` is the capture's folder; ``simulation`` is None where a real GPU is recorded;
+    ``batch_size`` is for providers, None for the one that they have by default.
+    """
+
+    output: Path
+    project_root: Path
+    stacks: Stacks = "all"
+    context: Context = "all"
+    max_entries: int = MAX_ENTRIES
+    warm_up: int = 1
+    iterations: int = 1
+    device: int = 0
+    force: bool = False
+    stop: bool = False
+    batch_size: int | None = None
+    simulation: "SimulationOptions | None" = None
+
+
+def parse_capacity(text: str) -> int:
+    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``, ``4096``; units are binary.
+
+    Raises ValueError for anything else, and for GB: it says 1000 and is meant as 1024.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?)(?:B?)|B?)", text.strip(), re.IGNORECASE)
+    if not found or re.search(r"[KMGT]B$", text.strip(), re.IGNORECASE):
+        raise ValueError(f"expected a size such as 24GiB or 512MiB, got {text!r}")
+    n_bytes = int(float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()])
+    if n_bytes <= 0:
+        raise ValueError(f"expected more than 0 bytes, got {text!r}")
+    return n_bytes

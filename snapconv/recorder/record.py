@@ -1,0 +1,240 @@
+"""Record an entry: what ``snapconv record`` calls. The order of the checks and of everything turned on.
+
+The user's program runs inside, and keeps its own exit code and traceback: a failure of ours is
+reported beside it, never in its place.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snapconv.errors import EntryPointError, RecorderError
+from snapconv.notes import Note
+from snapconv.recorder import environment, frames, history, script
+from snapconv.recorder.capture import check_output
+from snapconv.recorder.contents import Origin, ended_by
+from snapconv.recorder.driver import Driver, Say
+from snapconv.recorder.entry import Entry, load_providers, provider_module
+from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.schedule import StepCounter, counting_steps
+
+if TYPE_CHECKING:
+    from snapconv.recorder.observer import Observer
+    from snapconv.recorder.simulation import Simulation
+    from snapconv.recorder.timing import Timer
+
+# As shells count: 128 plus the number of SIGINT.
+_INTERRUPTED = 130
+
+# Read once, when torch or CUDA starts, which a recording makes happen before the user's first line.
+_EARLY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of a recording.
+
+    ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
+    user's program's own; ``failure`` is ours, if any. ``is_child`` says that this is a process which
+    the program forked, and that the rest is somebody else's business.
+    """
+
+    path: Path | None
+    exit_code: int
+    notes: tuple[Note, ...] = ()
+    n_bytes: int = 0
+    raised: BaseException | None = None
+    failure: Exception | None = None
+    is_child: bool = False
+
+
+class _Stop(BaseException):
+    """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
+
+
+def record(
+    entry: Entry,
+    argv: Sequence[str],
+    options: RecordOptions,
+    *,
+    say: Say = lambda _text: None,
+) -> Recorded:
+    """Run an entry and write its capture.
+
+    Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
+    """
+    check_output(options.output, force=options.force)
+    environment.require_torch()
+    with ExitStack() as parts:
+        simulation = _device(options, parts)
+        origin = _origin(entry, argv, options, simulation)
+        timer, observer = _instruments(options, parts)
+        driver = Driver(options, origin, observer=observer, timer=timer, say=say)
+        say(f"recording {entry.path}, {_plan(driver, options)}")
+        parts.callback(_turn_off, driver, observer)
+        parts.enter_context(history.out_of_memory_observer(driver.out_of_memory))
+        driver.begin()
+        if driver.guard.failure is not None:  # nothing of the user's has run, so this is all there is to say
+            raise driver.guard.failure
+        early = _early_environment()
+        run = _run_providers if entry.kind == "providers" else _run_script
+        raised = _raised_by(run, entry, argv, options, driver)
+        if isinstance(raised, EntryPointError):
+            raise raised
+        if _early_environment() != early:
+            driver.notes.append(_late_environment(entry, early))
+        driver.finish(ended_by(raised))
+        return _recorded(driver, options, raised)
+
+
+def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
+    """Make sure that there is a CUDA device, or simulate one, and make it the current one."""
+    import torch
+
+    simulation = None
+    if options.simulation is None:
+        environment.require_cuda(options.device)
+    else:
+        from snapconv.recorder.simulation import simulated
+
+        simulation = parts.enter_context(simulated(options.simulation))
+    torch.cuda.set_device(options.device)
+    return simulation
+
+
+def _origin(
+    entry: Entry, argv: Sequence[str], options: RecordOptions, simulation: "Simulation | None"
+) -> Origin:
+    return Origin(
+        command=[*(["-m"] if entry.kind == "module" else []), entry.path, *argv],
+        entry=entry.path,
+        kind=entry.kind,
+        project_root=options.project_root,
+        device=options.device,
+        max_entries=options.max_entries,
+        simulated=simulation.values() if simulation else None,
+    )
+
+
+def _instruments(options: RecordOptions, parts: ExitStack) -> "tuple[Timer | None, Observer]":
+    """Make the observer and the timer; the timer is entered, so that it nests around all user code."""
+    from snapconv.recorder.observer import Observer
+    from snapconv.recorder.timing import Timer
+
+    observer = Observer()
+    if options.simulation is not None and not options.simulation.compute:
+        return None, observer
+    timer = Timer(
+        device=options.device,
+        clock="cuda" if options.simulation is None else "cpu",
+        project_root=options.project_root,
+        module_path=observer.module_path,
+    )
+    return parts.enter_context(timer), observer
+
+
+def _plan(driver: Driver, options: RecordOptions) -> str:
+    where = "simulated, without a GPU" if options.simulation else f"on cuda:{options.device}"
+    return f"{where}: {driver.schedule.n_iterations} iterations until everything is recorded"
+
+
+def _turn_off(driver: Driver, observer: "Observer") -> None:
+    """Leave torch as it was, whatever state a failure left the recording in."""
+    if driver.guard.is_child:
+        return
+    for turn_off in (observer.stop, history.stop):
+        with suppress(Exception):
+            turn_off()
+
+
+def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
+    def on_end() -> None:
+        was_complete = driver.is_complete
+        driver.iteration_ended()
+        if driver.is_complete and not was_complete and options.stop and not driver.guard.is_child:
+            raise _Stop
+
+    with counting_steps(StepCounter(on_end)):
+        if entry.kind == "module":
+            script.run_module(entry.path, argv)
+        else:
+            assert entry.code is not None
+            script.run_file(entry.path, entry.code, argv)
+
+
+def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
+    """Build the model once; every iteration gets inputs of its own, which go when it ends."""
+    with script.surroundings(entry.path, argv), _imported(entry) as module:
+        providers = load_providers(entry, module, batch_size=options.batch_size)
+        iteration = providers.iteration(providers.model())
+        while not driver.is_complete:
+            frames.call_user(iteration, *providers.inputs())
+            driver.iteration_ended()
+
+
+@contextmanager
+def _imported(entry: Entry) -> Iterator[Any]:
+    """Make the module of a providers file known by its name: dataclasses and pickle look it up."""
+    module = provider_module(entry)
+    sys.modules[module.__name__] = module
+    try:
+        yield module
+    finally:
+        sys.modules.pop(module.__name__, None)
+
+
+def _raised_by(run: Callable[..., None], *arguments: Any) -> BaseException | None:
+    """Run the user's program and return what it raised, our frames taken out."""
+    try:
+        run(*arguments)
+    except _Stop:
+        return None
+    except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is
+        frames.clean_traceback(error)
+        return error
+    return None
+
+
+def _exit_code(raised: BaseException | None) -> int:
+    """Return the code that Python itself would end with."""
+    match raised:
+        case None:
+            return 0
+        case SystemExit(code=None):
+            return 0
+        case SystemExit(code=int(code)):
+            return code & 0xFF
+        case KeyboardInterrupt():
+            return _INTERRUPTED
+        case RecorderError():
+            return raised.exit_code
+    return 1
+
+
+def _early_environment() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in _EARLY_VARIABLES}
+
+
+def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
+    changed = ", ".join(name for name, value in before.items() if os.environ.get(name) != value)
+    return Note(
+        "late-environment",
+        f"{entry.path} sets {changed} when CUDA has started already, which recording does first: "
+        "it had no effect; set it in the shell",
+    )
+
+
+def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | None) -> Recorded:
+    return Recorded(
+        path=options.output if driver.n_bytes is not None else None,
+        exit_code=_exit_code(raised),
+        notes=tuple(driver.notes),
+        n_bytes=driver.n_bytes or 0,
+        raised=raised,
+        failure=driver.guard.failure,
+        is_child=driver.guard.is_child,
+    )

@@ -1,0 +1,131 @@
+"""When an iteration ends, and what each iteration is for."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+
+class Part(Enum):
+    """What an iteration is for, in the order in which the parts follow each other."""
+
+    WARM_UP = "warm-up"
+    MEMORY = "memory"
+    TIMING_WARM_UP = "timing warm-up"
+    TIMING = "timing"
+    AFTER = "after"
+
+
+class Schedule:
+    """Counts iterations: ``iteration`` is the one that runs, ``part`` what it is for.
+
+    Memory and times come from different iterations: capturing stacks slows the host down.
+    """
+
+    def __init__(self, *, warm_up: int, iterations: int, has_timing: bool) -> None:
+        n_timing = iterations if has_timing else 0
+        # Entering the timer compiles what is compiled once more; that is no iteration's time.
+        lengths = {
+            Part.WARM_UP: warm_up,
+            Part.MEMORY: iterations,
+            Part.TIMING_WARM_UP: min(n_timing, 1),
+            Part.TIMING: n_timing,
+        }
+        self._plan = [part for part, length in lengths.items() for _ in range(length)]
+        self.iteration = 0
+
+    @property
+    def part(self) -> Part:
+        """What the running iteration is for."""
+        return self.part_of(self.iteration)
+
+    def part_of(self, iteration: int) -> Part:
+        """What an iteration is for."""
+        return self._plan[iteration] if iteration < len(self._plan) else Part.AFTER
+
+    @property
+    def n_iterations(self) -> int:
+        """How many iterations it takes until everything is recorded."""
+        return len(self._plan)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is recorded."""
+        return self.iteration >= len(self._plan)
+
+
+class StepCounter:
+    """Tells the end of an iteration by the steps of one optimizer: the first that stepped.
+
+    A script with several optimizers (a GAN) steps each of them once in an iteration. Where a GradScaler
+    finds infinite gradients it leaves the step out, and its ``update`` ends the iteration instead.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._optimizer: weakref.ref[Any] | None = None
+        self._stepped = False
+
+    def stepped(self, optimizer: Any, *_: object) -> None:
+        """Be told that an optimizer has stepped; the shape of torch's hook."""
+        watched = self._optimizer() if self._optimizer else None
+        if watched is None:
+            # None yet, or the script has thrown it away and made another.
+            self._optimizer = weakref.ref(optimizer)
+        elif watched is not optimizer:
+            return
+        self._stepped = True
+        self._on_end()
+
+    def scaler_updated(self) -> None:
+        """Be told that a GradScaler has updated its scale, which it does after every iteration's steps."""
+        has_stepped, self._stepped = self._stepped, False
+        if not has_stepped:
+            self._on_end()
+
+
+@contextmanager
+def counting_steps(counter: StepCounter) -> Iterator[None]:
+    """Let torch's optimizers and GradScalers tell a counter, for as long as the context lasts.
+
+    The counter is told last of all hooks: the others' notes belong to the iteration that ends. It also
+    makes it safe to add and remove hooks at an iteration's end, which torch does not foresee: it walks
+    through the very dictionary (2.13), and only who is last may change it.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    post = register_optimizer_step_post_hook(counter.stepped)
+    hooks = post.hooks_dict_ref()
+
+    def go_last(*_: object) -> None:
+        if post.id in hooks and next(reversed(hooks)) != post.id:
+            hooks.move_to_end(post.id)
+
+    pre = register_optimizer_step_pre_hook(go_last)
+    try:
+        with _scaler_updates(counter.scaler_updated):
+            yield
+    finally:
+        post.remove()
+        pre.remove()
+
+
+@contextmanager
+def _scaler_updates(on_update: Callable[[], None]) -> Iterator[None]:
+    """Call a function after every GradScaler.update; torch 2.3 moved the class."""
+    import torch
+
+    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    update = scaler.update
+
+    def update_and_tell(self: Any, *arguments: Any, **named: Any) -> None:
+        update(self, *arguments, **named)
+        if self.is_enabled():
+            on_update()
+
+    scaler.update = update_and_tell
+    try:
+        yield
+    finally:
+        scaler.update = update

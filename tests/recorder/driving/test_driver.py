@@ -1,0 +1,224 @@
+"""The parts of a recording in their order, with stand-ins for everything that needs torch."""
+
+import pickle
+
+import pytest
+
+from snapconv.recorder import driver as driver_module
+from snapconv.recorder.contents import Ended, Origin
+from snapconv.recorder.driver import Driver
+from snapconv.recorder.options import RecordOptions
+
+
+class Log(list):
+    """What was called, in order."""
+
+    def told(self, name):
+        return lambda *arguments, **named: self.append((name, *arguments, *named.values()))
+
+
+class Observer:
+    failure = None
+
+    def __init__(self, log):
+        for name in ("start", "stop", "iteration_began", "iteration_ended", "note_now"):
+            setattr(self, name, log.told(name))
+
+
+class Timer:
+    def __init__(self, log, trace):
+        self.begin, self.end = log.told("timer begins"), log.told("timer ends")
+        self.trace = lambda: trace
+
+
+class Iterations:
+    def begin(self, iteration, kind):
+        pass
+
+    def end(self):
+        pass
+
+
+@pytest.fixture
+def log(monkeypatch):
+    log = Log()
+    monkeypatch.setattr(driver_module.history, "start", lambda **_: log.append(("history on",)))
+    monkeypatch.setattr(driver_module.history, "stop", log.told("history off"))
+    monkeypatch.setattr(driver_module, "IterationLog", Iterations)
+    monkeypatch.setattr(driver_module, "contents_now", lambda *_: contents(log))
+    return log
+
+
+def contents(log):
+    """A snapshot whose only content is how many there were before it."""
+    log.append(("snapshot",))
+    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False}}
+
+
+@pytest.fixture
+def make(log, tmp_path):
+    def make(*, has_timer=True, trace=None, kind="script", say=lambda text: None, **options):
+        asked = RecordOptions(output=tmp_path / "c", project_root=tmp_path, **options)
+        origin = Origin([], "train.py", kind, tmp_path, device=0, max_entries=asked.max_entries)
+        timer = Timer(log, trace) if has_timer else None
+        return Driver(asked, origin, observer=Observer(log), timer=timer, say=say)
+
+    return make
+
+
+def captured(folder):
+    return pickle.loads((folder / "c" / "snapshot.pickle").read_bytes())
+
+
+def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_path):
+    driver = make(trace={"version": 1})
+    driver.begin()
+    for _ in range(4):
+        driver.iteration_ended()
+    assert log == [
+        ("history on",),
+        ("start",),
+        ("iteration_began", 0),
+        ("iteration_ended", 0),
+        ("iteration_began", 1),
+        ("iteration_ended", 1),
+        ("snapshot",),
+        ("history off",),
+        ("stop",),
+        ("timer begins", 2, True),
+        ("timer ends",),
+        ("timer begins", 3, False),
+        ("timer ends",),
+    ]
+    assert driver.is_complete
+    assert captured(tmp_path)["snapconv"]["ended"] == {"how": "complete", "detail": ""}
+    assert (tmp_path / "c" / "timing.json").exists()
+    assert driver.notes == []
+
+
+def test_a_complete_capture_does_not_change_when_the_program_ends(make, log, tmp_path):
+    driver = make(has_timer=False)
+    driver.begin()
+    for _ in range(9):
+        driver.iteration_ended()
+    driver.finish(Ended("exception", "later"))
+    assert captured(tmp_path)["snapconv"]["ended"]["how"] == "complete"
+    assert log.count(("snapshot",)) == 1
+
+
+@pytest.mark.parametrize("how", ["finished", "exception", "interrupted", "exit", "oom"])
+def test_a_program_that_ends_early_leaves_what_there_is(make, log, tmp_path, how):
+    driver = make()
+    driver.begin()
+    driver.finish(Ended(how, "because"))
+    assert captured(tmp_path)["snapconv"]["ended"] == {"how": how, "detail": "because"}
+    assert [note.slug for note in driver.notes] == ["ended-early"]
+    assert "0 of 4 iterations" in driver.notes[0].message
+
+
+def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make):
+    driver = make()
+    driver.begin()
+    driver.finish(Ended("finished"))
+    assert "no optimizer stepped" in driver.notes[0].message
+
+
+def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
+    driver = make()
+    driver.begin()
+    driver.out_of_memory(0, 1, 2, 3)
+    driver.finish(Ended("oom"))
+    assert log.count(("snapshot",)) == 1
+    assert log.index(("note_now",)) == log.index(("snapshot",)) - 1
+    assert captured(tmp_path)["n"] == 1
+
+
+def test_an_oom_that_the_program_mended_is_forgotten(make, log, tmp_path):
+    driver = make()
+    driver.begin()
+    driver.out_of_memory(0, 1, 2, 3)
+    driver.iteration_ended()
+    driver.finish(Ended("finished"))
+    assert captured(tmp_path)["n"] == 2
+
+
+def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make, log, tmp_path):
+    driver = make()
+    driver.begin()
+    for _ in range(3):
+        driver.iteration_ended()
+    driver.out_of_memory(0, 1, 2, 3)
+    driver.finish(Ended("oom"))
+    assert captured(tmp_path)["n"] == 1
+    assert "the memory part is whole" in driver.notes[0].message
+
+
+def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
+    driver = make(has_timer=False)
+    driver.begin()
+    for _ in range(2):
+        driver.iteration_ended()
+    driver.out_of_memory(0, 1, 2, 3)
+    assert log.count(("snapshot",)) == 1
+
+
+def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
+    driver = make(has_timer=False)
+    driver.begin()
+    monkeypatch.setattr(driver_module, "contents_now", lambda *_: 1 / 0)
+    for _ in range(3):
+        driver.iteration_ended()
+    driver.finish(Ended("finished"))
+    assert isinstance(driver.guard.failure, ZeroDivisionError)
+    assert driver.is_complete
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_writes_nothing(make, log, tmp_path, monkeypatch):
+    driver = make()
+    driver.begin()
+    n_calls = len(log)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    driver.iteration_ended()
+    driver.finish(Ended("finished"))
+    assert len(log) == n_calls
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_simulation_without_values_is_said_to_have_no_times(make):
+    driver = make(has_timer=False)
+    driver.begin()
+    for _ in range(2):
+        driver.iteration_ended()
+    assert [note.slug for note in driver.notes] == ["no-timing"]
+    assert "nothing was computed" in driver.notes[0].message
+
+
+def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
+    monkeypatch.setattr(driver_module, "contents_now", lambda *_: {"snapconv": {"overflowed": True}})
+    driver = make(has_timer=False, warm_up=0, max_entries=77)
+    driver.begin()
+    driver.iteration_ended()
+    (note,) = (note for note in driver.notes if note.slug == "truncated-history")
+    assert "77" in note.message
+    assert "--max-entries" in note.message
+
+
+@pytest.mark.parametrize(
+    ("stop", "kind", "is_said"), [(False, "script", 1), (True, "script", 0), (False, "providers", 0)]
+)
+def test_a_program_that_runs_on_is_said_to(make, stop, kind, is_said):
+    said = []
+    driver = make(has_timer=False, stop=stop, kind=kind, say=said.append)
+    driver.begin()
+    for _ in range(2):
+        driver.iteration_ended()
+    assert sum("runs on" in text for text in said) == is_said
+
+
+def test_progress_counts_the_iterations(make):
+    said = []
+    driver = make(has_timer=False, say=said.append)
+    driver.begin()
+    driver.iteration_ended()
+    assert said == ["iteration 1 of 2 done (warm-up)"]

@@ -1,0 +1,185 @@
+import sys
+
+import pytest
+
+from snapconv.errors import EntryPointError
+from snapconv.recorder.entry import find_file, find_module, load_providers, provider_module
+
+PROVIDERS = """\
+def {0}_model_provider():
+    return len
+
+def {0}_input_provider(batch_size=32):
+    return (batch_size,)
+
+def {0}_iteration_provider(model):
+    return lambda *inputs: inputs
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file into the current folder and return its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="entry.py"):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return write
+
+
+def load(path, batch_size=None):
+    entry = find_file(path)
+    return load_providers(entry, provider_module(entry), batch_size=batch_size)
+
+
+@pytest.fixture
+def torch_like(monkeypatch):
+    """A torch that has tensors and nothing else; these rules need no more."""
+    torch = type(sys)("torch")
+    torch.Tensor = type("Tensor", (list,), {})
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+# --- what an entry is
+
+
+@pytest.mark.parametrize("prefix", ["skyline", "deepview"])
+def test_a_file_with_three_providers_of_one_prefix_is_no_script(write, prefix):
+    entry = find_file(write(PROVIDERS.format(prefix)))
+    assert (entry.kind, entry.prefix) == ("providers", prefix)
+
+
+def test_a_file_without_providers_is_a_script_and_is_not_run(write):
+    assert find_file(write("raise SystemExit('run')")).kind == "script"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from model import skyline_model_provider\n",
+        "from model import build as skyline_model_provider\n",
+        "if True:\n    def skyline_model_provider(): pass\n",
+        "try:\n    pass\nexcept ImportError:\n    skyline_model_provider = None\n",
+        "with open('x') as skyline_model_provider: pass\n",
+    ],
+)
+def test_a_provider_may_be_bound_in_any_way(write, text):
+    rest = PROVIDERS.format("skyline").split("\n\n", 1)[1]
+    assert find_file(write(text + rest)).kind == "providers"
+
+
+def test_a_name_inside_a_function_makes_no_provider(write):
+    inner = "def f():\n    def skyline_model_provider(): pass\n"
+    assert find_file(write(inner)).kind == "script"
+
+
+@pytest.mark.parametrize("role", ["model", "input", "iteration"])
+def test_a_missing_provider_is_named(write, role):
+    text = PROVIDERS.format("skyline").replace(f"skyline_{role}_provider", "something")
+    with pytest.raises(EntryPointError, match=f"but no skyline_{role}_provider"):
+        find_file(write(text))
+
+
+def test_a_complete_set_counts_and_not_the_rest_of_another(write):
+    text = PROVIDERS.format("deepview") + "def skyline_model_provider(): pass"
+    assert find_file(write(text)).prefix == "deepview"
+
+
+def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EntryPointError, match=rf"no entry file train\.py in {tmp_path}"):
+        find_file("train.py")
+
+
+def test_a_module_given_as_a_file_is_told_of_m(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EntryPointError, match=r"say -m package\.train"):
+        find_file("package.train")
+
+
+def test_a_file_given_as_a_module_is_told_so():
+    with pytest.raises(EntryPointError, match=r"no module's name"):
+        find_module("scripts/train.py")
+
+
+def test_a_folder_is_no_entry(tmp_path):
+    with pytest.raises(EntryPointError, match="is a folder"):
+        find_file(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"def f(:\n", b"\x80\x04\x95", b"a = 1\0\n"])
+def test_what_is_no_python_is_told_before_anything_runs(tmp_path, content):
+    (tmp_path / "train.py").write_bytes(content)
+    with pytest.raises(EntryPointError, match="not valid Python"):
+        find_file(str(tmp_path / "train.py"))
+
+
+def test_a_syntax_error_names_its_line(write):
+    with pytest.raises(EntryPointError, match=r"entry\.py, line 2:"):
+        find_file(write("a = 1\nb = = 2\n"))
+
+
+# --- the rules for providers
+
+
+@pytest.mark.parametrize("prefix", ["skyline", "deepview"])
+def test_the_three_providers_are_called_as_skyline_calls_them(write, torch_like, prefix):
+    providers = load(write(PROVIDERS.format(prefix)))
+    assert providers.model() is len
+    assert providers.inputs() == (32,)
+    assert providers.iteration(len)(1, 2) == (1, 2)
+
+
+def test_a_batch_size_is_handed_to_the_input_provider(write, torch_like):
+    assert load(write(PROVIDERS.format("skyline")), batch_size=7).inputs() == (7,)
+
+
+def test_a_providers_file_is_never_main(write):
+    text = PROVIDERS.format("skyline") + "if __name__ == '__main__':\n    raise SystemExit('ran as main')"
+    load(write(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("model_provider()", "model_provider(x=1)", "line 1: skyline_model_provider must take no parameters"),
+        ("batch_size=32", "batch_size", "line 4: skyline_input_provider must take one parameter, batch_size"),
+        ("batch_size=32", "batch_size=True", "skyline_input_provider must"),
+        ("batch_size=32", "batch_size=32.0", "skyline_input_provider must"),
+        ("batch_size=32", "size=32", "skyline_input_provider must"),
+        ("batch_size=32", "batch_size=32, *more", "skyline_input_provider must"),
+        ("iteration_provider(model)", "iteration_provider()", "must take one parameter, the model"),
+        ("iteration_provider(model)", "iteration_provider(a, b)", "must take one parameter, the model"),
+    ],
+)
+def test_wrong_parameters_are_told_with_the_line(write, torch_like, old, new, message):
+    with pytest.raises(EntryPointError, match=message):
+        load(write(PROVIDERS.format("skyline").replace(old, new)))
+
+
+def test_a_provider_that_is_no_function_in_the_end_is_told(write, torch_like):
+    with pytest.raises(EntryPointError, match="skyline_model_provider is not a function"):
+        load(write(PROVIDERS.format("skyline") + "skyline_model_provider = 3"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "call", "message"),
+    [
+        ("return len", "return None", lambda p: p.model(), "must return a model.*returned a NoneType"),
+        ("return (batch_size,)", "return 3", lambda p: p.inputs(), "in a tuple or list.*returned a int"),
+        (
+            "return (batch_size,)",
+            "import torch; return torch.Tensor()",
+            lambda p: p.inputs(),
+            "in a tuple or list.*returned a Tensor",
+        ),
+        ("return lambda *inputs: inputs", "pass", lambda p: p.iteration(len), "must return a function"),
+    ],
+)
+def test_a_wrong_result_is_told(write, torch_like, old, new, call, message):
+    providers = load(write(PROVIDERS.format("skyline").replace(old, new)))
+    with pytest.raises(EntryPointError, match=message):
+        call(providers)

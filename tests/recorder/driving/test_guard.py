@@ -1,0 +1,35 @@
+import os
+
+import pytest
+
+from snapconv.recorder.guard import Guard
+
+
+def test_work_that_succeeds_gives_its_result():
+    assert Guard().run(max, 1, 2) == 2
+
+
+def test_a_failure_is_kept_and_ends_all_further_work():
+    guard, done = Guard(), []
+    assert guard.run(int, "x") is None
+    assert guard.run(done.append, 1) is None
+    assert isinstance(guard.failure, ValueError)
+    assert done == []
+
+
+def test_ctrl_c_goes_through():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    guard = Guard()
+    with pytest.raises(KeyboardInterrupt):
+        guard.run(interrupt)
+    assert guard.failure is None
+
+
+def test_a_child_process_does_no_work(monkeypatch):
+    guard = Guard()
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    assert guard.is_child
+    assert guard.run(max, 1, 2) is None

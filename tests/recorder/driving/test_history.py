@@ -1,0 +1,100 @@
+"""Against a stand-in for torch: each of its forms, on any machine."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from snapconv.errors import RecorderError
+from snapconv.recorder import history
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """A torch whose history function can be chosen; ``calls`` are the ones made."""
+    calls = []
+    stand_in = type(sys)("torch")
+    stand_in.__version__ = "2.x"
+    stand_in.calls = calls
+    stand_in.cuda = SimpleNamespace(init=lambda: calls.append("init"), memory=SimpleNamespace())
+    stand_in._C = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    return stand_in
+
+
+def start(torch, function):
+    torch.cuda.memory._record_memory_history = function
+    history.start(stacks="python", context="alloc", max_entries=7)
+    return torch.calls
+
+
+ASKED = {"context": "alloc", "stacks": "python", "max_entries": 7}
+
+
+def test_the_form_of_torch_2_1_gets_its_four_arguments(torch):
+    def form(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
+        asked = {"context": context, "stacks": stacks, "max_entries": max_entries}
+        torch.calls.append((enabled, asked, device))
+
+    assert start(torch, form) == ["init", ("all", ASKED, None)]
+
+
+def test_a_newer_form_drops_what_was_recorded_before(torch):
+    def form(
+        enabled="all",
+        context="all",
+        stacks="all",
+        max_entries=sys.maxsize,
+        device=None,
+        clear_history=False,
+        compile_context=False,
+        global_record_annotations=False,
+        skip_actions=None,
+    ):
+        torch.calls.append((enabled, clear_history, skip_actions))
+
+    assert start(torch, form) == ["init", ("all", True, None)]
+
+
+def test_a_form_that_hides_its_arguments_is_taken_for_the_first(torch):
+    assert start(torch, lambda enabled="all", *_, **named: torch.calls.append((enabled, named))) == [
+        "init",
+        ("all", ASKED),
+    ]
+
+
+def test_torch_2_0_is_refused(torch):
+    def form(enabled, record_context=True, trace_alloc_max_entries=1, trace_alloc_record_context=False):
+        torch.calls.append(enabled)
+
+    with pytest.raises(RecorderError, match=r"use torch 2\.1 or newer"):
+        start(torch, form)
+    assert torch.calls == []
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "is_empty"),
+    [
+        ({"segments": [], "device_traces": []}, True),
+        ({"segments": [], "device_traces": [[], []]}, True),
+        ({"segments": [{}], "device_traces": [[]]}, False),
+        ({"segments": [], "device_traces": [[], [{}]]}, False),
+    ],
+)
+def test_a_snapshot_without_segments_and_events_is_empty(snapshot, is_empty):
+    assert history.is_empty(snapshot) == is_empty
+
+
+def test_a_full_buffer_has_overflowed():
+    snapshot = {"device_traces": [[{}], [{}, {}]]}
+    assert history.has_overflowed(snapshot, 2)
+    assert not history.has_overflowed(snapshot, 3)
+
+
+def test_an_observer_hears_nothing_once_it_is_taken_off(torch):
+    attached, heard = [], []
+    torch._C._cuda_attach_out_of_memory_observer = attached.append
+    with history.out_of_memory_observer(lambda *what: heard.append(what)):
+        attached[0](0, 1, 2, 3)
+    attached[0](0, 4, 5, 6)
+    assert heard == [(0, 1, 2, 3)]

@@ -1,0 +1,374 @@
+"""Whole recordings of small scripts: what is left, and that the script does not notice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import snapconv
+from snapconv.cli import main
+from snapconv.errors import RecorderError
+from snapconv.recorder import capture, history
+
+torch = pytest.importorskip("torch")
+
+
+def test_a_script_leaves_a_capture_that_the_toolkit_reads(run):
+    done = run("train(5); print('done')")
+    assert (done.code, done.out) == (0, "done\n")
+    assert done.metadata["ended"] == {"how": "complete", "detail": ""}
+    assert [(row["iteration"], row["kind"]) for row in done.metadata["iterations"]] == [
+        (0, "warm-up"),
+        (1, "memory"),
+    ]
+    assert all(row["began_us"] < row["ended_us"] for row in done.metadata["iterations"])
+    # Two weights and two biases, by hand.
+    assert {row["name"]: row["bytes"] for row in done.metadata["parameters"]} == {
+        "0.weight": 64 * 64 * 4,
+        "0.bias": 64 * 4,
+        "2.weight": 8 * 64 * 4,
+        "2.bias": 8 * 4,
+    }
+    timing = json.loads((done.folder / "train.capture" / "timing.json").read_bytes())
+    assert "linear" in timing["calls"]["name"]
+    assert done.names == ["train.capture"]
+    assert main(["to-sqlite", "-q", "train.capture"]) == 0
+    assert done.names == ["train.capture", "train.memory.sqlite", "train.time.sqlite"]
+
+
+def test_the_metadata_says_what_was_run_and_on_what(run):
+    metadata = run("train(2)", "--lr", "1").metadata
+    assert metadata["version"] == 1
+    assert metadata["command"] == ["train.py", "--lr", "1"]
+    assert metadata["entry"] == {"path": "train.py", "kind": "script"}
+    assert metadata["project_root"] == os.getcwd()  # noqa: PTH109  # as a text
+    assert metadata["max_entries"] == 1_000_000
+    assert metadata["overflowed"] is False
+    assert metadata["simulated"]
+    (device,) = metadata["devices"]
+    assert device["device"] == 0
+    assert device["max_memory_allocated"] == device["memory_stats"]["allocated_bytes.all.peak"]
+
+
+def test_the_peak_is_what_torch_says_at_the_end_of_the_memory_iteration(run):
+    done = run("train(2); print(torch.cuda.max_memory_allocated())", options=["--no-compute"])
+    (device,) = done.metadata["devices"]
+    assert device["max_memory_allocated"] == int(done.out)
+    (analysis,) = snapconv.load("train.capture/snapshot.pickle").devices
+    assert analysis.replay.allocated.peak == int(done.out)
+
+
+def test_no_stack_holds_a_frame_of_ours(run):
+    snapshot = run("train(2)").snapshot
+    frames = [f for trace in snapshot["device_traces"] for event in trace for f in event.get("frames", ())]
+    assert any(frame["filename"].endswith("train.py") for frame in frames)
+    package = os.path.dirname(snapconv.__file__)  # noqa: PTH120  # as a text
+    assert [frame for frame in frames if frame["filename"].startswith(package)] == []
+    outermost = {
+        event["frames"][-1]["name"]
+        for event in snapshot["device_traces"][0]
+        if event.get("frames") and event["frames"][-1]["filename"].endswith(".py")
+    }
+    assert outermost == {"<module>"}
+
+
+PROVIDERS = """
+import torch
+
+def {0}_model_provider():
+    return torch.nn.Linear(16, 4).cuda()
+
+def {0}_input_provider(batch_size=32):
+    print("inputs", batch_size)
+    return [torch.randn(batch_size, 16, device="cuda")]
+
+def {0}_iteration_provider(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def iteration(inputs):
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+    return iteration
+"""
+
+
+@pytest.mark.parametrize("prefix", ["skyline", "deepview"])
+def test_providers_are_driven_until_everything_is_recorded(run, prefix):
+    done = run("", before=PROVIDERS.format(prefix), options=["--batch-size", "5"])
+    assert done.code == 0
+    assert done.out == "inputs 5\n" * 4  # warm-up, memory, timing warm-up, timing
+    assert done.metadata["entry"] == {"path": "train.py", "kind": "providers"}
+    assert done.metadata["ended"]["how"] == "complete"
+    assert [row["name"] for row in done.metadata["parameters"]] == ["weight", "bias"]
+
+
+def test_a_provider_with_wrong_parameters_leaves_nothing(run):
+    done = run("", before=PROVIDERS.format("skyline").replace("batch_size=32", "n=32"))
+    assert done.code == 6
+    assert "train.py, line 7: skyline_input_provider must take one parameter" in done.err
+    assert done.names == []
+
+
+def test_a_module_is_recorded_as_python_m_runs_it(run, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "job.py").write_text("from train import train\ntrain(2)\nprint(__spec__.name)")
+    run("")
+    assert main(["record", "-q", "--simulate", "--no-compute", "-m", "package.job"]) == 0
+    assert (tmp_path / "package.job.capture" / "snapshot.pickle").exists()
+
+
+def test_a_chosen_device_is_what_cuda_means(run):
+    done = run("train(2)", options=["--device", "1", "--no-compute"])
+    assert [device["device"] for device in done.metadata["devices"]] == [1]
+    assert {row["device"] for row in done.metadata["parameters"]} == {1}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_of_the_script_runs(run):
+    done = run("print('it ran')", simulate=None)
+    assert (done.code, done.out) == (6, "")
+    assert "add --simulate" in done.err
+    assert done.names == []
+
+
+def test_a_history_that_cannot_begin_is_told_before_the_script_runs(run, monkeypatch):
+    def refuse(**_):
+        raise RecorderError("use torch 2.1 or newer")
+
+    monkeypatch.setattr(history, "start", refuse)
+    done = run("print('it ran')")
+    assert (done.code, done.out, done.names) == (6, "", [])
+    assert "use torch 2.1" in done.err
+
+
+# --- how a script may end
+
+
+def test_an_exception_keeps_its_traceback_and_its_exit_code(run):
+    done = run("train(1)\ndef f():\n    raise ValueError('theirs')\nf()")
+    assert done.code == 1
+    assert done.metadata["ended"] == {"how": "exception", "detail": "ValueError: theirs"}
+    shown = done.err[done.err.index("Traceback") :].splitlines()
+    places = [line.split(", ") for line in shown if line.startswith('  File "')]
+    assert [(place[0], place[2]) for place in places] == [
+        (f'  File "{done.folder}/train.py"', "in <module>"),
+        (f'  File "{done.folder}/train.py"', "in f"),
+    ]
+    assert "    raise ValueError('theirs')" in shown
+    assert "ValueError: theirs" in shown
+
+
+def test_the_traceback_through_torch_shows_no_frame_of_ours(run):
+    done = run("model(torch.randn(3, 5, device='cuda'))")
+    assert done.code == 1
+    assert "RuntimeError" in done.err
+    assert os.path.dirname(snapconv.__file__) not in done.err  # noqa: PTH120  # as a text
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "said", "detail"),
+    [("3", 3, "", "3"), ("", 0, "", ""), ("'a last word'", 1, "a last word\n", "a last word")],
+)
+def test_sys_exit_is_obeyed(run, argument, code, said, detail):
+    done = run(f"import sys; train(1); sys.exit({argument})")
+    assert done.code == code
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert done.metadata["ended"] == {"how": "exit", "detail": detail}
+
+
+def test_ctrl_c_leaves_what_there_is(run):
+    done = run("train(1)\nimport os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    assert done.code == 130
+    assert "KeyboardInterrupt" in done.err
+    assert done.metadata["ended"]["how"] == "interrupted"
+
+
+def test_a_termination_leaves_what_there_is(run):
+    done = run(
+        "import os, signal; train(1); os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(9)"
+    )
+    assert done.code == 128 + signal.SIGTERM
+    assert done.metadata["ended"]["how"] == "exit"
+
+
+OOM = """
+train(1)
+kept = [torch.empty(1 << 20, device="cuda")]
+try:
+    kept += [torch.empty(1 << 30, device="cuda")]
+finally:
+    kept.clear()
+"""
+
+
+def test_an_oom_shows_the_state_in_which_the_allocator_gave_up(run):
+    done = run(OOM, options=["--capacity", "64MiB"])
+    assert done.code == 1
+    assert "OutOfMemoryError" in done.err
+    assert done.metadata["ended"]["how"] == "oom"
+    trace = done.snapshot["device_traces"][0]
+    assert [event["size"] for event in trace if event["action"] == "oom"] == [4 << 30]
+    # The 4 MiB that the script lets go while the exception passes are still there.
+    live = [b for s in done.snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+    assert 4 << 20 in [block["requested_size"] for block in live]
+
+
+def test_an_oom_that_the_script_answers_with_sys_exit_is_an_oom(run):
+    script = (
+        "import sys\ntry:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n    sys.exit(9)"
+    )
+    done = run(script, options=["--capacity", "64MiB"])
+    assert done.code == 9
+    assert done.metadata["ended"]["how"] == "oom"
+
+
+def test_an_oom_that_the_script_survives_does_not_end_the_recording(run):
+    script = "try:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n    pass\ntrain(5)"
+    done = run(script, options=["--capacity", "64MiB"])
+    assert done.code == 0
+    assert done.metadata["ended"]["how"] == "complete"
+
+
+def test_a_script_that_ends_early_is_recorded_with_a_note(run):
+    done = run("train(1)")
+    assert done.code == 0
+    assert done.metadata["ended"]["how"] == "finished"
+    assert "1 of 4 iterations" in done.err
+
+
+def test_a_script_that_never_allocates_is_told_so_and_nothing_is_left(run):
+    done = run("print('done')", before="")
+    assert (done.code, done.out) == (6, "done\n")
+    assert "nothing was allocated on a CUDA device while train.py ran" in done.err
+    assert done.names == []
+
+
+def test_a_script_runs_on_when_everything_is_recorded_and_stops_where_asked(run):
+    assert run("train(9); print('end')").out == "end\n"
+    stopped = run(
+        "try:\n    train(9); print('end')\nexcept Exception:\n    pass", options=["--stop", "--force"]
+    )
+    assert (stopped.code, stopped.out) == (0, "")
+    assert stopped.metadata["ended"]["how"] == "complete"
+
+
+def test_a_full_disk_does_not_disturb_the_script(run, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(capture.pickle, "dump", full)
+    done = run("train(9); print('end')")
+    assert (done.code, done.out) == (5, "end\n")
+    assert "cannot write train.capture: the disk is full" in done.err
+    assert done.names == []
+
+
+# --- what scripts do
+
+
+def test_a_step_that_a_scaler_leaves_out_ends_an_iteration(run):
+    script = """
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
+    for number in range(2):
+        loss = model(torch.randn(4, 64, device="cuda")).sum()
+        if number == 0:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    """
+    done = run(script)
+    assert done.code == 0, done.err
+    assert "2 of 4 iterations" in done.err
+
+
+def test_hooks_of_the_script_on_optimizers_are_called_with_ours(run):
+    script = """
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    hook = register_optimizer_step_post_hook(lambda *_: print("stepped"))
+    train(5)
+    hook.remove()
+    """
+    done = run(script)
+    assert (done.code, done.out) == (0, "stepped\n" * 5)
+
+
+def test_gradients_that_accumulate_make_one_iteration(run):
+    script = """
+    for _ in range(2):
+        for _ in range(3):
+            model(torch.randn(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
+def test_a_forked_child_ends_as_it_would_alone_and_writes_nothing(run):
+    script = """
+    import os, sys
+    pid = os.fork()
+    if pid == 0:  # steps on the CPU: torch refuses CUDA in a forked child
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        for _ in range(5):
+            optimizer.step()
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert not os.path.exists("train.capture")
+    train(2)
+    """
+    done = run(script, options=["--no-compute"])
+    assert done.code == 0, done.err
+    assert done.err.count("the capture is") == 1
+
+
+def test_workers_of_a_data_loader_do_no_harm(run):
+    script = """
+    from torch.utils.data import DataLoader
+    for batch in DataLoader(torch.randn(64, 64), batch_size=16, num_workers=1):
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    done = run(script)
+    assert done.code == 0, done.err
+    assert done.metadata["ended"]["how"] == "complete"
+
+
+def test_a_variable_that_comes_too_late_is_a_note(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    done = run("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '1'; train(2)", options=["--no-compute"])
+    assert "train.py sets CUDA_VISIBLE_DEVICES when CUDA has started already" in done.err
+
+
+def test_the_results_of_training_are_those_without_recording(run):
+    script = """
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    train(5)
+    print([parameter.double().sum().item() for parameter in model.parameters()])
+    """
+    recorded = run(script).out
+    on_cpu = "exec(open('train.py').read().replace('.cuda()', '').replace('cuda', 'cpu'))"
+    plain = subprocess.run(
+        [sys.executable, "-c", on_cpu],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert recorded == plain.stdout
+
+
+def test_a_script_that_needs_values_where_there_are_none_is_told_its_line(run):
+    done = run("train(1)\nprint(torch.nonzero(torch.ones(3, device='cuda')))", options=["--no-compute"])
+    assert done.code == 6
+    assert "train.py" in done.err
+    assert "Traceback" not in done.err
+    assert done.metadata["ended"]["how"] == "exception"

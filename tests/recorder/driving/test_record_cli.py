@@ -1,0 +1,183 @@
+"""What the command refuses before anything runs, and what it says; no test here needs torch."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from snapconv import record_cli
+from snapconv.cli import main
+from snapconv.errors import OutputWriteError
+from snapconv.notes import Note
+from snapconv.recorder.record import Recorded
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty current folder with a script that must not run."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "train.py").write_text("raise AssertionError('it ran')")
+    return tmp_path
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Let the recorder return what a test wants; ``asked`` is what it was asked for."""
+    asked = []
+
+    def answer(**values):
+        result = Recorded(**{"path": None, "exit_code": 0, **values})
+        monkeypatch.setattr(
+            "snapconv.recorder.record.record", lambda *arguments, **_: asked.append(arguments) or result
+        )
+        return asked
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["--no-compute", "train.py"], "--no-compute"),
+        (["--capacity", "1GiB", "train.py"], "--capacity"),
+        (["--cublas-workspace", "train.py"], "--cublas-workspace"),
+        (["--simulate", "--capacity", "24GB", "train.py"], "--capacity"),
+        (["--batch-size", "3", "train.py"], "--batch-size"),
+        (["--iterations", "0", "train.py"], "--iterations"),
+        (["--stacks", "some", "train.py"], "--stacks"),
+    ],
+)
+def test_options_that_make_no_sense_are_a_usage_error(argv, option, capsys):
+    assert main(["record", *argv]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_a_missing_entry_is_told_first_of_all(capsys):
+    assert main(["record", "missing.py"]) == 6
+    assert "there is no entry file missing.py" in capsys.readouterr().err
+
+
+def test_an_existing_capture_is_told_before_torch_is_needed(here, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (here / "train.capture").mkdir()
+    assert main(["record", "train.py"]) == 5
+    assert "replace it with --force" in capsys.readouterr().err
+
+
+def test_without_torch_the_command_says_so_and_runs_nothing(here, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["record", "train.py"]) == 6
+    assert "pip install torch" in capsys.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["train.py"]
+
+
+def test_what_follows_the_entry_is_the_scripts(recorded):
+    asked = recorded()
+    assert main(["record", "-q", "train.py", "--force", "-q", "--", "x"]) == 0
+    ((entry, args, options),) = asked
+    assert (entry.path, args) == ("train.py", ["--force", "-q", "--", "x"])
+    assert not options.force
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "name"),
+    [
+        (["train.py"], {}, "train.capture"),
+        (["-m", "package.train"], {}, "package.train.capture"),
+        (["train.py"], {"RANK": "3", "WORLD_SIZE": "8"}, "train.rank3.capture"),
+        (["train.py"], {"RANK": "0", "WORLD_SIZE": "1"}, "train.capture"),
+        (["-o", "elsewhere", "train.py"], {"RANK": "3", "WORLD_SIZE": "8"}, "elsewhere"),
+    ],
+)
+def test_the_default_output_is_named_after_the_entry_and_its_rank(
+    recorded, monkeypatch, argv, environment, name
+):
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    asked = recorded()
+    main(["record", *argv])
+    assert asked[0][2].output == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "local_rank", "device"), [([], None, 0), ([], "2", 2), (["--device", "1"], "2", 1)]
+)
+def test_the_device_is_that_of_the_local_rank_unless_told(recorded, monkeypatch, argv, local_rank, device):
+    if local_rank:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    asked = recorded()
+    main(["record", *argv, "train.py"])
+    assert asked[0][2].device == device
+
+
+def test_the_project_root_is_the_current_folder(recorded, here):
+    asked = recorded()
+    main(["record", "train.py"])
+    assert asked[0][2].project_root == here
+
+
+def test_the_closing_lines_name_the_capture_and_the_next_command(recorded, capsys):
+    recorded(path=Path("train.capture"), n_bytes=2048, notes=(Note("ended-early", "too early"),))
+    assert main(["record", "train.py"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "snapconv: note: too early",
+        "snapconv: the capture is train.capture (2.00 KiB). Next:",
+        "snapconv:     snapconv to-sqlite train.capture",
+    ]
+
+
+def test_quiet_says_nothing(recorded, capsys):
+    recorded(path=Path("train.capture"), notes=(Note("ended-early", "too early"),))
+    assert main(["record", "-q", "train.py"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 5), (3, 3)])
+def test_the_programs_exit_code_comes_before_ours(recorded, capsys, exit_code, expected):
+    recorded(exit_code=exit_code, failure=OutputWriteError("the disk is full"))
+    assert main(["record", "train.py"]) == expected
+    assert "snapconv: error: the disk is full" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_is_shown_as_ours(recorded, capsys):
+    recorded(failure=ZeroDivisionError("ours"))
+    assert main(["record", "train.py"]) == 1
+    err = capsys.readouterr().err
+    assert "a fault of snapconv ended the recording" in err
+    assert "ZeroDivisionError: ours" in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (ValueError("theirs"), "ValueError: theirs\n"),
+        (SystemExit("a last word"), "a last word\n"),
+        (SystemExit(4), ""),
+        (SystemExit(None), ""),
+    ],
+)
+def test_what_ended_the_program_is_shown_as_python_shows_it(recorded, capsys, raised, shown):
+    recorded(exit_code=7, raised=raised)
+    assert main(["record", "train.py"]) == 7
+    assert capsys.readouterr().err == shown
+
+
+def test_a_forked_child_says_nothing_of_the_capture(recorded, capsys):
+    recorded(exit_code=5, is_child=True)
+    assert main(["record", "train.py"]) == 5
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_that_went_away_does_not_end_the_recording(monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    record_cli._say("anything")

@@ -1,0 +1,73 @@
+import gc
+
+from snapconv.recorder.schedule import Part, Schedule, StepCounter
+
+
+class Optimizer:
+    """Something that steps."""
+
+
+def parts(**plan):
+    schedule = Schedule(**plan)
+    return [schedule.part_of(iteration).value for iteration in range(schedule.n_iterations)]
+
+
+def test_memory_comes_after_the_warm_up_and_times_after_another():
+    assert parts(warm_up=2, iterations=2, has_timing=True) == [
+        "warm-up",
+        "warm-up",
+        "memory",
+        "memory",
+        "timing warm-up",
+        "timing",
+        "timing",
+    ]
+
+
+def test_without_times_there_is_nothing_after_memory():
+    assert parts(warm_up=0, iterations=1, has_timing=False) == ["memory"]
+
+
+def test_after_the_plan_there_is_nothing_to_do():
+    schedule = Schedule(warm_up=0, iterations=1, has_timing=False)
+    assert not schedule.is_over
+    schedule.iteration = 1
+    assert schedule.is_over
+    assert schedule.part is Part.AFTER
+
+
+class Ends:
+    """Counts what a StepCounter told."""
+
+    def __init__(self):
+        self.n = 0
+        self.counter = StepCounter(self.add)
+
+    def add(self):
+        self.n += 1
+
+
+def test_an_iteration_ends_with_the_steps_of_the_first_optimizer_that_stepped():
+    ends, generator, critic = Ends(), Optimizer(), Optimizer()
+    for _ in range(3):
+        ends.counter.stepped(generator, (), {})
+        ends.counter.stepped(critic, (), {})
+    assert ends.n == 3
+
+
+def test_another_optimizer_takes_over_when_the_first_is_gone():
+    ends, first, second = Ends(), Optimizer(), Optimizer()
+    ends.counter.stepped(first)
+    del first
+    gc.collect()
+    ends.counter.stepped(second)
+    assert ends.n == 2
+
+
+def test_a_step_that_the_scaler_left_out_ends_an_iteration_too():
+    ends, optimizer = Ends(), Optimizer()
+    ends.counter.scaler_updated()  # infinite gradients at first, as usual
+    ends.counter.stepped(optimizer)
+    ends.counter.scaler_updated()
+    ends.counter.scaler_updated()
+    assert ends.n == 3
