@@ -1,4 +1,4 @@
-"""snapconv: PyTorch CUDA memory snapshots, read offline. See docs/library.md.
+"""snapconv: PyTorch CUDA memory snapshots, read offline and recorded. See docs/library.md, docs/recording.md.
 
 Importing this package loads neither NumPy nor torch; a name loads what it needs when it is used.
 """
@@ -10,6 +10,7 @@ from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from snapconv.analysis.categories import Category, Evidence
+    from snapconv.recorder.production import recording
     from snapconv.session import Session, load
 
 _LAZY = {
@@ -17,9 +18,10 @@ _LAZY = {
     "Evidence": "snapconv.analysis.categories",
     "Session": "snapconv.session",
     "load": "snapconv.session",
+    "recording": "snapconv.recorder.production",
 }
 
-__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load"]
+__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load", "recording"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,15 +1,19 @@
 """The command line: parse, call the library, print. NumPy and the rest load when a command runs."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import typer
 
-from snapconv.errors import OutputWriteError, SnapconvError
+from snapconv.errors import InputError, OutputWriteError, SnapconvError
+from snapconv.params_cli import params
+from snapconv.record_cli import CONTEXT_SETTINGS, ProgramEnded, record
 from snapconv.units import printable
 from snapconv.version import VERSION
 
@@ -18,7 +22,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-_INTERRUPTED = 130
+# As shells count: 128 plus the number of the signal; 130 for Ctrl-C, 141 for the reader of a pipe that left.
+_BY_SIGNAL = 128
+_INTERRUPTED, _NOBODY_READS = _BY_SIGNAL + 2, _BY_SIGNAL + 13
+# What a scheduler or `kill` sends, and a terminal that is closed (not on Windows).
+_STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")]
 
 app = typer.Typer(
     name="snapconv",
@@ -36,12 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        with _signals_raise():
+            return _run(list(sys.argv[1:] if argv is None else argv))
+    except ProgramEnded as ended:
+        return ended.exit_code
     except SnapconvError as error:
-        _say([f"error: {error}"], sys.stderr)
+        _complain(f"error: {error}")
         return error.exit_code
     except MemoryError:
-        _say(["error: this machine's memory does not suffice for the file"], sys.stderr)
+        _complain("error: this machine's memory does not suffice for the file")
         return 3
 
 
@@ -49,13 +60,36 @@ def _run(argv: list[str]) -> int:
     try:
         app(argv)
     except SystemExit as stop:  # how typer ends, whatever happened
-        if stop.code == _INTERRUPTED:
-            _say(["interrupted: nothing was written"], sys.stderr)
-        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
+            return _NOBODY_READS
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        if code == _INTERRUPTED or code - _BY_SIGNAL in _STOPPING:
+            _complain("stopped: no unfinished file is left behind")
+        return code
     except OSError as error:  # only the terminal is left: files have errors of their own
         _give_up_stdout()
         raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
     return 0
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let a signal that would end the program end it by an exception, so that everything is tidied up.
+
+    One that is ignored (nohup) or handled by someone else stays so.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(_BY_SIGNAL + number)
+
+    ours = [number for number in _STOPPING if signal.getsignal(number) == signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _give_up_stdout() -> None:
@@ -66,7 +100,7 @@ def _give_up_stdout() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"snapconv {VERSION}")
+        _say([f"snapconv {VERSION}"], sys.stdout)
         raise typer.Exit
 
 
@@ -80,13 +114,38 @@ def _options(
     """Options before the command."""
 
 
+def _no_pipe(path: Path) -> Path:
+    """Refuse a pipe before it is opened, which may wait for ever."""
+    with suppress(OSError):  # what cannot be looked at has its error when it is read
+        if path.is_fifo():
+            raise InputError(f"{path} is a pipe, and a snapshot is read twice: save it to a file first")
+    return path
+
+
+def _output_file(text: str | None) -> Path | None:
+    """Refuse what is no file's name, while it still says so: a Path has lost the slash at its end."""
+    if text == "-":
+        raise OutputWriteError("cannot write -: a report is an SQLite file and no stream; name a file")
+    if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
+        raise OutputWriteError(
+            f"cannot write {text}: it is a folder's name; say --output {text}NAME.memory.sqlite"
+        )
+    return Path(text) if text is not None else None
+
+
 _Snapshot = Annotated[
-    Path, typer.Argument(help="The snapshot: a pickle, its gzip, JSON, or a page of torch's viewer.")
+    Path,
+    typer.Argument(
+        help="The snapshot: a pickle, its gzip, JSON, or a page of torch's viewer.", callback=_no_pipe
+    ),
 ]
 _Output = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--output", "-o", help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot."
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot.",
     ),
 ]
 _Extended = Annotated[
@@ -106,12 +165,21 @@ _PathMaps = Annotated[
     list[str] | None,
     typer.Option("--path-map", metavar="OLD=NEW", help="Show files below OLD as below NEW. May be repeated."),
 ]
+_Rules = Annotated[
+    Path | None,
+    typer.Option("--rules", help="Your own rules for categories (TOML or JSON), asked before snapconv's."),
+]
+_Params = Annotated[
+    Path | None,
+    typer.Option("--params", help="Names for weights: safetensors, its index, or JSON (snapconv params)."),
+]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-@app.command("to-sqlite")
+# The short help is given so that `snapconv --help` never cuts it off with dots.
+@app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")
 def _to_sqlite(
     snapshot: _Snapshot,
     output: _Output = None,
@@ -119,6 +187,8 @@ def _to_sqlite(
     device: _Device = None,
     project_root: _ProjectRoot = None,
     path_map: _PathMaps = None,
+    rules: _Rules = None,
+    params: _Params = None,
     force: _Force = False,
     as_json: _Json = False,
     quiet: _Quiet = False,
@@ -128,37 +198,93 @@ def _to_sqlite(
     from snapconv.reports.summary import note_lines, summary_lines, summary_values
 
     options = ConvertOptions(
-        output=output,
+        output=_output_file(output),
         extended=extended,
         device=device,
         project_root=project_root,
         path_maps=_path_maps(path_map or []),
+        rules=rules,
+        params=params,
         force=force,
     )
     with _progress(shown=not quiet) as progress:
         made = to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    _say(note_lines(tuple(note for _, report in made.reports for note in report.notes)), sys.stderr)
+    _say(note_lines(made.all_notes), sys.stderr)
     if as_json:
-        _print_json(summary_values(made.reports))
+        _print_json(summary_values(made.reports, made.time))
     else:
-        _say(summary_lines(made.reports), sys.stdout)
+        _say(summary_lines(made.reports, made.time), sys.stdout)
 
 
-@app.command("info")
-def _info(snapshot: _Snapshot, as_json: _Json = False) -> None:
+@app.command("info", short_help="Say what is in a snapshot, and how much of the job it covers.")
+def _info(snapshot: _Snapshot, as_json: _Json = False, quiet: _Quiet = False) -> None:
     """Say what a snapshot file is: torch version, devices, events, settings, history."""
     from snapconv.describe import describe
     from snapconv.reports.summary import note_lines
 
-    with _progress(shown=True) as progress:
+    with _progress(shown=not quiet) as progress:
         facts = describe(snapshot, progress=progress)
+    if quiet:
+        return
+    _say(note_lines(facts.notes), sys.stderr)
     if as_json:
         _print_json(facts.values())
-        return
-    _say(facts.lines(), sys.stdout)
-    _say(note_lines(facts.notes), sys.stderr)
+    else:
+        _say(facts.lines(), sys.stdout)
+
+
+app.command(
+    "record",
+    short_help="Run a training script and record its memory and its times.",
+    context_settings=CONTEXT_SETTINGS,
+)(record)
+app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
+
+
+@app.command("explain", short_help="Say what an allocation was for, and how that is known.")
+def _explain(
+    snapshot: _Snapshot,
+    question: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDR-OR-EVENT",
+            help="An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
+        ),
+    ],
+    device: Annotated[
+        int | None, typer.Option("--device", help="Look at this device only. Default: at all of them.")
+    ] = None,
+    project_root: _ProjectRoot = None,
+    path_map: _PathMaps = None,
+    rules: _Rules = None,
+    stack: Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
+    from snapconv.explain import parse_question
+    from snapconv.reports.summary import note_lines
+    from snapconv.session import load
+
+    try:
+        parse_question(question)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="ADDR-OR-EVENT") from error
+    with _progress(shown=True) as progress:
+        session = load(
+            snapshot,
+            project_root=project_root,
+            path_maps=_path_maps(path_map or []),
+            rules=rules or (),
+            progress=progress,
+        )
+        found = session.explain(question, device=device)
+    _say(note_lines(session.notes), sys.stderr)
+    if as_json:
+        _print_json(found.values())
+    else:
+        _say(found.lines(whole_stack=stack), sys.stdout)
 
 
 def _path_maps(texts: Sequence[str]) -> "tuple[PathMap, ...]":
@@ -177,6 +303,12 @@ def _say(lines: Iterable[str], stream: TextIO | None) -> None:
     for line in lines:
         print(printable(line), file=stream)
     stream.flush()
+
+
+def _complain(text: str) -> None:
+    """Say what went wrong, if anyone listens; the exit code says it in any case."""
+    with suppress(OSError):
+        _say([text], sys.stderr)
 
 
 def _print_json(values: object) -> None:
@@ -204,6 +336,7 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         yield None
         return
+    # rich is no dependency of our own: typer depends on it, all releases that we allow.
     from rich.console import Console
     from rich.progress import Progress as Bar
 

@@ -1,18 +1,28 @@
 """The whole way from a snapshot file to reports on disk: what the command line and scripts call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from snapconv.analysis.analyze import analyze_device
 from snapconv.analysis.paths import PathMap, normal
 from snapconv.analysis.project import Project, find_project
+from snapconv.analysis.user_rules import read_rules
 from snapconv.errors import InputError, OutputWriteError
+from snapconv.notes import Note
 from snapconv.reports.build import build_memory_report
-from snapconv.reports.output import check_outputs
+from snapconv.reports.build_time import build_time_report
+from snapconv.reports.output import check_outputs, os_errors
 from snapconv.reports.report import MemoryReport
-from snapconv.reports.skyline_memory import write_memory_reports
+from snapconv.reports.skyline_memory import memory_database
+from snapconv.reports.skyline_time import time_database
+from snapconv.reports.time_report import TimeReport
+from snapconv.reports.writing import write_databases
+from snapconv.snapshot.capture import files_of, is_capture, stem_of, timing_file
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.params_file import load_params
+from snapconv.snapshot.timing import load_timing
 
 Progress = Callable[[str, int, int], None]
 
@@ -28,65 +38,158 @@ class ConvertOptions:
     device: int | None = None
     project_root: str | None = None
     path_maps: tuple[PathMap, ...] = ()
+    rules: Path | None = None
+    params: Path | None = None
     force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was made: the reports and the files they were written to, in the order of devices."""
+    """What was made: the reports and the files they were written to, in the order of devices.
+
+    ``time`` is the run time report of a capture that has times; ``notes`` are those that are in no report.
+    """
 
     snapshot: Snapshot
     project: Project
     reports: tuple[tuple[Path, MemoryReport], ...]
+    time: tuple[Path, TimeReport] | None = None
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[Note, ...]:
+        """The notes of all reports, and those that are in none."""
+        of_reports = (note for _, report in self.reports for note in report.notes)
+        return (*of_reports, *(self.time[1].notes if self.time else ()), *self.notes)
 
 
 def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None = None) -> Conversion:
-    """Convert a snapshot into one memory report per device; all of them are written, or none.
+    """Convert a snapshot into one memory report per device, and a capture's times into a run time report.
 
-    Raises SnapconvError; an output that exists already is refused before anything is read.
+    All of them are written, or none. Raises SnapconvError; a given output that exists already is refused
+    before anything is read.
     """
-    _check_output(path, options)
+    _check_given_output(path, options)
+    rules = read_rules(options.rules) if options.rules else ()
+    params = load_params(options.params) if options.params else None
+    time_report, notes = _time_report(path, options)
     snapshot = load_snapshot(path, progress=progress)
     devices = _chosen(snapshot, options.device)
-    names = [device.device if len(devices) > 1 else None for device in devices]
-    outputs = [output_path(path, options, name) for name in names]
-    check_outputs(outputs, force=options.force)
-    project = find_project(snapshot.stacks, root=options.project_root, path_maps=options.path_maps)
+    outputs = _outputs(path, options, devices, n_in_file=len(snapshot.devices))
+    time_outputs = [time_output_path(path, options)] if time_report else []
+    _check_outputs(path, [*outputs, *time_outputs], force=options.force)
+    project = find_project(
+        snapshot.stacks,
+        root=options.project_root,
+        recorded_root=snapshot.recorded_root,
+        path_maps=options.path_maps,
+    )
     reports = []
     for number, (output, device) in enumerate(zip(outputs, devices, strict=True)):
         if progress:
             progress("analysing", number, len(devices))
         reports.append(
-            (output, build_memory_report(snapshot, project, analyze_device(snapshot, device, project)))
+            (
+                output,
+                build_memory_report(
+                    snapshot, project, analyze_device(snapshot, device, project, rules=rules, params=params)
+                ),
+            )
         )
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
-    write_memory_reports(reports, extended=options.extended, force=options.force, progress=writing)
-    return Conversion(snapshot, project, tuple(reports))
+    extended = options.extended
+    databases = [memory_database(output, report, extended=extended) for output, report in reports]
+    time = (time_outputs[0], time_report) if time_report else None
+    if time:
+        databases.append(time_database(*time, extended=extended))
+    write_databases(databases, force=options.force, progress=writing)
+    return Conversion(snapshot, project, tuple(reports), time, notes)
 
 
-def _check_output(path: Path, options: ConvertOptions) -> None:
-    """Refuse at once what can be refused before a long reading."""
+def _time_report(path: Path, options: ConvertOptions) -> tuple[TimeReport | None, tuple[Note, ...]]:
+    """Read and build the run time report of a capture: none without times, or of another device."""
+    file = timing_file(path)
+    if file is None:
+        return None, ()
+    timing, notes = load_timing(file)
+    if timing is None or options.device not in (None, timing.device):
+        return None, notes
+    recorded_root = normal(timing.project_root)
+    for path_map in options.path_maps:
+        recorded_root = path_map.apply(recorded_root)
+    root = options.project_root or recorded_root
+    project = find_project(timing.stacks, root=root, path_maps=options.path_maps)
+    return build_time_report(timing, project), notes
+
+
+def _check_given_output(path: Path, options: ConvertOptions) -> None:
+    """Refuse at once what can be refused before a long reading: other names depend on what is read."""
     output = options.output
-    if output is not None and not output.name:
+    if output is None:
+        return
+    if not output.name:
         raise OutputWriteError(f"{output} names no file: say --output FOLDER/NAME.memory.sqlite")
-    if output is not None and output.exists() and path.exists() and output.samefile(path):
-        raise OutputWriteError(f"{output} is the snapshot itself: choose another --output")
-    check_outputs([output_path(path, options, None)], force=options.force)
+    _check_outputs(path, [output], force=options.force)
+
+
+def _check_outputs(path: Path, outputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse outputs that cannot be written, and the snapshot under any of its names."""
+    for output, file in product(outputs, files_of(path)):
+        with os_errors(output):
+            is_input = output.exists() and file.exists() and output.samefile(file)
+        if is_input:
+            what = "the snapshot itself" if file == path else f"{file.name} of the capture"
+            raise OutputWriteError(f"{output} is {what}: choose another --output")
+    check_outputs(outputs, force=force)
+
+
+def _outputs(
+    path: Path, options: ConvertOptions, devices: Sequence[DeviceSnapshot], *, n_in_file: int
+) -> list[Path]:
+    """Name the report of every device; its ordinal tells it from the others that the file has.
+
+    Who gives a name for the only report gets that name.
+    """
+    n_alike = n_in_file if options.output is None else len(devices)
+    return [output_path(path, options, device.device if n_alike > 1 else None) for device in devices]
 
 
 def output_path(path: Path, options: ConvertOptions, device: int | None) -> Path:
     """Where a report goes: beside the snapshot unless told, with ``.cuda1`` where there are several."""
     ordinal = "" if device is None else f".cuda{device}"
     if options.output is None:
-        stem = path.name
-        while stem.lower().endswith(_INPUT_SUFFIXES):
-            stem = stem[: stem.rindex(".")]
-        return path.with_name(f"{stem or path.name}{ordinal}.memory.sqlite")
-    name = options.output.name
+        stem = _stem(path)
+        return stem.with_name(f"{stem.name}{ordinal}.memory.sqlite")
+    name, suffix = _split_output(options.output.name)
+    return options.output.with_name(f"{name}{ordinal}{suffix}")
+
+
+def time_output_path(path: Path, options: ConvertOptions) -> Path:
+    """Where a run time report goes: beside the memory report, with ``.time`` for ``.memory``."""
+    if options.output is None:
+        stem = _stem(path)
+        return stem.with_name(f"{stem.name}.time.sqlite")
+    name, suffix = _split_output(options.output.name)
+    ending = ".time.sqlite" if suffix in ("", ".memory.sqlite") else f".time{suffix}"
+    return options.output.with_name(f"{name}{ending}")
+
+
+def _stem(path: Path) -> Path:
+    """What the outputs are named after: the snapshot without its suffixes, or the capture."""
+    if is_capture(path):
+        return stem_of(path)
+    stem = path.name
+    while stem.lower().endswith(_INPUT_SUFFIXES):
+        stem = stem[: stem.rindex(".")]
+    return path.with_name(stem or path.name)
+
+
+def _split_output(name: str) -> tuple[str, str]:
+    """Split the suffix off that a user gave a report's name, if there is one of ours."""
     for suffix in (".memory.sqlite", ".sqlite", ".db"):
         if name.endswith(suffix):
-            return options.output.with_name(f"{name.removesuffix(suffix)}{ordinal}{suffix}")
-    return options.output.with_name(f"{name}{ordinal}")
+            return name.removesuffix(suffix), suffix
+    return name, ""
 
 
 def parse_path_map(text: str) -> PathMap:

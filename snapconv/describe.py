@@ -12,7 +12,7 @@ from snapconv.notes import Note
 from snapconv.snapshot.events import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segments import BlockState
-from snapconv.units import format_bytes, format_duration_us
+from snapconv.units import counted, format_bytes, format_duration_us
 
 Progress = Callable[[str, int, int], None]
 
@@ -51,6 +51,7 @@ class FileFacts:
     n_frames: int
     settings: dict[str, str]
     annotations: dict[str, int]
+    recorder: dict[str, str]
     notes: tuple[Note, ...]
 
     def values(self) -> dict[str, object]:
@@ -61,12 +62,16 @@ class FileFacts:
         """The facts for a person."""
         protocol = "" if self.pickle_protocol is None else f", protocol {self.pickle_protocol}"
         yield f"{self.path}: memory snapshot, {self.format}{protocol}, {format_bytes(self.n_bytes)}"
-        yield f"  written by {self.written_by}; {self.n_visible_devices} visible devices"
-        yield f"  {self.n_stacks} distinct stacks of {self.n_frames} distinct frames"
+        yield f"  written by {self.written_by}; {counted(self.n_visible_devices, 'visible device')}"
+        frames = counted(self.n_frames, "distinct frame")
+        yield f"  {counted(self.n_stacks, 'distinct stack')} of {frames}"
         for facts in self.devices:
             yield from _device_lines(facts)
         if self.settings:
             yield f"  allocator settings: {_told(self.settings)}"
+        if self.recorder:
+            told = (self.recorder.get(key, "") for key in ("snapconv", "command"))
+            yield "  recorded by snapconv {}: {}".format(*told)
         if self.annotations:
             shown = ", ".join(f"{name} ({count})" for name, count in list(self.annotations.items())[:8])
             more = len(self.annotations) - 8
@@ -101,6 +106,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
         n_frames=len(snapshot.stacks.frames),
         settings=dict(snapshot.settings.entries),
         annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
         notes=snapshot.notes,
     )
 
@@ -132,12 +138,13 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
 
 def _device_lines(facts: DeviceFacts) -> Iterator[str]:
     duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
-    yield f"  cuda:{facts.device}  {facts.n_events} events{duration}"
+    yield f"  cuda:{facts.device}  {counted(facts.n_events, 'event')}{duration}"
     if facts.actions:
         yield "    " + ", ".join(f"{name} {count}" for name, count in facts.actions.items())
     yield (
-        f"    {facts.n_segments} segments with {facts.n_blocks} blocks, {facts.n_live_blocks} of them live; "
-        f"{facts.n_pools} pools, {facts.n_streams} streams"
+        f"    {counted(facts.n_segments, 'segment')} with {counted(facts.n_blocks, 'block')}, "
+        f"{facts.n_live_blocks} of them live; "
+        f"{counted(facts.n_pools, 'pool')}, {counted(facts.n_streams, 'stream')}"
     )
     reserved, active = format_bytes(facts.reserved_bytes), format_bytes(facts.active_bytes)
     yield f"    at the dump: reserved {reserved}, active {active}"

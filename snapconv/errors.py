@@ -10,6 +10,9 @@
     │  ├─ OutputExistsError                 say --force
     │  └─ OutputWriteError                  the folder or the disk said no
     ├─ RecorderError                    6   recording could not start or finish
+    │  ├─ TorchMissingError                 this Python has no torch
+    │  ├─ NoCudaError                       torch has no GPU to use; say --simulate
+    │  └─ EntryPointError                   the entry file is missing, or not as it must be
     └─ BudgetExceeded                   7   a limit asked for on the command line does not hold
 
 A message says what is wrong, where (a path into the file), and what to do next. This module
@@ -65,6 +68,18 @@ class RecorderError(SnapconvError):
     """A recording could not be started or finished."""
 
     exit_code = 6
+
+
+class TorchMissingError(RecorderError):
+    """The Python that runs snapconv has no torch, or one that cannot be imported."""
+
+
+class NoCudaError(RecorderError):
+    """This torch cannot use a GPU here, or not the one asked for."""
+
+
+class EntryPointError(RecorderError):
+    """The entry is missing, is no Python, or its providers are not as they must be."""
 
 
 class BudgetExceeded(SnapconvError):

@@ -1,16 +1,21 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
 from snapconv.analysis.paths import PathMap
 from snapconv.analysis.project import Project, find_project
+from snapconv.analysis.user_rules import UserRule, read_rules
+from snapconv.errors import InputError
+from snapconv.explain import explain, parse_question
 from snapconv.notes import Note
 from snapconv.reports.build import build_memory_report
+from snapconv.reports.explanation import Explanation
 from snapconv.reports.report import MemoryReport
 from snapconv.snapshot.load import Snapshot, load_snapshot
+from snapconv.snapshot.params_file import ParamList, load_params
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,6 +38,17 @@ class Session:
         """What the format allows but the user should know, each once."""
         return tuple(dict.fromkeys(note for device in self.devices for note in device.notes))
 
+    def explain(self, question: str, *, device: int | None = None) -> Explanation:
+        """Explain the allocations of an address (``0x7f3c40001000``) or an event (``#1234``).
+
+        Raises ValueError for another question, InputError where there is no such allocation or device.
+        """
+        devices = [found for found in self.devices if device in (None, found.device.device)]
+        if not devices:
+            there = ", ".join(str(found.device.device) for found in self.devices)
+            raise InputError(f"{self.snapshot.path} has nothing of device {device}; it has: {there}")
+        return explain(self.snapshot, self.project, devices, parse_question(question))
+
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).
 
@@ -51,15 +67,24 @@ def load(
     *,
     project_root: str | None = None,
     path_maps: tuple[PathMap, ...] = (),
+    rules: str | Path | Sequence[UserRule] = (),
+    params: str | Path | ParamList | None = None,
     progress: Progress | None = None,
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
+    ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
+    file: names for the weights (docs/params.md).
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it asks for code.
     """
+    mine = read_rules(rules) if isinstance(rules, str | Path) else rules
+    listed = load_params(params) if isinstance(params, str | Path) else params
     snapshot = load_snapshot(path, progress=progress)
-    project = find_project(snapshot.stacks, root=project_root, path_maps=path_maps)
-    return Session(
-        snapshot, project, tuple(analyze_device(snapshot, device, project) for device in snapshot.devices)
+    project = find_project(
+        snapshot.stacks, root=project_root, recorded_root=snapshot.recorded_root, path_maps=path_maps
     )
+    devices = (
+        analyze_device(snapshot, device, project, rules=mine, params=listed) for device in snapshot.devices
+    )
+    return Session(snapshot, project, tuple(devices))

@@ -4,13 +4,24 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
-    """Write a byte count: ``1.50 GiB``, ``512 B``; in the unit that ``like`` has, if given."""
+    """Write a byte count: ``1.50 GiB``, ``512 B``; in the unit that ``like`` has, if given.
+
+    Few bytes in a large unit are ``< 0.01 GiB``, so that only nothing looks like nothing.
+    """
     scale = abs(n_bytes if like is None else like)
     power = 0
     while scale >= 1024 and power < len(_BYTE_UNITS) - 1:
         scale >>= 10
         power += 1
-    return f"{n_bytes} B" if power == 0 else f"{n_bytes / 1024**power:.2f} {_BYTE_UNITS[power]}"
+    if power == 0:
+        return f"{n_bytes} B"
+    number = f"{n_bytes / 1024**power:.2f}"
+    return f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Write a number of things: ``1 block``, ``2 blocks``; ``plural`` where it is not just an s more."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def format_share(part: int, whole: int) -> str:

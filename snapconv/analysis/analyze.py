@@ -1,6 +1,6 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,16 +8,23 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category
 from snapconv.analysis.classify import classify
+from snapconv.analysis.columns import read_only
 from snapconv.analysis.decisions import Classification
 from snapconv.analysis.history import History, Verdict, judge_history
+from snapconv.analysis.listed_weights import listed_weights, naming_notes
+from snapconv.analysis.metadata import Joined, join_metadata
+from snapconv.analysis.noted_weights import noted_weights
 from snapconv.analysis.operations import UNNAMED, name_of_node, name_operations
+from snapconv.analysis.param_names import Naming
 from snapconv.analysis.phases import Phases, find_phases
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable, Curve, Replay, replay
-from snapconv.analysis.stack_roles import assign_roles
+from snapconv.analysis.stack_roles import StackRoles, assign_roles
+from snapconv.analysis.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
 from snapconv.analysis.weights import WeightTable, match_weights
 from snapconv.notes import Note
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.params_file import ParamList
 from snapconv.snapshot.stacks import StackTable
 from snapconv.units import format_bytes
 
@@ -39,22 +46,27 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device.
 
-    ``operation_id`` (position in ``operations``), ``iteration`` (-1: before the trace) and the columns
-    of ``classification`` have one entry per row of ``replay.allocations``. ``activation_rows`` are the
-    activations live at ``activation_event``, the high-water mark of activations in the iteration that
-    holds the peak, newest first.
+    ``user_rules`` and ``roles`` say what rules found in every stack. ``operation_id`` (position in
+    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` have one
+    entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
+    ``activation_event``, the high-water mark of activations in the iteration that holds the peak, newest
+    first.
     """
 
     device: DeviceSnapshot
     replay: Replay
     history: History
+    user_rules: UserRules
+    roles: StackRoles
     phases: Phases
+    noted: Joined | None
     classification: Classification
     operations: tuple[str, ...]
     operation_id: Int32Column
     iteration: Int32Column
     iterations: tuple[Iteration, ...]
     weights: WeightTable
+    naming: Naming | None
     activation_event: int
     activation_rows: Int64Column
     notes: tuple[Note, ...]
@@ -74,46 +86,101 @@ class DeviceAnalysis:
         return np.flatnonzero(self.classification.category == category)
 
 
-def analyze_device(snapshot: Snapshot, device: DeviceSnapshot, project: Project) -> DeviceAnalysis:
-    """Replay and classify one device, and pick out what its report is about."""
-    roles = assign_roles(snapshot.stacks)
+def analyze_device(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    project: Project,
+    *,
+    rules: Sequence[UserRule] = (),
+    params: ParamList | None = None,
+) -> DeviceAnalysis:
+    """Replay and classify one device, and pick out what its report is about.
+
+    ``rules`` are the user's own; they win over ours. ``params`` names the weights, before what was noted.
+    """
+    user = match_rules(rules, snapshot.stacks)
+    roles = assign_roles(snapshot.stacks, frame_rules(rules))
     replayed = replay(snapshot, device)
-    allocations = replayed.allocations
+    allocations, n_events = replayed.allocations, len(device.events)
     phases = find_phases(snapshot, device, allocations, roles)
-    classification = classify(allocations, phases, roles)
+    noted = _noted(snapshot, device, allocations)
+    classification = classify(allocations, phases, roles, user, noted=noted)
     history = judge_history(snapshot, device, replayed)
-    operations, operation_id = _operations(snapshot.stacks, allocations)
+    operations, operation_id = _operations(snapshot.stacks, allocations, phases, user)
     iterations = tuple(_iterations(replayed.allocated, phases))
     peak = replayed.allocated.peak_event
     around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
-    activation_event, activation_rows = _activations(
-        allocations, classification.category, around, len(device.events)
-    )
-    weights = match_weights(
-        allocations,
-        classification.category,
-        event=peak,
-        iteration_events=(around.first_event, around.last_event),
-    )
-    return DeviceAnalysis(
+    at_most, activation_rows = _activations(allocations, classification.category, around, n_events)
+    weights, naming = _weights(snapshot, device, allocations, classification, noted, peak, around, params)
+    found = DeviceAnalysis(
         device=device,
         replay=replayed,
         history=history,
+        user_rules=user,
+        roles=roles,
         phases=phases,
+        noted=noted,
         classification=classification,
         operations=operations,
         operation_id=operation_id,
         iteration=_iteration_of(allocations, phases),
         iterations=iterations,
         weights=weights,
-        activation_event=activation_event,
+        naming=naming,
+        activation_event=at_most,
         activation_rows=activation_rows,
-        notes=tuple(_notes(snapshot, device, replayed, history, project, classification, weights)),
+        notes=(
+            *_notes(snapshot, device, replayed, history, project, classification, weights),
+            *_notes_on_wishes(device, phases, user, naming, params),
+        ),
+    )
+    return read_only(found)
+
+
+def _notes_on_wishes(
+    device: DeviceSnapshot,
+    phases: Phases,
+    user: UserRules,
+    naming: Naming | None,
+    params: ParamList | None,
+) -> Iterator[Note]:
+    """What became of the names and the rules that were asked for."""
+    if naming and params:
+        yield from naming_notes(naming, params, device.device)
+    yield from rule_notes(user, free_sites_known=phases.free_sites_known)
+
+
+def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
+    if snapshot.metadata is None:
+        return None
+    return join_metadata(snapshot.metadata, device.device, device.events, allocations)
+
+
+def _weights(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    classification: Classification,
+    noted: Joined | None,
+    peak: int,
+    around: Iteration,
+    params: ParamList | None,
+) -> tuple[WeightTable, Naming | None]:
+    """The weights at the peak, with names where a list has them, or else where they were noted."""
+    if params is None and noted is not None and len(noted.parameters):
+        return noted_weights(noted, device, allocations, event=peak), None
+    category, iteration_events = classification.category, (around.first_event, around.last_event)
+    if params is None:
+        return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
+    return listed_weights(
+        params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
     )
 
 
-def _operations(stacks: StackTable, allocations: AllocationTable) -> tuple[tuple[str, ...], Int32Column]:
-    """Name every allocation by its stack, or else by the backward node that let go of it."""
+def _operations(
+    stacks: StackTable, allocations: AllocationTable, phases: Phases, user: UserRules
+) -> tuple[tuple[str, ...], Int32Column]:
+    """Name every allocation by the user's rules, by its stack, or by the backward node that let go of it."""
     by_stack = name_operations(stacks)
     names: dict[str, int] = {UNNAMED: 0}
     id_of_stack = np.array([names.setdefault(name, len(names)) for name in by_stack] or [0], np.int32)
@@ -123,6 +190,11 @@ def _operations(stacks: StackTable, allocations: AllocationTable) -> tuple[tuple
     freed_by, inverse = np.unique(allocations.free_stack_id[nameless], return_inverse=True)
     by_node = [names.setdefault(name_of_node(stacks, stack), len(names)) for stack in freed_by.tolist()]
     ids[nameless] = np.array(by_node, np.int32)[inverse]
+    # Backwards, so that the first rule has the last word.
+    for number, rule in reversed(list(enumerate(user.rules))):
+        if rule.operation is not None:
+            where = user.matches(number, allocations, free_sites_known=phases.free_sites_known)
+            ids[where] = names.setdefault(rule.operation, len(names))
     return tuple(names), ids
 
 
@@ -181,12 +253,11 @@ def _notes(
     if history.verdict is Verdict.TRUNCATED:
         yield Note(
             "truncated-history",
-            f"{history.reason}: the true peak may lie before the first event; record with a larger "
-            "max_entries",
+            f"{history.reason}: the true peak may lie in what is lost; record with a larger max_entries",
             ordinal,
         )
     if len(snapshot.stacks.frames) and not project.is_project.any():
-        yield Note("no-project-frames", "no frame lies in the project: name it with --project-root")
+        yield Note("no-project-frames", _why_no_project(project))
     if weights.n_unmatched_gradients:
         yield Note(
             "unmatched-gradients",
@@ -205,3 +276,12 @@ def _notes(
             "program with context='all' and stacks='all' for more",
             ordinal,
         )
+
+
+def _why_no_project(project: Project) -> str:
+    """Say which folder has nothing in it, and which one to try."""
+    if project.is_inferred:
+        return "all Python frames are of installed packages: name the project with --project-root"
+    if project.seen_root is None:
+        return f"nothing lies under {project.root}: all Python frames are of installed packages"
+    return f"nothing lies under {project.root}: the program's own files lie under {project.seen_root}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis.columns import read_only
 from snapconv.analysis.lifetimes import releases
 from snapconv.analysis.rounding import RoundingRules
 from snapconv.snapshot.events import Action, EventTable
@@ -62,7 +63,7 @@ def derive_block_sizes(
             strict=True,
         )
         memory.undo(rows, sizes)
-    return BlockSizes(sizes, memory.least_room, memory.n_conflicts)
+    return read_only(BlockSizes(sizes, memory.least_room, memory.n_conflicts))
 
 
 class _Memory:

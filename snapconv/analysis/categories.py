@@ -26,12 +26,13 @@ class Evidence(IntEnum):
     """Why an allocation has its category, strongest first; NONE goes with UNKNOWN."""
 
     NONE = 0
-    METADATA = 1
-    ANNOTATION = 2
-    FREE_SITE = 3
-    FRAMES = 4
-    LIFETIME = 5
-    SIZES = 6
+    USER_RULE = 1
+    METADATA = 2
+    ANNOTATION = 3
+    FREE_SITE = 4
+    FRAMES = 5
+    LIFETIME = 6
+    SIZES = 7
 
     @property
     def label(self) -> str:

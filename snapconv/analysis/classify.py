@@ -1,128 +1,127 @@
 """The category of every allocation, with its evidence and the rule that decided.
 
-Decisions run from the strongest evidence to the weakest, and the first one stands: what freed the
-memory, whose code allocated it, how long it lived, and last, whether sizes repeat as those of
-gradients and optimizer states must. What nothing speaks for stays unknown.
+Decisions run from the strongest evidence to the weakest, and the first one stands: the user's own rules,
+what a recorder noted, what freed the memory, whose code allocated it, how long it lived, and last, whether
+sizes repeat as those of gradients and optimizer states must. What nothing speaks for stays unknown.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.decisions import Classification, Decisions
-from snapconv.analysis.persistent import Persistent, sort_persistent
-from snapconv.analysis.phases import Phase, Phases, is_engine
+from snapconv.analysis.decisions import Classification, Decisions, Opinion
+from snapconv.analysis.facts import Facts, at, next_of
+from snapconv.analysis.held import decide_held, made_in_bulk
+from snapconv.analysis.metadata import Joined, decide_noted
+from snapconv.analysis.persistent import sort_persistent
+from snapconv.analysis.phases import Phase, Phases
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.rules import CUBLAS_WORKSPACE_BYTES, Role
 from snapconv.analysis.stack_roles import StackRoles
+from snapconv.analysis.user_rules import NO_RULES, UserRules
 
 BoolColumn = NDArray[np.bool_]
 Int64Column = NDArray[np.int64]
 
+# How often a line has run again when what it made is held on purpose, and not handed on by a loop.
+_HELD_TIMES = 2
 
-def classify(allocations: AllocationTable, phases: Phases, roles: StackRoles) -> Classification:
-    """Classify every allocation of one device."""
-    facts = _Facts(allocations, phases, roles)
-    decisions = Decisions(allocations, roles)
+
+def classify(
+    allocations: AllocationTable,
+    phases: Phases,
+    roles: StackRoles,
+    user: UserRules = NO_RULES,
+    *,
+    noted: Joined | None = None,
+) -> Classification:
+    """Classify every allocation of one device; ``noted`` is what a recorder said of them."""
+    decisions = Decisions(allocations, roles, phases_are_recorded=phases.is_recorded)
+    _decide(decisions, Facts(allocations, phases, roles), user, noted)
+    return decisions.result()
+
+
+def weigh(
+    allocations: AllocationTable,
+    phases: Phases,
+    roles: StackRoles,
+    user: UserRules = NO_RULES,
+    *,
+    noted: Joined | None = None,
+    rows: Int64Column,
+) -> tuple[Opinion, ...]:
+    """What every rule says of some allocations, in the order of the decisions.
+
+    The first opinion on a row is the one that ``classify`` follows.
+    """
+    decisions = Decisions(allocations, roles, watched=rows, phases_are_recorded=phases.is_recorded)
+    _decide(decisions, Facts(allocations, phases, roles), user, noted)
+    return tuple(decisions.opinions)
+
+
+def _decide(decisions: Decisions, facts: Facts, user: UserRules, noted: Joined | None) -> None:
+    """Ask every rule, the strongest evidence first; each says only what it can stand for by itself."""
+    _by_user(decisions, facts, user)
+    if noted is not None:
+        decide_noted(decisions, noted, facts.has(Role.MODULE_CALL))
     _by_frames(decisions, facts)
     _by_release(decisions, facts)
     _optimizer(decisions, facts)
     _placement(decisions, facts)
     _backward(decisions, facts)
     _forward(decisions, facts)
+    _old(decisions, facts)
     sort_persistent(decisions, facts.persistent_candidates(decisions.category))
-    return decisions.result()
+    decide_held(decisions, facts)
 
 
-class _Facts:
-    """What is known of each allocation before anything is decided; one bool or event per row."""
-
-    def __init__(self, allocations: AllocationTable, phases: Phases, roles: StackRoles) -> None:
-        self.allocations, self.phases, self.roles = allocations, phases, roles
-        n_events = len(phases.certain)
-        self.alloc = allocations.alloc_event
-        # The program's own end of use: an end far in the future for what is live at the dump.
-        end = np.where(
-            allocations.free_requested_event >= 0, allocations.free_requested_event, allocations.end_event
-        )
-        self.end = np.where(end >= 0, end, n_events)
-        self.is_traced = self.alloc >= 0
-        self.is_live_at_dump = allocations.end_event < 0
-        self.is_freed = end >= 0
-        self.alloc_phase = _at(phases.certain, self.alloc)
-        self.alloc_run_end = _at(phases.run_end, self.alloc, -1)
-        self.end_phase = np.where(self.is_freed, _at(phases.certain, end), 0)
-        self.next_backward = phases.next_after(Phase.BACKWARD, self.alloc)
-        self.next_forward = phases.next_after(Phase.FORWARD, self.alloc)
-        self.next_step = phases.next_after(Phase.OPTIMIZER, self.alloc)
-        self.is_engine = is_engine(roles, allocations.stack_id) & self.is_traced
-        self.is_freed_by_engine = (
-            phases.free_sites_known
-            & self.is_freed
-            & (is_engine(roles, allocations.free_stack_id) | (self.end_phase == Phase.BACKWARD))
-        )
-        self.n_events = n_events
-
-    def has(self, role: Role) -> BoolColumn:
-        """Allocations made through code of this role."""
-        return self.roles.of(role, self.allocations.stack_id)
-
-    def freed_by(self, role: Role) -> BoolColumn:
-        """Allocations freed from code of this role, where the file has the stacks of frees."""
-        if not self.phases.free_sites_known:
-            return np.zeros(len(self.alloc), np.bool_)
-        return self.roles.of(role, self.allocations.free_stack_id)
-
-    def persistent_candidates(self, category: NDArray[np.int8]) -> Persistent:
-        """What sort_persistent needs: the undecided blocks without a birth, and the known gradients."""
-        undecided = category == Category.UNKNOWN
-        stack = self.allocations.stack_id
-        no_frames = stack < 0
-        if len(self.roles.is_empty):
-            no_frames = no_frames | self.roles.is_empty[np.maximum(stack, 0)]
-        return Persistent(
-            candidates=undecided & ~self.is_traced & self.is_live_at_dump & no_frames,
-            gradients=category == Category.GRADIENT,
-            states=category == Category.OPTIMIZER_STATE,
-            iteration=_at(self.phases.iteration, self.alloc, -1),
-        )
+def _by_user(decisions: Decisions, facts: Facts, user: UserRules) -> None:
+    """What the user's own rules say."""
+    for number, rule in enumerate(user.rules):
+        if rule.category is not None:
+            where = user.matches(number, facts.allocations, free_sites_known=facts.phases.free_sites_known)
+            decisions.decide(where, rule.category, Evidence.USER_RULE, rule.slug)
 
 
-def _by_frames(decisions: Decisions, facts: _Facts) -> None:
+def _by_frames(decisions: Decisions, facts: Facts) -> None:
     """Memory whose very stack says what it is for."""
     every = np.ones(len(facts.alloc), np.bool_)
     decisions.decide_by_role(every, Role.WORKSPACE, Category.WORKSPACE)
     decisions.decide_by_role(every, Role.COMMUNICATION, Category.COMMUNICATION)
+    sizes = facts.allocations.requested_bytes
+    is_size = np.isin(sizes, CUBLAS_WORKSPACE_BYTES) & facts.is_live_at_dump
     if not facts.roles.has_cpp:
-        sizes = facts.allocations.requested_bytes
-        in_use = (facts.alloc_phase == Phase.FORWARD) | facts.is_engine
-        likely = np.isin(sizes, CUBLAS_WORKSPACE_BYTES) & in_use
-        kept = likely & facts.is_live_at_dump & _is_rare(sizes, likely)
+        likely = is_size & ((facts.alloc_phase == Phase.FORWARD) | facts.is_engine)
+        kept = likely & _is_rare(sizes, likely, 4)
         decisions.decide(kept, Category.WORKSPACE, Evidence.SIZES, "cublas-workspace-size")
+    # Of old blocks less is known, so that nothing else in the whole trace may have the size.
+    old = is_size & ~facts.is_traced & (facts.has_no_frames | np.bool_(not facts.roles.has_cpp))
+    kept = old & _is_rare(sizes, every, 2)
+    decisions.decide(kept, Category.WORKSPACE, Evidence.SIZES, "cublas-workspace-size")
 
 
-def _by_release(decisions: Decisions, facts: _Facts) -> None:
+def _by_release(decisions: Decisions, facts: Facts) -> None:
     """What a backward node let go of was kept for backward; what zero_grad drops is a gradient."""
     in_optimizer = facts.has(Role.OPTIMIZER) | (facts.alloc_phase == Phase.OPTIMIZER)
     released = facts.freed_by(Role.RELEASE)
     decisions.decide_by_role(released & ~in_optimizer, Role.RELEASE, Category.ACTIVATION, free_site=True)
     may_be_gradient = (facts.is_engine | ~facts.is_traced) & ~facts.has(Role.MODULE_CALL)
-    annotated = _at(facts.phases.in_zero_grad, facts.end)
-    dropped = annotated | facts.freed_by(Role.ZERO_GRAD)
+    annotated = at(facts.phases.in_zero_grad, facts.end)
+    dropped = facts.freed_by(Role.ZERO_GRAD)
     for where, evidence in ((annotated, Evidence.ANNOTATION), (dropped, Evidence.FREE_SITE)):
         decisions.decide(may_be_gradient & where, Category.GRADIENT, evidence, "dropped-in-zero-grad")
 
 
-def _optimizer(decisions: Decisions, facts: _Facts) -> None:
+def _optimizer(decisions: Decisions, facts: Facts) -> None:
     """What a step allocates is state if it outlives the step."""
     traced = facts.is_traced & (facts.alloc_phase == Phase.OPTIMIZER)
-    outlives = facts.end > facts.alloc_run_end
-    annotated = _at(facts.phases.in_step, facts.alloc).astype(np.bool_)
+    outlives = facts.end > facts.alloc_run_last
+    annotated = at(facts.phases.in_step, facts.alloc).astype(np.bool_)
     for where, evidence in ((annotated, Evidence.ANNOTATION), (~annotated, Evidence.FRAMES)):
         decisions.decide(
             traced & where & outlives, Category.OPTIMIZER_STATE, evidence, "made-in-step-and-kept"
         )
-        decisions.decide(traced & where, Category.TEMPORARY, evidence, "made-in-step-and-freed")
+        decisions.decide(traced & where & ~outlives, Category.TEMPORARY, evidence, "made-in-step-and-freed")
     decisions.decide_by_role(~facts.is_traced, Role.OPTIMIZER, Category.OPTIMIZER_STATE)
     # An optimizer that computes new states instead of updating in place frees the old ones in its step.
     sizes = facts.allocations.requested_bytes
@@ -131,43 +130,51 @@ def _optimizer(decisions: Decisions, facts: _Facts) -> None:
     decisions.decide(replaced, Category.OPTIMIZER_STATE, Evidence.LIFETIME, "replaced-in-step")
 
 
-def _placement(decisions: Decisions, facts: _Facts) -> None:
+def _placement(decisions: Decisions, facts: Facts) -> None:
     """What model building puts on the device is weight if it is still there when forward begins."""
     placed = facts.has(Role.PLACEMENT) & ~facts.is_engine
     stays = facts.is_live_at_dump | (facts.end >= facts.next_forward)
     decisions.decide_by_role(placed & stays, Role.PLACEMENT, Category.WEIGHT)
-    decisions.decide(placed, Category.TEMPORARY, Evidence.LIFETIME, "freed-while-placing")
+    decisions.decide(placed & ~stays, Category.TEMPORARY, Evidence.LIFETIME, "freed-while-placing")
 
 
-def _backward(decisions: Decisions, facts: _Facts) -> None:
+def _backward(decisions: Decisions, facts: Facts) -> None:
     """Backward's results: freed within it, temporary; kept and as large as a weight, a gradient."""
     made = facts.is_engine & (facts.alloc_phase == Phase.BACKWARD)
-    recomputed = facts.has(Role.RECOMPUTE) & facts.is_freed_by_engine & ~facts.freed_by(Role.RECOMPUTE)
+    # Reentrant checkpointing calls the engine from where it computed again: the stacks of both go through it.
+    again = facts.has(Role.RECOMPUTE) & ~facts.has(Role.REENTERED)
+    let_go = ~facts.freed_by(Role.RECOMPUTE) | facts.freed_by(Role.REENTERED)
+    recomputed = again & facts.is_freed_by_engine & let_go
     decisions.decide_by_role(recomputed, Role.RECOMPUTE, Category.ACTIVATION)
+    # What the step no longer finds is no gradient; what dies later may be dropped by zero_grad.
+    before_step = (facts.next_run_phase == Phase.OPTIMIZER) & (facts.end <= facts.alloc_run_last)
+    within = made & ((facts.end <= facts.alloc_run_end) | before_step)
+    decisions.decide(within, Category.TEMPORARY, Evidence.LIFETIME, "freed-within-backward")
+    # A gradient of gradients: the second backward lets go of what the first one kept for it.
+    other_run = facts.end > facts.alloc_run_last
     decisions.decide(
-        made & (facts.end <= facts.alloc_run_end) & facts.is_freed,
-        Category.TEMPORARY, Evidence.LIFETIME, "freed-within-backward",
+        made & ~within & other_run & facts.is_freed_by_engine,
+        Category.ACTIVATION, Evidence.FREE_SITE, "kept-for-another-backward",
     )  # fmt: skip
     sizes = facts.allocations.requested_bytes
     weight_like = (decisions.category == Category.WEIGHT) | (
         ~facts.is_traced & facts.is_live_at_dump & ~facts.has(Role.ENGINE)
     )
     known = np.isin(sizes, np.unique(sizes[weight_like]))
-    kept = made & ((facts.end > facts.next_step) | ~facts.is_freed | (facts.end > facts.alloc_run_end))
+    kept = made & ~within
     before = ~facts.is_traced & facts.has(Role.ENGINE) & facts.is_live_at_dump
     decisions.decide((kept | before) & known, Category.GRADIENT, Evidence.LIFETIME, "kept-after-backward")
 
 
-def _forward(decisions: Decisions, facts: _Facts) -> None:
+def _forward(decisions: Decisions, facts: Facts) -> None:
     """Forward's results: kept into backward, activation; freed before, temporary; inputs by origin."""
-    in_forward = facts.is_traced & ~facts.is_engine & (facts.has(Role.MODULE_CALL) | facts.has(Role.LOSS))
-    outside = facts.is_traced & ~facts.is_engine & ~in_forward & (facts.alloc_phase != Phase.OPTIMIZER)
+    in_forward, outside, decide = facts.in_forward, facts.outside, decisions.decide
     reaches_backward = (facts.next_backward < facts.n_events) & (facts.end >= facts.next_backward)
-    used_in_forward = (facts.next_forward < facts.n_events) & (facts.end >= facts.next_forward)
     made_from_nothing = facts.has(Role.COPY) | facts.has(Role.FACTORY)
-    decide = decisions.decide
+    of_loss = facts.mid_forward & ~facts.feeds_module
+    may_be_input = facts.may_be_input
     decide(
-        outside & made_from_nothing & used_in_forward & facts.is_freed,
+        may_be_input & made_from_nothing & facts.is_freed,
         Category.INPUT, Evidence.FRAMES, "made-outside-modules-used-in-forward",
     )  # fmt: skip
     decide(
@@ -178,13 +185,27 @@ def _forward(decisions: Decisions, facts: _Facts) -> None:
         in_forward & ~facts.is_freed & (facts.next_backward >= facts.n_events) & facts.is_live_at_dump,
         Category.ACTIVATION, Evidence.LIFETIME, "made-in-forward-and-live-at-dump",
     )  # fmt: skip
-    decide(in_forward & facts.is_freed, Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward")
+    decide(
+        in_forward & (facts.next_backward >= facts.n_events) & _held(facts),
+        Category.ACTIVATION, Evidence.LIFETIME, "held-while-its-line-ran-again",
+    )  # fmt: skip
+    decide(
+        in_forward & facts.is_freed & ~facts.is_freed_by_engine & ~reaches_backward,
+        Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward",
+    )  # fmt: skip
     decide(
         outside & facts.is_freed_by_engine & reaches_backward,
         Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
     )  # fmt: skip
+    # With Python-only stacks, what feeds a module may as well be the next batch.
+    of_forward = of_loss | (facts.mid_forward & np.bool_(facts.roles.has_cpp))
+    decide(of_forward & reaches_backward, Category.ACTIVATION, Evidence.LIFETIME, "kept-into-backward")
     decide(
-        outside & used_in_forward & facts.is_freed & ~facts.roles.has_cpp & ~_like_weights(decisions, facts),
+        of_forward & facts.is_freed & ~reaches_backward,
+        Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward",
+    )  # fmt: skip
+    decide(
+        may_be_input & facts.is_freed & ~made_in_bulk(decisions, facts) & np.bool_(not facts.roles.has_cpp),
         Category.INPUT, Evidence.LIFETIME, "made-outside-modules-used-in-forward",
     )  # fmt: skip
     decide(
@@ -193,22 +214,40 @@ def _forward(decisions: Decisions, facts: _Facts) -> None:
     )  # fmt: skip
 
 
-def _like_weights(decisions: Decisions, facts: _Facts) -> BoolColumn:
-    """Rows as large as a weight or a pre-existing block: noise, moments and copies are no inputs."""
-    sizes = facts.allocations.requested_bytes
-    model = (decisions.category == Category.WEIGHT) | (~facts.is_traced & facts.is_live_at_dump)
-    return np.isin(sizes, sizes[model])
+def _held(facts: Facts) -> BoolColumn:
+    """What lives while its own stack allocates twice more: a cache of keys and values, a list of results.
+
+    What a loop over layers hands from one to the next dies after the next has made its own.
+    """
+    rows = np.flatnonzero(facts.in_forward & (facts.allocations.stack_id >= 0))
+    stack, width = facts.allocations.stack_id[rows].astype(np.int64), facts.n_events + 2
+    keys = stack * width + facts.alloc[rows]
+    order = np.argsort(keys)
+    n_later = (
+        np.searchsorted(keys[order], stack[order] * width + facts.end[rows][order]) - np.arange(len(rows)) - 1
+    )
+    held = np.zeros(len(facts.alloc), np.bool_)
+    held[rows[order]] = n_later >= _HELD_TIMES
+    return held
 
 
-def _at(column: np.ndarray, rows: Int64Column, missing: int = 0) -> np.ndarray:
-    """``column[rows]``, with ``missing`` where a row is -1 or beyond the end."""
-    if not len(column):
-        return np.full(len(rows), missing, column.dtype)
-    known = (rows >= 0) & (rows < len(column))
-    return np.where(known, column[np.where(known, rows, 0)], np.asarray(missing, column.dtype))
+def _old(decisions: Decisions, facts: Facts) -> None:
+    """What was there before the trace and backward lets go of was kept for it.
+
+    Unless the trace begins within that backward, and its stacks would say so if it were.
+    """
+    first_forward = next_of(
+        np.flatnonzero(facts.phases.certain == Phase.FORWARD), np.array([-1]), facts.n_events
+    )
+    names_release = len(facts.roles.is_empty) > 0 and bool(facts.roles.has[Role.RELEASE].any())
+    kept = (first_forward < facts.end) | np.bool_(not names_release)
+    decisions.decide(
+        ~facts.is_traced & facts.is_freed_by_engine & kept,
+        Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
+    )  # fmt: skip
 
 
-def _is_rare(values: Int64Column, where: BoolColumn) -> BoolColumn:
+def _is_rare(values: Int64Column, where: BoolColumn, limit: int) -> BoolColumn:
     """Whether each value occurs at most a few times among the marked rows: one per handle and stream."""
     found, counts = np.unique(values[where], return_counts=True)
-    return np.isin(values, found[counts <= 4])
+    return np.isin(values, found[counts <= limit])

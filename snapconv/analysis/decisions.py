@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.columns import read_only
+from snapconv.analysis.reasons import RULES_BY_PHASE
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.rules import Role
 from snapconv.analysis.stack_roles import StackRoles
@@ -23,24 +25,53 @@ class Classification:
     reasons: tuple[str, ...]
 
 
-class Decisions:
-    """Categories as they are decided; a row once decided stays."""
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one rule says of one allocation, whether it decided or came too late."""
 
-    def __init__(self, allocations: AllocationTable, roles: StackRoles) -> None:
+    row: int
+    category: Category
+    evidence: Evidence
+    reason: str
+
+
+class Decisions:
+    """Categories as they are decided; a row once decided stays.
+
+    ``opinions`` has what every rule says of the ``watched`` rows, in the order in which they are asked.
+    Where ``phases_are_recorded``, what a rule concludes from a phase has that as its evidence.
+    """
+
+    def __init__(
+        self,
+        allocations: AllocationTable,
+        roles: StackRoles,
+        *,
+        watched: NDArray[np.int64] | None = None,
+        phases_are_recorded: bool = False,
+    ) -> None:
         n = len(allocations)
         self.allocations, self.roles = allocations, roles
         self.category = np.zeros(n, np.int8)
         self.evidence = np.zeros(n, np.int8)
         self.reason_id = np.zeros(n, np.int32)
         self.reasons: dict[str, int] = {"none": 0}
+        self.opinions: list[Opinion] = []
+        self._watched = watched
+        self._by_record = RULES_BY_PHASE if phases_are_recorded else frozenset()
 
     def decide(self, where: BoolColumn, category: Category, evidence: Evidence, reason: str) -> None:
         """Decide the rows that are still open."""
+        if reason in self._by_record:
+            evidence = Evidence.METADATA
         rows = np.flatnonzero(where & (self.category == Category.UNKNOWN))
         if len(rows):
             self.category[rows] = category
             self.evidence[rows] = evidence
             self.reason_id[rows] = self.reasons.setdefault(reason, len(self.reasons))
+        if self._watched is not None:
+            meant = self._watched[where[self._watched]]
+            self.opinions += [Opinion(row, category, evidence, reason) for row in meant.tolist()]
 
     def decide_by_role(
         self, where: BoolColumn, role: Role, category: Category, *, free_site: bool = False
@@ -56,6 +87,4 @@ class Decisions:
 
     def result(self) -> Classification:
         """The finished columns."""
-        for column in (self.category, self.evidence, self.reason_id):
-            column.setflags(write=False)
-        return Classification(self.category, self.evidence, self.reason_id, tuple(self.reasons))
+        return read_only(Classification(self.category, self.evidence, self.reason_id, tuple(self.reasons)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis.columns import read_only
 from snapconv.snapshot.events import Action, EventTable
 from snapconv.snapshot.segments import BlockState, BlockTable
 
@@ -72,13 +73,17 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     """Which events make memory free again.
 
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
-    unless the dump shows that the block still waits.
+    unless it is the last one at an address where the dump shows that the block still waits.
     """
     frees = np.isin(events.action, (Action.FREE_COMPLETED, Action.FREE))
     if np.any(events.action == Action.FREE_COMPLETED):
         return frees
+    requests = events.action == Action.FREE_REQUESTED
     waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
-    return np.asarray(frees | ((events.action == Action.FREE_REQUESTED) & ~np.isin(events.addr, waiting)))
+    newest_first = np.flatnonzero(requests & np.isin(events.addr, waiting))[::-1]
+    _, last = np.unique(events.addr[newest_first], return_index=True)
+    requests[newest_first[last]] = False
+    return np.asarray(frees | requests)
 
 
 def _kinds(events: EventTable) -> tuple[Int64Column, NDArray[np.int8], Int64Column]:
@@ -156,7 +161,7 @@ def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Co
 
 
 def _take(rows: Lifetimes, order: Int64Column) -> Lifetimes:
-    return Lifetimes(
+    taken = Lifetimes(
         alloc_event=rows.alloc_event[order],
         free_requested_event=rows.free_requested_event[order],
         free_completed_event=rows.free_completed_event[order],
@@ -167,3 +172,4 @@ def _take(rows: Lifetimes, order: Int64Column) -> Lifetimes:
         n_implicit_frees=rows.n_implicit_frees,
         n_missing_from_segments=rows.n_missing_from_segments,
     )
+    return read_only(taken)

@@ -1,10 +1,11 @@
 """What a person would call the operation that allocated a block: ``linear``, ``conv2d``, ``add``.
 
 From a stack's frames: the Python function of torch nearest to the user's code, the name under which
-C++ shows an operation to Python, or the dispatched operation itself; last, the user's own function.
+C++ shows an operation to Python, or the dispatched operation itself; last, the innermost function.
 """
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from snapconv.analysis.paths import is_library, is_python, normal
@@ -48,7 +49,12 @@ _TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
 
 def name_operations(stacks: StackTable) -> tuple[str, ...]:
     """The operation of every stack, by stack id; UNNAMED where no frame tells."""
-    return tuple(_name(stacks.frames, stacks.frames_of(stack).tolist()) for stack in range(len(stacks)))
+    return tuple(name_with_source(stacks, stack)[0] for stack in range(len(stacks)))
+
+
+def name_with_source(stacks: StackTable, stack_id: int) -> tuple[str, str]:
+    """The operation of one stack, and what told it."""
+    return _name(stacks.frames, stacks.frames_of(stack_id).tolist())
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
@@ -60,19 +66,22 @@ def name_of_node(stacks: StackTable, stack_id: int) -> str:
     return UNNAMED
 
 
-def _name(frames: FrameTable, stack: list[int]) -> str:
+def _name(frames: FrameTable, stack: list[int]) -> tuple[str, str]:
+    return next((name, source) for name, source in _candidates(frames, stack) if name)
+
+
+def _candidates(frames: FrameTable, stack: list[int]) -> Iterator[tuple[str | None, str]]:
+    """What each way of telling says, the best way first."""
     python = [i for i in stack if is_python(frames.filenames[i])]
     # Beyond the first Python frame the C++ frames belong to outer calls.
     first_python = stack.index(python[0]) if python else len(stack)
     native = [frames.names[i] for i in stack[:first_python]]
     leaf = _leading_library(frames, python)
-    return (
-        _from_functional(frames, leaf)
-        or _from_native(native)
-        or _from_module_file(frames, leaf)
-        or _from_user(frames, python)
-        or UNNAMED
-    )
+    yield _from_functional(frames, leaf), "the function of torch.nn.functional in its stack"
+    yield _from_native(native), "the C++ frames of its stack"
+    yield _from_module_file(frames, leaf), "the module of torch.nn in its stack"
+    yield _from_innermost(frames, python), "the innermost Python function of its stack"
+    yield UNNAMED, "no frame tells"
 
 
 def _leading_library(frames: FrameTable, python: list[int]) -> list[int]:
@@ -117,8 +126,12 @@ def _from_module_file(frames: FrameTable, leaf: list[int]) -> str | None:
     return None
 
 
-def _from_user(frames: FrameTable, python: list[int]) -> str | None:
-    """The innermost Python function, which at least says where the memory was asked for."""
+def _from_innermost(frames: FrameTable, python: list[int]) -> str | None:
+    """The innermost Python function, be it a library's, which at least says where memory was asked for.
+
+    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) say more of
+    the operation than the user's function around them (``forward``, ``main``).
+    """
     name = next((frames.names[i] for i in python if frames.names[i] != "wrapped"), None)
     return name.strip("<>") if name else None
 

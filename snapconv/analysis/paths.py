@@ -1,10 +1,22 @@
 """File names as recorded, on any system: compared by whole components, never by prefix text."""
 
+import re
 from dataclasses import dataclass
-from itertools import pairwise
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _GENERATED = ("torchinductor_", "torch_compile_debug")
+# `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that of
+# python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
+# (`miniconda3`, `envs/NAME` below it) and of pyenv (`versions/3.10.5`).
+_STANDARD_LIBRARY = re.compile(
+    r"(^|/)lib(64)?/(python|pypy)[23]\.[^/]*/"
+    r"|^[a-z]:/(.+/)?((c?python|pypy)[^/]*|pyenv-win/versions/[^/]+"
+    r"|(\.conda|(ana|mini)conda\d*|miniforge\d*|mambaforge\d*|micromamba)(/envs/[^/]+)?)/lib/",
+    re.IGNORECASE,
+)
+# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython says
+# where a cell has no file.
+_NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
 
 
@@ -40,7 +52,7 @@ def is_native(filename: str) -> bool:
 
 def is_notebook(filename: str) -> bool:
     """Whether the name is that of a notebook cell, which is the user's code wherever it lies."""
-    return filename.startswith("<ipython-input") or "/ipykernel_" in filename
+    return bool(_NOTEBOOK_CELL.search(filename))
 
 
 def is_library(path: str) -> bool:
@@ -48,8 +60,10 @@ def is_library(path: str) -> bool:
 
     A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
     """
+    if is_notebook(path):
+        return False
     if path.startswith("<"):
-        return not is_notebook(path)
+        return True
     parts = path.split("/")
     if (
         _LIBRARY_PARTS & set(parts)
@@ -57,17 +71,10 @@ def is_library(path: str) -> bool:
         or any(part.startswith(_GENERATED) for part in parts[:-1])
     ):
         return True
-    if any(_is_standard_library(before.lower(), after.lower()) for before, after in pairwise(parts)):
+    if _STANDARD_LIBRARY.search(path):
         return True
     # torch in a source checkout has no site-packages above it.
     return "/torch/nn/modules/" in path or "/torch/optim/" in path
-
-
-def _is_standard_library(folder: str, below: str) -> bool:
-    """``lib/python3.11`` on Unix, ``Python311/Lib`` on Windows."""
-    if folder in ("lib", "lib64"):
-        return below.startswith(("python2.", "python3."))
-    return folder.startswith("python") and below == "lib"
 
 
 @dataclass(frozen=True, slots=True)

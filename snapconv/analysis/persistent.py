@@ -20,16 +20,37 @@ Int64Column = NDArray[np.int64]
 
 _SMALL_BYTES = 1024
 _NEEDED_SHARE = 0.98
+# Even the smallest layers have tensors of three sizes: two matrices and a vector.
+_LEAST_SIZES = 3
+
+_Copies = tuple[tuple[int, dict[Category, int]], ...]
+# How many of n blocks of one size are what. In the order in which they are made, and so of their addresses
+# where those tell: weights, gradients in the first backward, states in the first step.
+_COPIES: _Copies = (
+    (4, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 2}),
+    (3, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
+)
+_COPIES_WITH_GRADIENTS: _Copies = (
+    _COPIES[0],
+    (3, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 1}),
+    (2, {Category.WEIGHT: 1, Category.GRADIENT: 1}),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """Rows that only sizes can tell apart, and the rows to compare them with (bool per allocation)."""
+    """Rows that only sizes can tell apart, and the rows to compare them with (bool per allocation).
+
+    ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
+    them. ``whole`` are the iterations whose backward the trace has from its beginning.
+    """
 
     candidates: BoolColumn
     gradients: BoolColumn
     states: BoolColumn
+    summed: BoolColumn
     iteration: Int64Column
+    whole: Int64Column
 
 
 def sort_persistent(decisions: Decisions, known: Persistent) -> None:
@@ -40,16 +61,41 @@ def sort_persistent(decisions: Decisions, known: Persistent) -> None:
         return
     gradients = _gradients_of_fullest_iteration(sizes, known)
     states = _one_copy_of_states(decisions.allocations, known)
-    if len(gradients) and sizes[gradients].sum() >= sizes[states].sum():
-        _sort_by_copies(decisions, rows, sizes[gradients], Category.OPTIMIZER_STATE, "gradients")
-    elif len(states):
-        _sort_by_copies(decisions, rows, sizes[states], Category.GRADIENT, "optimizer-states")
+    by_gradients = sizes[gradients].sum() >= sizes[states].sum()
+    yardstick = sizes[gradients] if by_gradients else sizes[states]
+    # A few temporaries of backward that are taken for gradients must not spoil what fits as a whole.
+    is_poor = 2 * sizes[rows][np.isin(sizes[rows], yardstick)].sum() < sizes[rows].sum()
+    if is_poor and _sort_by_structure(decisions, rows, sizes, np.unique(sizes[known.summed])):
+        return
+    if by_gradients:
+        _sort_by_copies(decisions, rows, yardstick, Category.OPTIMIZER_STATE, "gradients")
+        _frozen(decisions, rows, gradients, known)
     else:
-        _sort_by_structure(decisions, rows, sizes)
+        _sort_by_copies(decisions, rows, yardstick, Category.GRADIENT, "optimizer-states")
+
+
+def _frozen(decisions: Decisions, rows: Int64Column, gradients: Int64Column, known: Persistent) -> None:
+    """What stays and has the size of no gradient, although all gradients were seen, is not trained.
+
+    Layers repeat, and so do several sizes of frozen weights. Data that stays is a few large blocks.
+    """
+    sizes = decisions.allocations.requested_bytes
+    if not len(gradients) or known.iteration[gradients[0]] not in known.whole:
+        return
+    open_rows = rows[decisions.category[rows] == Category.UNKNOWN]
+    open_rows = open_rows[~np.isin(sizes[open_rows], sizes[gradients])]
+    found, counts = np.unique(sizes[open_rows], return_counts=True)
+    repeats = (counts > 1) & (found >= _SMALL_BYTES)
+    n_bytes = found * counts
+    if np.count_nonzero(repeats) < _LEAST_SIZES or 2 * n_bytes[repeats].sum() < n_bytes.sum():
+        return
+    where = np.zeros(len(sizes), np.bool_)
+    where[open_rows] = True
+    decisions.decide(where, Category.WEIGHT, Evidence.SIZES, "stays-without-gradient")
 
 
 def _gradients_of_fullest_iteration(sizes: Int64Column, known: Persistent) -> Int64Column:
-    """The gradients of the iteration that has most bytes of them; -1 is before the trace."""
+    """The gradients of the iteration that has most bytes of them, the last such; -1 is before the trace."""
     rows = np.flatnonzero(known.gradients)
     if not len(rows):
         return rows
@@ -57,7 +103,7 @@ def _gradients_of_fullest_iteration(sizes: Int64Column, known: Persistent) -> In
     found, inverse = np.unique(iterations, return_inverse=True)
     totals = np.zeros(len(found), np.int64)
     np.add.at(totals, inverse, sizes[rows])
-    return np.asarray(rows[iterations == found[totals.argmax()]])
+    return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
 
 
 def _one_copy_of_states(allocations: AllocationTable, known: Persistent) -> Int64Column:
@@ -99,32 +145,41 @@ def _sort_by_copies(
     decisions.decide(other, others, Evidence.SIZES, f"whole-copies-beside-{reason}")
 
 
-def _sort_by_structure(decisions: Decisions, rows: Int64Column, sizes: Int64Column) -> None:
-    """Believe n copies of everything only if nearly all bytes agree and some tensor is unique."""
+def _sort_by_structure(
+    decisions: Decisions, rows: Int64Column, sizes: Int64Column, summed: Int64Column
+) -> bool:
+    """Believe n copies of everything only if nearly all bytes agree and some tensor is unique; say if so.
+
+    Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
+    third is Adam's other state, or a gradient beside SGD's momentum. That is told by backward, if it is
+    seen to add to gradients that stay: it makes temporaries of their sizes (``summed``). Else it stays
+    open.
+    """
     groups = [(size, members) for size, members in _by_size(rows, sizes) if size >= _SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)
-    for n_copies, states in ((4, 2), (3, 2)):
+    have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
+    for n_copies, parts in _COPIES_WITH_GRADIENTS if have_gradients else _COPIES:
         fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
         has_unique = any(len(members) == n_copies for _, members in fitting)
         if not has_unique or sum(size * len(m) for size, m in fitting) < _NEEDED_SHARE * total:
             continue
-        _split_copies(decisions, fitting, n_copies, states, len(sizes))
-        return
+        _split_copies(decisions, [members for _, members in fitting], n_copies, parts)
+        return True
+    return False
 
 
 def _split_copies(
-    decisions: Decisions, groups: list[tuple[int, Int64Column]], n_copies: int, n_states: int, n_rows: int
+    decisions: Decisions, groups: list[Int64Column], n_copies: int, parts: dict[Category, int]
 ) -> None:
-    weight, state, gradient = (np.zeros(n_rows, np.bool_) for _ in range(3))
-    for _, members in groups:
-        each = len(members) // n_copies
-        weight[members[:each]] = True
-        state[members[each : each * (1 + n_states)]] = True
-        gradient[members[each * (1 + n_states) :]] = True
-    reason = f"{n_copies}-copies-of-every-size"
-    decisions.decide(weight, Category.WEIGHT, Evidence.SIZES, reason)
-    decisions.decide(state, Category.OPTIMIZER_STATE, Evidence.SIZES, reason)
-    decisions.decide(gradient, Category.GRADIENT, Evidence.SIZES, reason)
+    """Give the rows of every size their categories, as many copies of each as the parts say."""
+    first = 0
+    for category, n_parts in parts.items():
+        chosen = np.zeros(len(decisions.category), np.bool_)
+        for members in groups:
+            each = len(members) // n_copies
+            chosen[members[each * first : each * (first + n_parts)]] = True
+        decisions.decide(chosen, category, Evidence.SIZES, f"{n_copies}-copies-of-every-size")
+        first += n_parts
 
 
 def _by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:

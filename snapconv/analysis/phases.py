@@ -10,11 +10,15 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis.columns import read_only
+from snapconv.analysis.real_events import real_events
+from snapconv.analysis.recorded import recorded_iterations, recorded_phases
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.rules import Role
 from snapconv.analysis.stack_roles import StackRoles
 from snapconv.snapshot.events import EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.metadata import RecordedPhase
 
 Int64Column = NDArray[np.int64]
 Int32Column = NDArray[np.int32]
@@ -33,24 +37,32 @@ class Phase(IntEnum):
     OTHER = 4
 
 
+_OF_RECORDED = np.full(len(RecordedPhase), Phase.OTHER, np.int8)
+for _phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+    _OF_RECORDED[RecordedPhase[_phase.name]] = _phase
+
+
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Phases of one device, one entry per event unless said otherwise.
 
     ``certain`` is what the event itself shows, ``phase`` the same carried forward over events that
-    show nothing. ``run_end`` is the last event of the run that shows the run's phase. ``iteration``
-    counts from 0. ``in_step`` and ``in_zero_grad`` mark the annotated ranges. ``n_iterations`` is at
-    least 1. ``free_sites_known``: frees carry their own stacks, not those of their allocs.
+    show nothing. ``run_end`` is the last event of the run that shows the run's phase, ``run_last`` the
+    one before the next run begins. ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark
+    the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
+    stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     """
 
     certain: NDArray[np.int8]
     phase: NDArray[np.int8]
     run_end: Int64Column
+    run_last: Int64Column
     iteration: Int32Column
     in_step: BoolColumn
     in_zero_grad: BoolColumn
     n_iterations: int
     free_sites_known: bool
+    is_recorded: bool = False
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -66,52 +78,59 @@ def find_phases(
     snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable, roles: StackRoles
 ) -> Phases:
     """Label every event with its phase and its iteration."""
-    events = device.events
+    events = real_events(device.events)
     n = len(events)
     in_step = annotated(snapshot, device, _STEP)
     in_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
     free_sites_known = _frees_have_stacks(events, allocations, roles)
-    certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
+    marked = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
+    if marked is not None:
+        certain = _OF_RECORDED[marked]
+    else:
+        certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
     shown = np.maximum.accumulate(np.where(certain > 0, np.arange(n), 0)) if n else np.zeros(0, np.int64)
     phase = certain[shown]
     begins = np.flatnonzero(np.concatenate(([True], phase[1:] != phase[:-1]))) if n else np.zeros(0, np.int64)
     run = np.cumsum(np.isin(np.arange(n), begins)) - 1
-    # Where frees show nothing, a run lasts until another one begins.
-    shows = certain > 0 if free_sites_known else np.ones(n, np.bool_)
-    run_end = np.maximum.reduceat(np.where(shows, np.arange(n), 0), begins)[run] if n else run
-    iteration = _iterations(phase, run_end, run, begins)
-    return Phases(
+    run_end = np.maximum.reduceat(np.where(certain > 0, np.arange(n), 0), begins)[run] if n else run
+    run_last = np.append(begins[1:] - 1, n - 1)[run]
+    counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
+    if counted is not None:
+        iteration = counted
+    else:
+        iteration = _iterations(phase, run_end, run, begins, _silent_steps(snapshot, device, certain))
+    found = Phases(
         certain=certain,
         phase=phase,
         run_end=run_end.astype(np.int64),
+        run_last=run_last.astype(np.int64),
         iteration=iteration,
         in_step=in_step,
         in_zero_grad=in_zero_grad,
         n_iterations=int(iteration[-1]) + 1 if n else 1,
         free_sites_known=free_sites_known,
+        is_recorded=marked is not None,
     )
+    return read_only(found)
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
     """The events inside an annotated range whose name begins with ``prefix``.
 
-    Ranges are paired by name, last in first out; one that never ends lasts to the end.
+    Ranges are paired last in first out; one that never ends lasts to the end. A range names one device,
+    though a step may work on several: a device without such ranges of its own is taken to be in those
+    of the others.
     """
     events, notes = device.events, snapshot.annotations
     inside = np.zeros(len(events), np.bool_)
     if events.time_us is None or not len(notes):
         return inside
-    wanted = {i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)}
+    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
+    wanted = np.isin(notes.name_id, names)
+    own = wanted & (notes.device == device.device)
+    rows = own if own.any() else wanted
     open_at: list[int] = []
-    for name, is_start, on, time in zip(
-        notes.name_id.tolist(),
-        notes.is_start.tolist(),
-        notes.device.tolist(),
-        notes.time_us.tolist(),
-        strict=True,
-    ):
-        if name not in wanted or on != device.device:
-            continue
+    for is_start, time in zip(notes.is_start[rows].tolist(), notes.time_us[rows].tolist(), strict=True):
         if is_start:
             open_at.append(time)
         else:
@@ -120,6 +139,22 @@ def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolCo
     for since in open_at:
         inside[np.searchsorted(events.time_us, since) :] = True
     return inside
+
+
+def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: NDArray[np.int8]) -> Int64Column:
+    """The first events after annotated steps in which nothing was allocated or freed.
+
+    SGD, and every fused optimizer, updates in place once its states are there.
+    """
+    notes, times = snapshot.annotations, device.events.time_us
+    if times is None or not len(notes):
+        return np.zeros(0, np.int64)
+    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(_STEP)]
+    wanted = np.isin(notes.name_id, names) & ~notes.is_start
+    own = wanted & (notes.device == device.device)
+    event = np.searchsorted(times, notes.time_us[own if own.any() else wanted], side="right")
+    event = event[(event > 0) & (event < len(times))]
+    return np.asarray(event[certain[event - 1] != Phase.OPTIMIZER], np.int64)
 
 
 def _mark(inside: BoolColumn, time_us: Int64Column, since: int, until: int) -> None:
@@ -169,14 +204,19 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
 
 
 def _iterations(
-    phase: NDArray[np.int8], run_end: Int64Column, run: Int64Column, begins: Int64Column
+    phase: NDArray[np.int8],
+    run_end: Int64Column,
+    run: Int64Column,
+    begins: Int64Column,
+    silent_steps: Int64Column,
 ) -> Int32Column:
     """Iterations end with an optimizer run; without optimizer, with a backward run."""
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    closing = Phase.OPTIMIZER if np.any(phase == Phase.OPTIMIZER) else Phase.BACKWARD
-    ends = run_end[begins[phase[begins] == closing]]
+    has_steps = np.any(phase == Phase.OPTIMIZER) or len(silent_steps)
+    closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
+    ends = np.union1d(run_end[begins[phase[begins] == closing]], silent_steps - 1)
     after = np.zeros(n + 1, np.int32)
     after[ends + 1] = 1
     iteration = np.cumsum(after[:n])

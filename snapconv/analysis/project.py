@@ -7,10 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis.columns import read_only
 from snapconv.analysis.paths import PathMap, is_library, is_notebook, is_python, is_under, normal
 from snapconv.snapshot.stacks import StackTable
 
-# Folders that hold projects rather than being one; also every direct child of the second group.
+# Folders that hold projects rather than being one; also every direct child of the second group. Some
+# images mount a single project at /workspace, others clone several below it. Too narrow a root leaves out
+# files beside the script's folder; too wide a one takes other checkouts for the user's code, and the
+# innermost of their lines would get the memory.
 _TOO_WIDE = {"", "/", "/root", "/home", "/Users", "/mnt", "/tmp", "/opt", "/srv", "/data", "/workspace"}
 _HOMES = {"/home", "/Users", "c:/Users"}
 
@@ -19,32 +23,42 @@ _HOMES = {"/home", "/Users", "c:/Users"}
 class Project:
     """The user's code in one file's frames.
 
-    ``root`` is as recorded (after path maps), None if no frame looks like a project. ``is_project``
-    (bool) and ``relative_paths`` have one entry per frame of the FrameTable.
+    ``root`` is as recorded (after path maps), None if no frame looks like a project. ``seen_root`` is
+    the one that the frames themselves suggest, whatever was given. ``is_project`` (bool) and
+    ``relative_paths`` have one entry per frame of the FrameTable.
     """
 
     root: str | None
+    seen_root: str | None
     is_inferred: bool
     is_project: NDArray[np.bool_]
     relative_paths: tuple[str, ...]
 
 
 def find_project(
-    stacks: StackTable, *, root: str | None = None, path_maps: tuple[PathMap, ...] = ()
+    stacks: StackTable,
+    *,
+    root: str | None = None,
+    recorded_root: str | None = None,
+    path_maps: tuple[PathMap, ...] = (),
 ) -> Project:
-    """Decide for every frame whether it is the user's; infer the root where none is given."""
+    """Decide for every frame whether it is the user's; infer the root where none is given or recorded."""
     paths = tuple(_mapped(filename, path_maps) for filename in stacks.frames.filenames)
     mine = [is_python(path) and not is_library(path) for path in paths]
-    chosen = normal(root) if root else _infer_root(stacks, paths, mine)
+    seen = _infer_root(stacks, paths, mine)
+    recorded = _mapped(recorded_root, path_maps) if recorded_root else None
+    chosen = normal(root) if root else recorded or seen
     is_project = np.array(
         [m and _belongs(path, chosen) for m, path in zip(mine, paths, strict=True)], np.bool_
     )
-    return Project(
+    project = Project(
         root=chosen,
-        is_inferred=root is None,
+        seen_root=seen,
+        is_inferred=not (root or recorded_root),
         is_project=is_project,
         relative_paths=tuple(_relative(path, chosen) for path in paths),
     )
+    return read_only(project)
 
 
 def _mapped(filename: str, path_maps: tuple[PathMap, ...]) -> str:
@@ -82,6 +96,7 @@ def _infer_root(stacks: StackTable, paths: tuple[str, ...], mine: list[bool]) ->
                 scripts[folder] += int(uses[frame])
     if not folders:
         return None
+    # Even a folder that holds projects, where the script lies right in it: no other root has the script.
     start = _most_common(scripts) if scripts else _most_common(folders)
     common = start
     for folder in sorted(folders):

@@ -4,13 +4,15 @@ The walk starts from the final segments, because blocks that were live before re
 never in the trace, and a ring buffer drops the oldest events. Columns in, columns out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.block_sizes import BlockSizes, derive_block_sizes
+from snapconv.analysis.columns import read_only
 from snapconv.analysis.lifetimes import Lifetimes, pair_events
+from snapconv.analysis.real_events import real_events
 from snapconv.analysis.rounding import MIN_BLOCK_BYTES, RoundingRules, infer_rules
 from snapconv.notes import Note
 from snapconv.snapshot.events import Action, EventTable
@@ -94,7 +96,8 @@ class Replay:
     """One device, replayed. All bytes; see Curve for the moments.
 
     ``requested`` and ``active`` count until free_completed, ``allocated`` until free_requested, as
-    torch's own statistics do; ``reserved`` moves with the segments.
+    torch's own statistics do; ``reserved`` moves with the segments. ``n_missing_events`` counts allocs
+    and frees that must have been but are not in the trace, within it.
     """
 
     allocations: AllocationTable
@@ -103,6 +106,7 @@ class Replay:
     active: Curve
     reserved: Curve
     rules: RoundingRules
+    n_missing_events: int
     notes: tuple[Note, ...]
 
 
@@ -111,7 +115,8 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot, *, exact_sizes: bool = Tr
 
     Without ``exact_sizes`` the walk back is left out, and traced blocks have their rounded requests.
     """
-    rules = infer_rules(snapshot.settings, device.blocks)
+    device = replace(device, events=real_events(device.events))
+    rules = infer_rules(snapshot.settings, device.blocks, backend=snapshot.era.backend)
     lifetimes = pair_events(device.events, device.blocks)
     if exact_sizes:
         sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
@@ -126,13 +131,12 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot, *, exact_sizes: bool = Tr
         allocations=allocations,
         reserved=_reserved_curve(device),
         rules=rules,
+        n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
         **curves,
     )
     notes = _notes(device, lifetimes, sizes, result, snapshot.stacks.frames)
-    return Replay(
-        **{name: getattr(result, name) for name in Replay.__slots__ if name != "notes"}, notes=notes
-    )
+    return replace(result, notes=notes)
 
 
 def _allocation_table(
@@ -161,7 +165,7 @@ def _allocation_table(
     if events.pool_id is not None:
         pool = np.where(pool < 0, _rows(events.pool_id, event, -1), pool)
     state = _rows(blocks.state, block, int(BlockState.INACTIVE))
-    return AllocationTable(
+    table = AllocationTable(
         alloc_event=lifetimes.alloc_event,
         free_requested_event=lifetimes.free_requested_event,
         free_completed_event=lifetimes.free_completed_event,
@@ -178,6 +182,7 @@ def _allocation_table(
         stack_id=stack.astype(np.int32),
         free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event, -1).astype(np.int32),
     )
+    return read_only(table)
 
 
 def _rows(column: np.ndarray, rows: Int64Column, missing: int) -> np.ndarray:
@@ -194,14 +199,28 @@ def _sizes_from_room(
 
     A remainder that the allocator splits off is never smaller than ``least_remainder``, and no free
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself
-    (0 of 17,295 wrong when cutting real traces where the size is known). With a wider gap the block
-    may still have up to that much more than its rounded request.
+    (0 of 17,295 wrong when cutting real traces where the size is known).
     """
     rounded = rules.rounded(requested)
-    room = np.fromiter((least_room.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
+    room = _room(addr, least_room)
     least_remainder = rules.least_remainder(rounded)
     fills = (room >= rounded) & (room < rounded + least_remainder)
-    return np.where(fills, room, rounded), fills | (least_remainder <= MIN_BLOCK_BYTES)
+    is_tight = (room >= rounded) & (_most_more(room, rounded, rules) == 0)
+    return np.where(fills, room, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
+
+
+def _room(addr: Int64Column, least_room: dict[int, int]) -> Int64Column:
+    return np.fromiter((least_room.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
+
+
+def _most_more(room: Int64Column, rounded: Int64Column, rules: RoundingRules) -> Int64Column:
+    """The most that a block which does not fill its room can have beyond its rounded request.
+
+    It kept less than what would have been split off, and what it leaves free is no less than that.
+    """
+    least_remainder = rules.least_remainder(rounded)
+    more = np.minimum(room - rounded - least_remainder, least_remainder - 1)
+    return np.asarray(np.maximum(more // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, 0))
 
 
 def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curve:
@@ -217,7 +236,7 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     np.add.at(change, allocations.alloc_event[~start_mask], n_bytes[~start_mask])
     np.subtract.at(change, end[end >= 0], n_bytes[end >= 0])
     start = int(n_bytes[start_mask].sum())
-    return Curve(start, _frozen(start + np.cumsum(change)))
+    return read_only(Curve(start, start + np.cumsum(change)))
 
 
 def _reserved_curve(device: DeviceSnapshot) -> Curve:
@@ -228,12 +247,7 @@ def _reserved_curve(device: DeviceSnapshot) -> Curve:
     change = np.cumsum(sign[events.action] * events.size)
     end = int(device.segments.total_bytes.sum())
     start = end - int(change[-1]) if len(change) else end
-    return Curve(start, _frozen(start + change))
-
-
-def _frozen(column: Int64Column) -> Int64Column:
-    column.setflags(write=False)
-    return column
+    return read_only(Curve(start, start + change))
 
 
 def _notes(
@@ -266,12 +280,7 @@ def _notes(
             "events do not fit the final segments (blocks that overlap or lie outside): the block sizes "
             "of these are their rounded requests, so allocated and active bytes are approximate",
         ),
-        _count_note(
-            "pending-free",
-            int(np.count_nonzero(result.allocations.is_pending_at_end)),
-            "blocks were freed but still in use by a stream at the dump; those whose free was requested "
-            "before the first event count as allocated",
-        ),
+        _pending_note(device.events, result.allocations),
         _skipped_note(device.events, result.allocations),
         _graph_note(frames),
         _checkpoint_note(device.events, result.active),
@@ -284,15 +293,29 @@ def _count_note(slug: str, count: int, text: str) -> Note | None:
     return Note(slug, f"{count} {text}") if count else None
 
 
+def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
+    at_dump = int(np.count_nonzero(rows.is_pending_at_end))
+    # A trace that has no request at all lost none: recording was told to skip them.
+    completes = (rows.free_completed_event >= 0) & np.any(events.action == Action.FREE_REQUESTED)
+    earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
+    n_earlier = int(np.count_nonzero(earlier & (completes | rows.is_pending_at_end)))
+    parts = []
+    if at_dump:
+        parts.append(f"{at_dump} blocks were freed but still in use by a stream at the dump")
+    if n_earlier:
+        parts.append(
+            f"the free of {n_earlier} blocks was requested before the first event: until it completes, they "
+            "count as allocated"
+        )
+    return Note("pending-free", "; ".join(parts)) if parts else None
+
+
 def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: RoundingRules) -> Note | None:
     rows = ~allocations.is_exact
     if not rows.any():
         return None
     rounded = allocations.block_bytes[rows]
-    room = np.fromiter(
-        (sizes.least_room.get(a, -1) for a in allocations.addr[rows].tolist()), np.int64, len(rounded)
-    )
-    more = np.clip(np.minimum(room - rounded, rules.least_remainder(rounded) - 1), 0, None)
+    more = _most_more(_room(allocations.addr[rows], sizes.least_room), rounded, rules)
     return Note(
         "inexact-block-sizes",
         f"{len(rounded)} blocks were allocated before the first event and freed later; the size of each is "

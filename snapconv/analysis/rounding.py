@@ -69,12 +69,17 @@ def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
     return np.where(size == floor, size, np.where(part == 0, floor * 2, rounded))
 
 
-def infer_rules(settings: AllocatorSettings, blocks: BlockTable) -> RoundingRules:
-    """Choose the padding that explains more of the small live blocks: none, or torch_npu's 32 bytes."""
+def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda") -> RoundingRules:
+    """Choose the padding that explains more of the small live blocks: none, or torch_npu's 32 bytes.
+
+    Where both explain as many (a file without small live blocks), the backend decides.
+    """
     # Large blocks may keep a remainder, which would look like padding.
     small = (blocks.state != BlockState.INACTIVE) & (blocks.block_bytes <= SMALL_REQUEST_BYTES)
     requested, actual = blocks.requested_bytes[small], blocks.block_bytes[small]
     plain, padded = RoundingRules(settings), RoundingRules(settings, NPU_PADDING_BYTES)
     n_plain = np.count_nonzero(plain.rounded(requested) == actual)
     n_padded = np.count_nonzero(padded.rounded(requested) == actual)
+    if n_padded == n_plain:
+        return padded if backend == "npu" else plain
     return padded if n_padded > n_plain else plain

@@ -26,6 +26,7 @@ class Role(IntEnum):
     COPY = 9
     FACTORY = 10
     RECOMPUTE = 11
+    REENTERED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "release-variables",
         Role.RELEASE,
-        r"Backward\d*::release_variables\(",
+        r"(Backward\d*|PyNode)::release_variables\(",
         "",
         "a backward node lets go of what it saved: the memory was kept for backward",
         "2.0-2.13; seen 2.5-2.11",
@@ -243,7 +244,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "device-copy",
         Role.COPY,
-        r"^at::_ops::(_to_copy|to_device|to_dtype_layout|to_dtype|to_other|copy_)::call",
+        r"^at::_ops::(_to_copy|to_device|to_dtype_layout|to_dtype|to_other|copy_)::(call|redispatch)",
         "",
         "a tensor is copied to the device, or to another type",
         "2.1-2.13; seen 2.5-2.11",
@@ -272,6 +273,22 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/utils/checkpoint\.py$",
         "a checkpointed forward runs again inside backward",
         "2.1-2.13",
+    ),
+    FrameRule(
+        "engine-reentered",
+        Role.REENTERED,
+        r"^_engine_run_backward$",
+        r"torch/autograd/graph\.py$",
+        "Python called the engine here: within backward, that is the backward of a checkpointed part",
+        "2.3-2.13",
+    ),
+    FrameRule(
+        "backward-reentered",
+        Role.REENTERED,
+        r"^(backward|grad)$",
+        r"torch/autograd/__init__\.py$",
+        "the same, in torch before 2.3",
+        "2.0-2.13",
     ),
 )
 

@@ -1,11 +1,14 @@
 """Which roles every stack has: the frame rules, applied once per distinct frame and stack."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis.columns import read_only
 from snapconv.analysis.paths import is_native, is_python
 from snapconv.analysis.rules import FRAME_RULES, FrameRule, Role
 from snapconv.snapshot.stacks import FrameTable, StackTable
@@ -43,14 +46,14 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     rule_id = np.full((len(Role), n_stacks), -1, np.int32)
     outermost = _outermost_python(stacks, stack_of_frame)
     for number, rule in enumerate(rules):
-        is_match = _matches(stacks.frames, rule)[stacks.frame_ids]
+        is_match = matching_frames(stacks.frames, rule)[stacks.frame_ids]
         if rule.is_outermost:
             is_match = is_match & outermost
         hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
         has[rule.role] |= hit
         rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    return StackRoles(rules, has, rule_id, lengths == 0, has_cpp)
+    return read_only(StackRoles(rules, has, rule_id, lengths == 0, has_cpp))
 
 
 def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> BoolColumn:
@@ -64,10 +67,37 @@ def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> 
     return mark
 
 
-def _matches(frames: FrameTable, rule: FrameRule) -> BoolColumn:
+class FramePattern(Protocol):
+    """What a rule of any kind says of a frame: two regular expressions, empty for anything."""
+
+    @property
+    def function(self) -> str:
+        """Searched in the frame's name."""
+
+    @property
+    def file(self) -> str:
+        """Searched in its file name, with forward slashes."""
+
+
+def matching_frames(frames: FrameTable, rule: FramePattern) -> BoolColumn:
+    """The frames in which both of a rule's patterns are found."""
+    return np.fromiter(map(_test_of(frames, rule), range(len(frames))), np.bool_, len(frames))
+
+
+def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
+    """The innermost frame for which a rule has given a stack its role."""
+    ids: list[int] = stacks.frames_of(stack_id).tolist()
+    if rule.is_outermost:
+        ids.reverse()
+    fits = _test_of(stacks.frames, rule)
+    return next(frame for frame in ids if fits(frame))
+
+
+def _test_of(frames: FrameTable, rule: FramePattern) -> Callable[[int], bool]:
     function, file = re.compile(rule.function), re.compile(rule.file)
-    rows = zip(frames.names, frames.filenames, strict=True)
-    return np.array(
-        [bool(function.search(name) and file.search(path.replace("\\", "/"))) for name, path in rows],
-        np.bool_,
-    )
+
+    def fits(frame: int) -> bool:
+        path = frames.filenames[frame].replace("\\", "/")
+        return bool(function.search(frames.names[frame]) and file.search(path))
+
+    return fits

@@ -9,7 +9,13 @@ from snapconv.analysis.analyze import DeviceAnalysis
 from snapconv.analysis.categories import Category
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable
+from snapconv.analysis.weight_names import weight_names
 from snapconv.reports.report import (
+    CURVES,
+    END,
+    PEAK,
+    PEAK_ACTIVATIONS,
+    START,
     ActivationEntry,
     AllocationColumns,
     BreakdownRow,
@@ -23,6 +29,8 @@ from snapconv.reports.report import (
     StackColumns,
     Timeline,
     WeightEntry,
+    WeightNaming,
+    moment_name,
 )
 from snapconv.snapshot.events import Action
 from snapconv.snapshot.load import Snapshot
@@ -31,14 +39,15 @@ from snapconv.version import VERSION
 
 BoolColumn = NDArray[np.bool_]
 
-# TBD's classes, each with the categories that make it up; None: the class has rows of its own.
-_BREAKDOWN = (
+# TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
+_CLASSES = (
     ("weights", Category.WEIGHT),
     ("gradients", Category.GRADIENT),
     ("activations", Category.ACTIVATION),
     ("workspace", Category.WORKSPACE),
 )
-_DYNAMIC = (
+_DYNAMIC = "dynamic"
+_DYNAMIC_CLASSES = (
     ("optimizer", Category.OPTIMIZER_STATE),
     ("input", Category.INPUT),
     ("temporary", Category.TEMPORARY),
@@ -54,7 +63,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
     return MemoryReport(
         device=analysis.device.device,
         peak_usage_bytes=analysis.replay.allocated.peak,
-        weights=tuple(_weights(analysis, lines)),
+        weights=tuple(_weights(snapshot, project, analysis, lines)),
         activations=tuple(_activations(analysis, lines)),
         source=_source(snapshot, project),
         notes=analysis.notes,
@@ -71,8 +80,9 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         ),
         oom_events=tuple(_oom_events(analysis)),
         timeline=_timeline(analysis),
-        allocations=_allocation_columns(analysis),
+        allocations=_allocation_columns(snapshot, analysis),
         stacks=_stack_columns(snapshot.stacks, project),
+        weight_naming=_weight_naming(analysis),
     )
 
 
@@ -96,17 +106,30 @@ class _ProjectLines:
         return self._known[stack_id]
 
 
-def _weights(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[WeightEntry]:
-    """Weights have no names in a bare snapshot: they are numbered in the order of allocation."""
-    rows, gradients = analysis.weights.row, analysis.weights.gradient_row
-    requested = analysis.allocations.requested_bytes
-    for number, (row, gradient) in enumerate(zip(rows.tolist(), gradients.tolist(), strict=True), 1):
-        yield WeightEntry(
-            name=f"weight_{number}",
-            size_bytes=int(requested[row]),
-            grad_size_bytes=int(requested[gradient]) if gradient >= 0 else 0,
-            frames=lines.of(int(analysis.allocations.stack_id[row])),
-        )
+def _weights(
+    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, lines: _ProjectLines
+) -> Iterator[WeightEntry]:
+    table = analysis.weights
+    names = weight_names(table.names, snapshot.stacks, table.stack_id, project)
+    columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
+    for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
+        yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
+
+
+def _weight_naming(analysis: DeviceAnalysis) -> WeightNaming | None:
+    found = analysis.naming
+    if found is None:
+        return None
+    return WeightNaming(
+        file_name=found.file_name,
+        n_weights=len(found.names),
+        n_named=len(found.names) - found.names.count(""),
+        weight_bytes=found.n_bytes,
+        named_bytes=found.named_bytes,
+        certain_bytes=found.certain_bytes,
+        n_listed=found.n_listed,
+        n_without_memory=found.n_without_memory,
+    )
 
 
 def _activations(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[ActivationEntry]:
@@ -132,18 +155,26 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
     ]
     if container.pickle_protocol is not None:
         rows.append(("pickle_protocol", str(container.pickle_protocol)))
+    if snapshot.metadata is not None:
+        rows += [(f"recorder.{key}", text) for key, text in snapshot.metadata.facts]
     return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings.entries))
 
 
 def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
-    """Start, peak and end of each curve."""
+    """Start, peak and end of each curve, and the high-water mark of the activations."""
     times = analysis.device.events.time_us
     last = len(analysis.device.events) - 1
-    for name in ("requested", "allocated", "active", "reserved"):
+
+    def moment(name: str, event: int, size_bytes: int) -> Moment:
+        time_us = int(times[event]) if times is not None and event >= 0 else None
+        return Moment(name, event, time_us, size_bytes)
+
+    for name in CURVES:
         curve = getattr(analysis.replay, name)
-        for moment, event in (("start", -1), ("peak", curve.peak_event), ("end", last)):
-            time_us = int(times[event]) if times is not None and event >= 0 else None
-            yield Moment(f"{moment}_{name}", event, time_us, curve.at(event))
+        for which, event in ((START, -1), (PEAK, curve.peak_event), (END, last)):
+            yield moment(moment_name(which, name), event, curve.at(event))
+    activations = analysis.allocations.block_bytes[analysis.activation_rows]
+    yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
 
 
 def _categories(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:
@@ -166,12 +197,12 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     def requested(category: Category) -> int:
         return int(allocations.requested_bytes[live & (analysis.classification.category == category)].sum())
 
-    for name, category in _BREAKDOWN:
+    for name, category in _CLASSES:
         yield BreakdownRow(name, None, requested(category))
-    dynamic = [(name, requested(category)) for name, category in _DYNAMIC]
-    yield BreakdownRow("dynamic", None, sum(size for _, size in dynamic))
+    dynamic = [(name, requested(category)) for name, category in _DYNAMIC_CLASSES]
+    yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
     for name, size in dynamic:
-        yield BreakdownRow(name, "dynamic", size)
+        yield BreakdownRow(name, _DYNAMIC, size)
     blocks = analysis.device.blocks
     unmapped = int(analysis.device.segments.total_bytes.sum() - blocks.block_bytes.sum())
     reserved, active, allocated = (
@@ -229,8 +260,11 @@ def _timeline(analysis: DeviceAnalysis) -> Timeline:
     )
 
 
-def _allocation_columns(analysis: DeviceAnalysis) -> AllocationColumns:
+def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> AllocationColumns:
     rows, found = analysis.allocations, analysis.classification
+    phase = np.full(len(rows), -1, np.int8)
+    traced = rows.alloc_event >= 0
+    phase[traced] = analysis.phases.phase[rows.alloc_event[traced]]
     return AllocationColumns(
         alloc_event=rows.alloc_event,
         free_requested_event=rows.free_requested_event,
@@ -238,14 +272,18 @@ def _allocation_columns(analysis: DeviceAnalysis) -> AllocationColumns:
         end_event=rows.end_event,
         addr=rows.addr,
         stream=rows.stream,
+        pool_id=rows.pool_id,
         requested_bytes=rows.requested_bytes,
         block_bytes=rows.block_bytes,
+        is_exact=rows.is_exact,
         category=found.category,
         evidence=found.evidence,
         rule_id=found.reason_id,
         operation_id=analysis.operation_id,
         stack_id=rows.stack_id,
         iteration=analysis.iteration,
+        phase=phase,
+        pools=tuple(map(str, snapshot.pools)),
         rules=found.reasons,
         operations=analysis.operations,
     )

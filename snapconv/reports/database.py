@@ -26,7 +26,7 @@ Advance = Callable[[int], None]
 
 CHUNK_ROWS = 65_536
 
-# Values in one statement: at most 15 columns × 16; SQLite before 3.32 takes no more than 999.
+# Values in one statement: at most 18 columns × 16; SQLite before 3.32 takes no more than 999.
 _GROUP_ROWS = 16
 
 # The file is new and temporary until it is whole: no journal, no locks held off, no sync but the last.

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.phases import Phase
 from snapconv.reports import extended_schema as schema
 from snapconv.reports.database import Row, TableRows, rows_of, rows_of_columns
 from snapconv.reports.report import AllocationColumns, Int64Column, MemoryReport, StackColumns, Timeline
@@ -86,6 +87,8 @@ def _words(allocations: AllocationColumns) -> list[TableRows]:
         rows_of(schema.EVIDENCE, [(int(evidence), evidence.label) for evidence in Evidence]),
         rows_of(schema.RULES, list(enumerate(allocations.rules))),
         rows_of(schema.OPERATIONS, list(enumerate(allocations.operations))),
+        rows_of(schema.PHASES, [(int(phase), phase.name.lower()) for phase in Phase]),
+        rows_of(schema.POOLS, list(enumerate(allocations.pools))),
     ]
 
 
@@ -112,14 +115,17 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
         allocations.end_event,
         allocations.addr,
         allocations.stream,
+        allocations.pool_id,
         allocations.requested_bytes,
         allocations.block_bytes,
+        allocations.is_exact,
         allocations.category,
         allocations.evidence,
         allocations.rule_id,
         allocations.operation_id,
         allocations.stack_id,
         allocations.iteration,
+        allocations.phase,
     )
     return rows_of_columns(schema.ALLOCATIONS, n_allocations, columns)
 

@@ -4,6 +4,8 @@ Their names begin with ``snapconv_``, and Skyline's own tables are never touched
 table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
 """
 
+from dataclasses import replace
+
 from snapconv.reports.report import PEAK_ALLOCATED
 from snapconv.reports.schema import Column, Table, View, define_table
 
@@ -13,6 +15,7 @@ _BYTES = "bytes"
 _EVENT = "event"
 _US = "µs since 1970"
 
+_NOT_IN_TRACE = "allocated before the trace begins"
 _END = "the same, or the event by which that must have happened where the trace has lost it"
 
 
@@ -34,6 +37,13 @@ def _bytes(name: str, meaning: str) -> Column:
     return Column(name, "INTEGER", meaning, _BYTES)
 
 
+_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](replay.md)"
+_LIFE = (
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
+    _event("free_requested_event", "event that asked to free it", "there is no such event in the trace"),
+    _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
+    _event("end_event", _END, "its block is not free when the trace ends"),
+)
 _KEY = Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …")
 _TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
 
@@ -52,7 +62,7 @@ REPORT = define_table(
     ),
     Column("device", "INTEGER", "ordinal of the device that the report is about"),
     _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
-    Column("history_verdict", "TEXT", "whether the recorded history is complete"),
+    Column("history_verdict", "TEXT", "how much of the job the trace covers: one of four words, see below"),
     Column("history_reason", "TEXT", "how that is known"),
     Column("project_root", "TEXT", "folder that paths of the project are relative to", null="none was found"),
 )
@@ -74,11 +84,10 @@ NOTES = define_table(
 
 MOMENTS = define_table(
     "snapconv_moments",
-    "Named events, such as `peak_reserved`; always with one named "
-    f"`{PEAK_ALLOCATED}`, the moment of the weights, the categories, the breakdown and the lines.",
-    Column("name", "TEXT PRIMARY KEY", "name of the moment"),
+    "The named events that the figures of a report are about.",
+    Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
     _event("event", "the event; what is counted is counted after it", "before the first event"),
-    _TIME_US,
+    replace(_TIME_US, null="before the first event, or the snapshot has no times"),
     _bytes("size_bytes", "what was held then, of what the name says"),
 )
 
@@ -95,7 +104,7 @@ BREAKDOWN = define_table(
     "snapconv_breakdown",
     "The reserved bytes at the peak of allocated bytes, in parts. Rows without a parent sum to the reserved "
     "bytes; rows with a parent sum to that parent.",
-    Column("name", "TEXT", "name of the part"),
+    Column("name", "TEXT", "name of the part, see below"),
     Column("parent", "TEXT", "name of the row that this one is a part of", null="it is a part of the whole"),
     _bytes("size_bytes", "size of the part"),
 )
@@ -125,7 +134,7 @@ OOM_EVENTS = define_table(
     "Allocations that failed for want of memory.",
     Column("event", "INTEGER", "the event", _EVENT),
     _TIME_US,
-    _bytes("requested_bytes", "what was asked for"),
+    _bytes("requested_bytes", "what was asked for, as torch writes it here: already rounded up"),
     _bytes("device_free_bytes", "what the driver had free"),
     _bytes("allocated_bytes", "what was allocated then"),
     _bytes("reserved_bytes", "what was held in segments then"),
@@ -137,7 +146,7 @@ TIMELINE = define_table(
     "The four curves: one row per event of the trace, with the bytes after it.",
     Column("event", "INTEGER PRIMARY KEY", "0, 1, 2, …: position in the device's trace", _EVENT),
     _TIME_US,
-    _bytes("requested_bytes", "sum of what was asked for by the allocations in use"),
+    _bytes("requested_bytes", "sum of what was asked for by all blocks that `active_bytes` counts"),
     _bytes("allocated_bytes", "sum of the blocks in use"),
     _bytes("active_bytes", "sum of the blocks in use or waiting for a stream before they are free"),
     _bytes("reserved_bytes", "sum of the segments"),
@@ -147,26 +156,30 @@ ALLOCATIONS = define_table(
     "snapconv_allocations",
     "Every allocation of the device, one row per lifetime.",
     _KEY,
-    _event("alloc_event", "event that allocated it", "allocated before the trace begins"),
-    _event("free_requested_event", "event that asked to free it", "there is no such event in the trace"),
-    _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
-    _event("end_event", _END, "its block is not free when the trace ends"),
+    *_LIFE,
     Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address"),
     Column("stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream"),
+    _id("pool_id", "snapconv_pools", "the snapshot does not say"),
     _bytes("requested_bytes", "what was asked for"),
     _bytes("block_bytes", "what the allocator set aside"),
+    Column("is_exact", "INTEGER", _IS_EXACT),
     Column("category_id", "INTEGER REFERENCES snapconv_categories (id)", "what it was for"),
     Column("evidence_id", "INTEGER REFERENCES snapconv_evidence (id)", "how that is known"),
-    _id("rule_id", "snapconv_rules", "no rule decided its category"),
-    _id("operation_id", "snapconv_operations", "the operation is not known"),
+    Column("rule_id", "INTEGER REFERENCES snapconv_rules (id)", "row of `snapconv_rules`; 0: none decided"),
+    Column(
+        "operation_id",
+        "INTEGER REFERENCES snapconv_operations (id)",
+        "row of `snapconv_operations`; 0: not known",
+    ),
     _id("stack_id", "snapconv_stacks", "no stack was recorded"),
     Column(
         "iteration",
         "INTEGER REFERENCES snapconv_iterations (iteration)",
         "training step that allocated it",
-        null="allocated before the trace begins",
+        null=_NOT_IN_TRACE,
         stands_for_null=-1,
     ),
+    _id("phase_id", "snapconv_phases", _NOT_IN_TRACE),
 )
 
 STACKS = define_table(
@@ -201,8 +214,21 @@ CATEGORIES = _words("snapconv_categories", "What an allocation can be for.", "na
 EVIDENCE = _words(
     "snapconv_evidence", "How the category of an allocation can be known.", "name of the evidence"
 )
-RULES = _words("snapconv_rules", "The rules that decided categories.", "name of the rule")
-OPERATIONS = _words("snapconv_operations", "The operations that allocated.", "name of the operation")
+RULES = _words(
+    "snapconv_rules", "The rules that decided categories.", "name of the rule; that of row 0 is `none`"
+)
+OPERATIONS = _words(
+    "snapconv_operations",
+    "The operations that allocated.",
+    "name of the operation; that of row 0 is `unknown`",
+)
+PHASES = _words("snapconv_phases", "The parts of a training step.", "name of the phase")
+POOLS = _words(
+    "snapconv_pools",
+    "The memory pools of the snapshot.",
+    "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
+    "`MemPool`)",
+)
 
 EXTENDED_TABLES: tuple[Table, ...] = (
     REPORT,
@@ -218,6 +244,8 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     EVIDENCE,
     RULES,
     OPERATIONS,
+    PHASES,
+    POOLS,
     FRAMES,
     STACKS,
     STACK_FRAMES,
@@ -234,25 +262,18 @@ ALLOCATIONS_IN_WORDS = View(
         Column("id", "INTEGER", "row of `snapconv_allocations`"),
         Column("category", "TEXT", "what it was for"),
         Column("evidence", "TEXT", "how that is known"),
-        Column("rule", "TEXT", "the rule that decided it", null="no rule did"),
-        Column("operation", "TEXT", "the operation that allocated it", null="not known"),
+        Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
+        Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
         _bytes("requested_bytes", "what was asked for"),
         _bytes("block_bytes", "what the allocator set aside"),
+        Column("is_exact", "INTEGER", _IS_EXACT),
         Column("stream", "INTEGER", "handle of the CUDA stream"),
+        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="the snapshot does not say"),
         Column("address", "TEXT", "address in hexadecimal, unsigned"),
-        _event("alloc_event", "event that allocated it", "allocated before the trace begins"),
-        _event("free_requested_event", "event that asked to free it", "there is no such event in the trace"),
-        _event(
-            "free_completed_event", "event that made its block free", "there is no such event in the trace"
-        ),
-        _event("end_event", _END, "its block is not free when the trace ends"),
+        *_LIFE,
         Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
-        Column(
-            "iteration",
-            "INTEGER",
-            "training step that allocated it",
-            null="allocated before the trace begins",
-        ),
+        Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
+        Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
         Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
         Column(
             "function",
@@ -268,15 +289,18 @@ ALLOCATIONS_IN_WORDS = View(
     """\
 CREATE VIEW snapconv_allocations_in_words AS
 SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
-       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.stream,
-       printf('0x%x', allocation.addr) AS address, allocation.alloc_event, allocation.free_requested_event,
-       allocation.free_completed_event, allocation.end_event, timeline.time_us AS alloc_time_us,
-       allocation.iteration, allocation.stack_id, frame.function, frame.file, frame.line
+       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
+       allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
+       allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
+       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
+       allocation.stack_id, frame.function, frame.file, frame.line
 FROM snapconv_allocations AS allocation
 LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
 LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
 LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
 LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
+LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
+LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
 LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
 LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
 LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",

@@ -15,8 +15,21 @@ Int64Column = NDArray[np.int64]
 Int32Column = NDArray[np.int32]
 Int8Column = NDArray[np.int8]
 
-# The name of the Moment that weights, categories, breakdown and lines are about; every report has it.
-PEAK_ALLOCATED = "peak_allocated"
+# The Moments that every report has: start, peak and end of every curve, and one more.
+CURVES = ("requested", "allocated", "active", "reserved")
+START, PEAK, END = "start", "peak", "end"
+
+
+def moment_name(which: str, curve: str) -> str:
+    """Name the START, PEAK or END of one of the CURVES."""
+    return f"{which}_{curve}"
+
+
+# What weights, categories, breakdown and lines are about.
+PEAK_ALLOCATED = moment_name(PEAK, "allocated")
+PEAK_RESERVED = moment_name(PEAK, "reserved")
+# What the activations are about: their own high-water mark.
+PEAK_ACTIVATIONS = moment_name(PEAK, "activations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +126,11 @@ class StackColumns:
 
 @dataclass(frozen=True, slots=True)
 class AllocationColumns:
-    """Every allocation of the device, one row per lifetime; -1 where an event or id is missing.
+    """Every allocation of the device, one row per lifetime; -1 where an event, an id or a phase is missing.
 
     ``end_event`` is where its block became free: its ``free_completed_event``, or the event by which
-    that must have happened where the trace has lost it.
+    that must have happened where the trace has lost it. ``phase`` is that of its ``alloc_event``, in
+    codes of Phase. Rule 0 is that none decided, operation 0 that it is unknown.
     """
 
     alloc_event: Int64Column
@@ -125,14 +139,18 @@ class AllocationColumns:
     end_event: Int64Column
     addr: Int64Column
     stream: Int64Column
+    pool_id: Int32Column
     requested_bytes: Int64Column
     block_bytes: Int64Column
+    is_exact: NDArray[np.bool_]
     category: Int8Column
     evidence: Int8Column
     rule_id: Int32Column
     operation_id: Int32Column
     stack_id: Int32Column
     iteration: Int32Column
+    phase: Int8Column
+    pools: tuple[str, ...]
     rules: tuple[str, ...]
     operations: tuple[str, ...]
 
@@ -162,6 +180,24 @@ class IterationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightNaming:
+    """How far a list of parameters gave the weights their names; sizes in requested bytes.
+
+    ``certain_bytes`` are those whose size and order leave no other name. ``n_without_memory``: tensors of the
+    list, of ``n_listed``, that are none of the weights.
+    """
+
+    file_name: str
+    n_weights: int
+    n_named: int
+    weight_bytes: int
+    named_bytes: int
+    certain_bytes: int
+    n_listed: int
+    n_without_memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Everything known about one device, ready to be written."""
 
@@ -183,3 +219,4 @@ class MemoryReport:
     timeline: Timeline
     allocations: AllocationColumns
     stacks: StackColumns
+    weight_naming: WeightNaming | None = None

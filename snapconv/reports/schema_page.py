@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from snapconv.reports.extended_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.reports.report import CURVES, END, PEAK, PEAK_ACTIVATIONS, PEAK_ALLOCATED, START, moment_name
 from snapconv.reports.schema import Table, View
 from snapconv.reports.skyline_memory import TABLES
 
@@ -18,7 +19,13 @@ there is nothing in the file that Skyline would not have put there.
 
 All sizes are in bytes. The *requested* bytes are what the program asked for, the *block* bytes what
 the allocator set aside for it; `torch.cuda.max_memory_allocated()` counts block bytes. The peak is the
-first event after which the *allocated* bytes (the blocks in use) are at their maximum.\
+first event of the trace after which the *allocated* bytes (the blocks in use) are at their maximum; it
+may also lie before the first event.
+
+**A report is about several moments, and sizes of different moments do not add up.** Weights and the
+breakdown are those of the peak, activations those of their own high-water mark, which may come earlier
+or later. For what was there at the peak and sums to it, ask `snapconv_peak_allocations` or
+`snapconv_categories_at_peak`, both of `--extended`.\
 """
 
 _SKYLINE = """\
@@ -29,13 +36,15 @@ _SKYLINE = """\
 What the rows mean, and where that is not what Skyline's own reports mean:
 
 * **Weights** are those that are live at the peak, each with its gradient in the iteration that holds
-  the peak. Skyline lists the parameters that are alive at the end of its run. Their sizes are
-  requested bytes, as Skyline's are; all other sizes of Skyline's tables are block bytes.
+  the peak. Buffers (statistics of a batch norm, masks) count as weights: a snapshot does not tell them
+  apart. Skyline lists the parameters that are alive at the end of its run, without buffers. Sizes of
+  weights are requested bytes, as Skyline's are; all other sizes of Skyline's tables are block bytes.
 * **Activations** are those of the iteration that holds the peak, at that iteration's activation
   high-water mark: one row per allocation, named by the operation that *allocated* it. Skyline
   charges memory to the operation whose autograd node, dropped last, kept it alive, so compare sums
   with it, not single rows.
-* **`peak_usage_bytes`** is what `torch.cuda.max_memory_allocated()` would have said.
+* **`peak_usage_bytes`** is what `torch.cuda.max_memory_allocated()` would have said had its count begun
+  with the trace. A higher peak before the trace is not in the file: see the history's verdict.
 * **Frames** are all frames of the project, innermost first. Skyline keeps only those in which a local
   variable `self` is an `nn.Module`. They say where the memory was allocated; Skyline's frames of a
   weight say where the parameter was registered.
@@ -60,6 +69,46 @@ _EXTENDED = """\
   character NUL as `\\x00`. This holds for Skyline's tables too.\
 """
 
+# What the values of a column mean: (table, column) -> (value, meaning); a test compares with the program.
+VALUES = {
+    ("snapconv_report", "history_verdict"): (
+        ("complete", "nothing was there before the first event: the peak is that of the process"),
+        ("started late", "memory was there before the first event: the peak is that of the trace"),
+        ("truncated", "the oldest events are lost: the peak is that of what is left"),
+        ("no trace", "there are no events: the peak is what is live at the dump"),
+    ),
+    ("snapconv_moments", "name"): (
+        (f"{START}_allocated", "before the first event: allocated bytes"),
+        (PEAK_ALLOCATED, "the peak: weights, categories, breakdown and lines are about this moment"),
+        (moment_name(END, "allocated"), "after the last event"),
+        *(
+            (
+                ", ".join(moment_name(which, curve) for which in (START, PEAK, END)),
+                f"the same of {curve} bytes",
+            )
+            for curve in CURVES
+            if curve != "allocated"
+        ),
+        (PEAK_ACTIVATIONS, "the high-water mark of activations: `activation_entries` is about this moment"),
+    ),
+    ("snapconv_breakdown", "name"): (
+        ("weights", "requested bytes of category `weight`, buffers included"),
+        ("gradients", "requested bytes of category `gradient`"),
+        ("activations", "requested bytes of category `activation` that are live at the peak"),
+        ("workspace", "requested bytes of category `workspace`"),
+        ("dynamic", "all other requested bytes: the sum of the next five"),
+        ("optimizer", "of these, category `optimizer_state`"),
+        ("input", "of these, category `input`"),
+        ("temporary", "of these, category `temporary`"),
+        ("communication", "of these, category `communication`"),
+        ("unknown", "of these, category `unknown`"),
+        ("rounding", "block bytes minus requested bytes, of all allocations in use"),
+        ("pending_free", "blocks that the program has freed and a stream still uses"),
+        ("cached_blocks", "free blocks in segments, kept for later"),
+        ("unmapped", "bytes of segments that no block of the file covers; 0 in every real snapshot seen"),
+    ),
+}
+
 # (what it answers, the query); a test runs every one of them.
 EXAMPLES = (
     (
@@ -79,13 +128,14 @@ WHERE stack_id = (SELECT stack_id FROM snapconv_peak_allocations LIMIT 1)
 ORDER BY ordering;""",
     ),
     (
-        "What was allocated in one iteration and is still there in the next: a leak?",
+        "What does every iteration leave behind that is still in use when the next one ends: a leak?",
         """\
 SELECT allocation.iteration, allocation.category, count(*) AS n_allocations,
        sum(allocation.block_bytes) AS block_bytes
 FROM snapconv_allocations_in_words AS allocation
-JOIN snapconv_iterations AS iteration USING (iteration)
-WHERE allocation.end_event IS NULL OR allocation.end_event > iteration.last_event
+JOIN snapconv_iterations AS following ON following.iteration = allocation.iteration + 1
+WHERE coalesce(allocation.free_requested_event, allocation.end_event, following.last_event + 1)
+      > following.last_event
 GROUP BY allocation.iteration, allocation.category
 ORDER BY allocation.iteration, block_bytes DESC;""",
     ),
@@ -108,17 +158,17 @@ def schema_page() -> str:
 def _sections() -> Iterator[str]:
     yield _INTRODUCTION
     yield _SKYLINE
-    yield from map(_description, TABLES)
+    yield from map(description, TABLES)
     yield _EXTENDED
-    yield from map(_description, EXTENDED_TABLES)
+    yield from map(description, EXTENDED_TABLES)
     yield "## The views of `--extended`"
-    yield from map(_description, EXTENDED_VIEWS)
+    yield from map(description, EXTENDED_VIEWS)
     yield "## Questions and queries"
     for question, query in EXAMPLES:
         yield f"{question}\n\n```sql\n{query}\n```"
 
 
-def _description(item: Table | View) -> str:
+def description(item: Table | View) -> str:
     """Describe a table or a view, a line per column."""
     lines = [f"### `{item.name}`", "", item.meaning]
     if item.columns:
@@ -129,4 +179,12 @@ def _description(item: Table | View) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     if isinstance(item, View) and item.continued_by:
         lines += ["", f"Then come the columns of `{item.continued_by.name}`."]
+    for column in item.columns:
+        if values := VALUES.get((item.name, column.name)):
+            lines += ["", f"| `{column.name}` | is |", "|---|---|"]
+            lines += [f"| {_code(value)} | {meaning} |" for value, meaning in values]
     return "\n".join(lines)
+
+
+def _code(values: str) -> str:
+    return ", ".join(f"`{value}`" for value in values.split(", "))

@@ -7,14 +7,15 @@ kept as SQLite stores Skyline's, indentation included.
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from snapconv.reports.database import Advance, Row, TableRows, create, new_database, rows_of, write_rows
+from snapconv.reports.database import Row, TableRows, create, rows_of
 from snapconv.reports.extended import extended_rows
 from snapconv.reports.extended_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.output import new_files
 from snapconv.reports.report import ActivationEntry, MemoryReport, WeightEntry
 from snapconv.reports.schema import Column, Table
+from snapconv.reports.writing import Database, write_databases
 
 USER_VERSION = 1
 WEIGHT, ACTIVATION = 1, 2
@@ -147,28 +148,13 @@ def write_memory_reports(
     ``progress`` is called with the rows written so far and the rows there are, over all reports.
     Raises OutputError; an output that exists needs ``force``.
     """
-    contents = [_rows(report, extended=extended) for _, report in reports]
-    advance = _progress_counter(sum(rows.n_rows for content in contents for rows in content), progress)
-    paths = [path for path, _ in reports]
-    with new_files(paths, force=force) as temporaries:
-        for path, temporary, content in zip(paths, temporaries, contents, strict=True):
-            with new_database(temporary, output=path) as connection:
-                _create_tables(connection, extended=extended)
-                for rows in content:
-                    write_rows(connection, rows, advance=advance)
+    databases = [memory_database(path, report, extended=extended) for path, report in reports]
+    write_databases(databases, force=force, progress=progress)
 
 
-def _progress_counter(total: int, progress: Callable[[int, int], None] | None) -> Advance:
-    """Make a function that adds to the rows done and tells ``progress``."""
-    done = 0
-
-    def advance(n_rows: int) -> None:
-        nonlocal done
-        done += n_rows
-        if progress is not None:
-            progress(done, total)
-
-    return advance
+def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Database:
+    """Lay out the file of a memory report; ``write_databases`` writes it."""
+    return Database(path, partial(_create_tables, extended=extended), _rows(report, extended=extended))
 
 
 def _create_tables(connection: sqlite3.Connection, *, extended: bool) -> None:

@@ -1,21 +1,28 @@
 """What the terminal ends with: the main figures of a conversion, as text and as JSON-ready values."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from snapconv.notes import Note
-from snapconv.reports.report import PEAK_ALLOCATED, MemoryReport
-from snapconv.units import format_bytes, format_share
+from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
+from snapconv.reports.time_report import TimeReport
+from snapconv.reports.time_summary import time_summary_lines, time_summary_values
+from snapconv.units import counted, format_bytes, format_share
 
 _N_LINES = 5
 
 
-def summary_lines(reports: tuple[tuple[Path, MemoryReport], ...]) -> Iterator[str]:
-    """The summary of all devices, line by line."""
+def summary_lines(
+    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+) -> Iterator[str]:
+    """The summary of all devices, and of the times where there are any, line by line."""
     for path, report in reports:
         yield from _device_lines(report)
         yield f"  written: {path}"
         yield ""
+    if time:
+        yield from time_summary_lines(*time)
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
@@ -34,12 +41,43 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     held = [total for total in report.categories_at_peak if total.n_allocations]
     for total in sorted(held, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes, like=peak), format_share(total.block_bytes, peak)
-        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} allocations"
-    reserved = next(moment.size_bytes for moment in report.moments if moment.name == "peak_reserved")
+        allocations = "allocation" if total.n_allocations == 1 else "allocations"
+        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
+    reserved = next(moment.size_bytes for moment in report.moments if moment.name == PEAK_RESERVED)
     yield f"  reserved at most {format_bytes(reserved)}"
+    yield from _naming_lines(report)
+    yield from _oom_lines(report)
     yield from _line_lines(report)
     yield f"  history: {report.history_verdict}"
     yield f"    {report.history_reason}"
+
+
+def _naming_lines(report: MemoryReport) -> Iterator[str]:
+    """How far a list of parameters, if any was given, named the weights."""
+    naming = report.weight_naming
+    if naming is None:
+        return
+    named = format_share(naming.named_bytes, naming.weight_bytes)
+    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.weight_bytes)
+    yield (
+        f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
+        f"{counted(naming.n_weights, 'weight')}), {ambiguous} ambiguous"
+    )
+
+
+def _oom_lines(report: MemoryReport) -> Iterator[str]:
+    """The first failed allocation: what comes after it is the program giving up, or trying again."""
+    if not report.oom_events:
+        return
+    oom, *more = report.oom_events
+    asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
+    allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
+    yield (
+        f"  out of memory at event {oom.event}: {asked} asked for, {free} free on the device; "
+        f"{allocated} allocated, {reserved} reserved"
+    )
+    if more:
+        yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
 
 
 def _line_lines(report: MemoryReport) -> Iterator[str]:
@@ -51,9 +89,14 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
 
 
-def summary_values(reports: tuple[tuple[Path, MemoryReport], ...]) -> dict[str, object]:
+def summary_values(
+    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+) -> dict[str, object]:
     """The same for machines: plain values, sizes in bytes; the schema is described in docs/cli.md."""
-    return {"reports": [_device_values(path, report) for path, report in reports]}
+    return {
+        "reports": [_device_values(path, report) for path, report in reports],
+        "time": time_summary_values(*time) if time else None,
+    }
 
 
 def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
@@ -92,6 +135,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
             for row in report.lines_at_peak
         ],
         "history": {"verdict": report.history_verdict, "reason": report.history_reason},
+        "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
         "n_weights": len(report.weights),
         "n_activations": len(report.activations),
         "notes": [{"slug": n.slug, "message": n.message, "device": n.device} for n in report.notes],

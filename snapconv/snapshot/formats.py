@@ -70,7 +70,7 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
             return value, replace(container, n_bytes=n_bytes)
     except OSError as error:
         hint = (
-            "name the snapshot file, not its folder"
+            "name the snapshot file, not its folder (it is no capture: it holds no snapshot.pickle)"
             if isinstance(error, IsADirectoryError)
             else "check the path"
         )

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, UnsafePickleError
 from snapconv.notes import Note
+from snapconv.snapshot.capture import snapshot_file
 from snapconv.snapshot.era import Era, Traits, infer_era
 from snapconv.snapshot.events import Action, EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
 from snapconv.snapshot.formats import Container, read_raw
+from snapconv.snapshot.metadata import KEY as METADATA_KEY
+from snapconv.snapshot.metadata import Metadata, read_metadata
 from snapconv.snapshot.segments import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings import AllocatorSettings, AnnotationTable, read_annotations, read_settings
 from snapconv.snapshot.stacks import StackInterner, StackTable
@@ -26,7 +29,7 @@ _Table = TypeVar("_Table", SegmentTable, BlockTable)
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
-    "trace_alloc_overflowed", "trace_alloc_max_entries",
+    "trace_alloc_overflowed", "trace_alloc_max_entries", METADATA_KEY,
 }  # fmt: skip
 
 
@@ -50,6 +53,7 @@ class Snapshot:
     """A snapshot as columns. Ids into ``texts``, ``pools`` and ``stacks`` are positions in them.
 
     ``devices`` are those with memory or events, in order; a file without any has an empty device 0.
+    ``metadata`` is what a recorder noted beside it, None where the file has none that can be used.
     """
 
     path: Path
@@ -63,15 +67,22 @@ class Snapshot:
     settings: AllocatorSettings
     annotations: AnnotationTable
     notes: tuple[Note, ...]
+    metadata: Metadata | None = None
+
+    @property
+    def recorded_root(self) -> str | None:
+        """The project's folder, where a recorder wrote it down."""
+        return self.metadata.project_root if self.metadata else None
 
 
 def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snapshot:
     """Read a snapshot of any era and container, offline and without running anything in it.
 
-    ``progress`` is called with (stage, done, total). Raises InputError (NotASnapshotError,
-    MalformedSnapshotError, TruncatedFileError) or UnsafePickleError, each naming the file.
+    ``path`` is its file, or the folder of a capture. ``progress`` is called with (stage, done, total).
+    Raises InputError (NotASnapshotError, MalformedSnapshotError, TruncatedFileError) or
+    UnsafePickleError, each naming the file.
     """
-    path = Path(path)
+    path = snapshot_file(Path(path))
     try:
         with _collector_off():
             raw, container = read_raw(path, progress)
@@ -140,7 +151,9 @@ class _Reading:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
         self.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
         raw_segments = _list(raw.get("segments"), "segments")
-        block_addresses = any(_first_block_has_address(segment) for segment in raw_segments[:50])
+        block_addresses = any(_first_block_has(segment, "address") for segment in raw_segments[:50])
+        raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
+        is_plot = any(_first_has(trace, "category") for trace in raw_traces)
         segments, blocks, sizes_missing = read_segments(
             raw_segments, self.stacks, self.pools, self.unknown_keys, "segments"
         )
@@ -148,9 +161,10 @@ class _Reading:
         settings = read_settings(raw_settings, "allocator_settings")
         has_annotations = "external_annotations" in raw
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
-        traces = self._read_traces(_list(raw.get("device_traces", raw.get("traces")), "device_traces"))
-        devices = self._split_devices(traces, segments, blocks, raw)
-        texts = tuple(str(text) for text in self.texts.values())
+        traces = self._read_traces(raw_traces)
+        recorded, remarks = read_metadata(raw.get(METADATA_KEY), self.stacks)
+        self.notes.extend(remarks)
+        devices = self._split_devices(traces, segments, blocks, _Overflow(raw, recorded))
         stacks = self.stacks.table()
         traits = Traits(
             block_addresses=block_addresses,
@@ -164,6 +178,7 @@ class _Reading:
             has_user_metadata=any(t.user_metadata_id is not None for t in traces),
             has_event_pools=any(t.pool_id is not None for t in traces),
             n_events=sum(map(len, traces)),
+            is_plot=is_plot,
             backend=_backend(traces, stacks, settings),
         )
         self._note_oddities(traits, stacks, sizes_missing=sizes_missing)
@@ -174,11 +189,12 @@ class _Reading:
             n_visible_devices=len(traces),
             devices=devices,
             stacks=stacks,
-            texts=texts,
+            texts=tuple(map(str, self.texts.values())),
             pools=self.pools.values(),  # type: ignore[arg-type]  # only pairs are interned
             settings=settings,
             annotations=annotations,
             notes=tuple(self.notes),
+            metadata=recorded,
         )
 
     def _read_traces(self, raw: list[object]) -> list[EventTable]:
@@ -217,7 +233,7 @@ class _Reading:
         return events.take(np.argsort(events.time_us, kind="stable"))
 
     def _split_devices(
-        self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, raw: dict[str, object]
+        self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: "_Overflow"
     ) -> tuple[DeviceSnapshot, ...]:
         with_memory = set(np.unique(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
@@ -230,14 +246,14 @@ class _Reading:
             new_row[mine] = np.arange(len(mine))
             kept = np.flatnonzero(new_row[blocks.segment_id] >= 0)
             kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
-            device_blocks = _take(blocks, kept)
+            device_blocks = _take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
             devices.append(
                 DeviceSnapshot(
                     device=device,
                     events=traces[device] if device < len(traces) else none,
                     segments=_take(segments, mine),
-                    blocks=replace(device_blocks, segment_id=new_row[device_blocks.segment_id]),
-                    history_overflowed=_overflowed(raw, device),
+                    blocks=device_blocks,
+                    history_overflowed=overflow.of(device),
                 )
             )
         return tuple(devices)
@@ -300,11 +316,12 @@ def _list(value: object, where: str) -> list[object]:
     return value
 
 
-def _first_block_has_address(segment: object) -> bool:
-    blocks = segment.get("blocks") if isinstance(segment, dict) else None
-    return bool(
-        isinstance(blocks, list) and blocks and isinstance(blocks[0], dict) and "address" in blocks[0]
-    )
+def _first_block_has(segment: object, key: str) -> bool:
+    return isinstance(segment, dict) and _first_has(segment.get("blocks"), key)
+
+
+def _first_has(rows: object, key: str) -> bool:
+    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and key in rows[0]
 
 
 def _take(table: _Table, rows: NDArray[np.int64]) -> _Table:
@@ -319,17 +336,24 @@ def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[in
     return lambda done: report("reading", n_before + done, n_events)
 
 
-def _overflowed(raw: dict[str, object], device: int) -> bool | None:
-    """The overflow flag of torch newer than 2.13: at the top or in the settings, one or per device."""
-    settings = raw.get("allocator_settings")
-    places = (raw, settings if isinstance(settings, dict) else {})
-    for place in places:
-        flag = place.get("trace_alloc_overflowed")
-        if isinstance(flag, list) and device < len(flag):
-            flag = flag[device]
-        if isinstance(flag, bool):
-            return flag
-    return None
+@dataclass(frozen=True, slots=True)
+class _Overflow:
+    """What says whether a ring buffer overflowed: the file (torch newer than 2.13), or else its recorder."""
+
+    raw: dict[str, object]
+    recorded: Metadata | None
+
+    def of(self, device: int) -> bool | None:
+        """The flag is at the top or in the settings, one or per device; None where nothing says."""
+        settings = self.raw.get("allocator_settings")
+        places = (self.raw, settings if isinstance(settings, dict) else {})
+        for place in places:
+            flag = place.get("trace_alloc_overflowed")
+            if isinstance(flag, list) and device < len(flag):
+                flag = flag[device]
+            if isinstance(flag, bool):
+                return flag
+        return self.recorded.overflowed if self.recorded else None
 
 
 def _backend(traces: list[EventTable], stacks: StackTable, settings: AllocatorSettings) -> str:

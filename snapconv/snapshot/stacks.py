@@ -67,6 +67,11 @@ class StackInterner:
         self._stack_by_list: dict[int, int] = {}
         self._stack_by_identities: dict[tuple[int, ...], int] = {}
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether any stack so far has a frame."""
+        return bool(self._frames)
+
     def ids(self, stacks: Sequence[object], path: Path) -> NDArray[np.int32]:
         """The ids of many raw stacks (lists of frame dictionaries), -1 for None.
 

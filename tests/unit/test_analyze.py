@@ -1,14 +1,17 @@
 """One device analysed from end to end. Event 0 gets the segment; blocks are multiples of 512 bytes."""
 
 import pickle
+from dataclasses import fields, is_dataclass
 
+import numpy as np
 import pytest
 
 from snapconv.analysis.analyze import analyze_device
 from snapconv.analysis.categories import Category
 from snapconv.analysis.history import Verdict
 from snapconv.analysis.project import find_project
-from snapconv.snapshot.load import load_snapshot
+from snapconv.analysis.stack_roles import assign_roles
+from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from tests.builders import ADDR, TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -180,7 +183,9 @@ def test_a_truncated_history_is_noted_with_its_device(analysed):
 
 
 def test_a_file_whose_frames_are_all_elsewhere_is_remarked_upon(analysed):
-    assert slugs(analysed(training(), root="/elsewhere")) == ["no-project-frames"]
+    (note,) = analysed(training(), root="/elsewhere").notes
+    assert note.slug == "no-project-frames"
+    assert note.message == "nothing lies under /elsewhere: the program's own files lie under /home/me/project"
     assert "no-project-frames" not in slugs(analysed(TraceBuilder().segment().alloc(512, frames=[])))
 
 
@@ -197,6 +202,25 @@ def test_gradients_without_a_weight_are_remarked_upon(analysed):
 def test_more_than_a_twentieth_that_is_unknown_is_remarked_upon(analysed, unknown, is_noted):
     builder = TraceBuilder().segment().alloc(20 * 512 - 512, frames=BUILD).alloc(unknown, frames=MAIN)
     assert ("much-unknown" in slugs(analysed(builder))) == is_noted
+
+
+def columns(value, path):
+    """Every array in a table and in the tables that it holds, with where it is."""
+    for field in fields(value):
+        part, where = getattr(value, field.name), f"{path}.{field.name}"
+        if isinstance(part, np.ndarray):
+            yield where, part
+        elif is_dataclass(part) and not isinstance(part, DeviceSnapshot):
+            yield from columns(part, where)
+
+
+def test_every_column_of_an_analysis_is_read_only(analysed, tmp_path):
+    found = dict(columns(analysed(training()), "analysis"))
+    snapshot = load_snapshot(tmp_path / "snapshot.pickle")
+    found |= columns(find_project(snapshot.stacks), "project")
+    found |= columns(assign_roles(snapshot.stacks), "roles")
+    assert {"analysis.replay.allocations.addr", "analysis.weights.row", "project.is_project"} <= set(found)
+    assert [where for where, column in found.items() if column.flags.writeable] == []
 
 
 def test_only_its_own_device_is_analysed(tmp_path):

@@ -7,9 +7,17 @@ import pytest
 
 from snapconv.analysis.analyze import analyze_device
 from snapconv.analysis.categories import Category
+from snapconv.analysis.phases import Phase
 from snapconv.analysis.project import find_project
 from snapconv.reports.build import build_memory_report
-from snapconv.reports.report import PEAK_ALLOCATED, ActivationEntry, LineTotal, SourceLine, WeightEntry
+from snapconv.reports.report import (
+    PEAK_ACTIVATIONS,
+    PEAK_ALLOCATED,
+    ActivationEntry,
+    LineTotal,
+    SourceLine,
+    WeightEntry,
+)
 from snapconv.snapshot.load import load_snapshot
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
@@ -106,7 +114,7 @@ def test_frames_of_the_file_are_relative_to_the_root(report_of):
 
 def test_there_are_three_moments_of_each_curve(report_of):
     moments = {moment.name: moment for moment in report_of(training()).moments}
-    assert len(moments) == 12
+    assert len(moments) == 13
     assert moments[PEAK_ALLOCATED].event == 5
     assert moments[PEAK_ALLOCATED].time_us == START_US + 5
     assert moments[PEAK_ALLOCATED].size_bytes == 6656
@@ -115,6 +123,18 @@ def test_there_are_three_moments_of_each_curve(report_of):
     assert moments["peak_requested"].size_bytes == 5700
     assert moments["start_reserved"].size_bytes == 0
     assert moments["end_reserved"].size_bytes == 2 * MIB
+
+
+def test_the_activations_are_those_live_at_their_own_high_water_mark(report_of):
+    """Activations of 3,000 and 500 at once; the peak comes later, with one of them and a gradient."""
+    builder = TraceBuilder().segment().alloc(3000, frames=LINEAR).alloc(500, frames=LINEAR)
+    builder.free(frames=ENGINE).alloc(2000, frames=ENGINE)
+    report = report_of(builder)
+    moments = {moment.name: moment for moment in report.moments}
+    assert moments[PEAK_ACTIVATIONS].event == 2
+    assert moments[PEAK_ACTIVATIONS].size_bytes == 3072 + 512
+    assert sum(entry.size_bytes for entry in report.activations) == 3072 + 512
+    assert (moments[PEAK_ALLOCATED].event, moments[PEAK_ALLOCATED].size_bytes) == (5, 3072 + 2048)
 
 
 def test_moments_of_a_file_without_events_are_all_before_the_first(report_of):
@@ -221,10 +241,28 @@ def test_the_timeline_has_the_four_curves(report_of):
 
 def test_allocations_are_columns_of_equal_length(report_of):
     rows = report_of(training()).allocations
-    names = set(rows.__slots__) - {"rules", "operations"}
+    names = set(rows.__slots__) - {"rules", "operations", "pools"}
     assert {name: len(getattr(rows, name)) for name in names} == dict.fromkeys(names, 5)
     assert [rows.rules[i] for i in rows.rule_id[:2]] == ["module-apply"] * 2
     assert [rows.operations[i] for i in rows.operation_id[2:4]] == ["linear", "linear"]
+    assert (rows.rules[0], rows.operations[0]) == ("none", "unknown")
+
+
+def test_an_allocation_has_the_pool_of_its_segment_and_the_phase_that_made_it(report_of):
+    builder = TraceBuilder().segment(segment_pool_id=(0, 3)).alloc(512, traced=False)
+    builder.alloc(1024, frames=LINEAR).alloc(2048, frames=ENGINE).alloc(512, frames=STEP)
+    rows = report_of(builder).allocations
+    assert [rows.pools[i] for i in rows.pool_id] == ["(0, 3)"] * 4
+    assert rows.phase.tolist() == [-1, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
+    """A large block from before the trace, freed in it, with room behind it: it may have kept some."""
+    builder = (
+        TraceBuilder().segment(20 * MIB, traced=False).alloc(2 * MIB, traced=False, frames=LINEAR).free()
+    )
+    rows = report_of(builder.alloc(512, frames=LINEAR)).allocations
+    assert rows.is_exact.tolist() == [False, True]
 
 
 def test_stacks_say_which_frames_are_the_projects(report_of):

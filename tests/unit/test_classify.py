@@ -372,9 +372,20 @@ def test_a_job_without_anything_has_nothing_to_classify(found):
     assert found(Job()) == []
 
 
-@pytest.mark.xfail(
-    reason="backward is taken to last to the next forward, past what zero_grad drops", strict=True
-)
+def test_with_stacks_of_frees_a_state_that_dies_soon_after_the_step_is_still_one(found):
+    assert categories(found(job_of("does FORWARD, alloc STEP, free MAIN, does FORWARD"))) == [STATE]
+
+
+def test_without_stacks_of_frees_what_the_step_still_finds_is_a_gradient(found):
+    job = Job()
+    job.alloc(APPLY)
+    job.free(job.alloc(FORWARD, OTHER))
+    gradient = job.alloc(ENGINE)
+    job.alloc(STEP, OTHER)
+    job.free(gradient)
+    assert categories(found(job)) == [WEIGHT, GRADIENT]
+
+
 def test_without_stacks_of_frees_a_step_that_allocates_nothing_still_leaves_gradients(found):
     job = Job()
     job.alloc(APPLY)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import main
+from snapconv.cli import app, main
 from snapconv.recorder.allocator import CachingAllocator
 from snapconv.version import VERSION
 
@@ -88,7 +88,7 @@ def peak_in(report):
 # --- help and version
 
 
-@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+@pytest.mark.parametrize("command", ["to-sqlite", "info", "explain"])
 def test_help_of_a_command_ends_with_0_and_goes_to_stdout(snapconv, command):
     done = snapconv(command, "--help")
     assert (done.code, done.err) == (0, "")
@@ -96,11 +96,17 @@ def test_help_of_a_command_ends_with_0_and_goes_to_stdout(snapconv, command):
     assert "--json" in done.out
 
 
-def test_help_names_every_command(snapconv):
+@pytest.mark.parametrize("columns", ["50", "80", "200"])
+def test_help_says_in_a_whole_sentence_what_every_command_does(snapconv, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     done = snapconv("--help")
     assert (done.code, done.err) == (0, "")
-    assert "to-sqlite" in done.out
-    assert "info" in done.out
+    told = " ".join(done.out.split("Commands:")[1].split())
+    assert "to-sqlite Convert a snapshot" in told
+    assert "info Say what" in told
+    assert "explain Say what" in told
+    assert "..." not in told
+    assert told.count(".") == len(app.registered_commands)
 
 
 def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):
@@ -217,7 +223,15 @@ def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
 
 
 @pytest.mark.parametrize(
-    ("output", "advice"), [("no/r.sqlite", "create it first"), ("sub", "a folder"), ("/dev/null", "regular")]
+    ("output", "advice"),
+    [
+        ("no/r.sqlite", "create it first"),
+        ("sub", "a folder"),
+        ("/dev/null", "regular"),
+        ("-", "name a file"),
+        ("newdir/", "newdir/NAME.memory.sqlite"),
+        ("sub/", "sub/NAME.memory.sqlite"),
+    ],
 )
 def test_an_output_that_cannot_be_written_ends_with_5_and_says_what_to_do(folder, snapconv, output, advice):
     write()
@@ -346,7 +360,9 @@ def test_notes_go_to_stderr_and_into_the_json(folder, snapconv, command):
     plain = snapconv(command, "run.pickle")
     assert "note: no-stacks: " in plain.err
     assert "no-stacks" not in plain.out
-    values = json.loads(snapconv(command, "run.pickle", "--json", *["--force"][: command == "to-sqlite"]).out)
+    as_json = snapconv(command, "run.pickle", "--json", *["--force"][: command == "to-sqlite"])
+    assert as_json.err == plain.err
+    values = json.loads(as_json.out)
     notes = values["notes"] if command == "info" else values["reports"][0]["notes"]
     assert "no-stacks" in [note["slug"] for note in notes]
 
@@ -358,8 +374,17 @@ def test_quiet_says_nothing_and_writes(folder, snapconv, options):
     assert names(folder) == ["run.memory.sqlite", "run.pickle"]
 
 
-def test_quiet_still_says_errors(folder, snapconv):
-    assert "missing.pickle" in snapconv("to-sqlite", "missing.pickle", "--quiet").err
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_quiet_info_says_nothing_about_a_file_that_can_be_read(folder, snapconv, options):
+    write(frames=None)
+    assert snapconv("info", "run.pickle", "-q", *options) == Done(0, "", "")
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+def test_quiet_still_says_errors(folder, snapconv, command):
+    done = snapconv(command, "missing.pickle", "--quiet")
+    assert done.code == 3
+    assert "missing.pickle" in done.err
 
 
 def test_info_writes_nothing(folder, snapconv):

@@ -7,9 +7,10 @@ import pty
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -54,7 +55,10 @@ def run(*argv, **options):
     """Run it to its end, both streams in pipes unless told otherwise."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with start(*argv, **streams) as process:
-        out, err = process.communicate(timeout=60)
+        killer = Timer(60, process.kill)
+        killer.start()
+        out, err = process.communicate()
+        killer.cancel()
     return Done(process.returncode, (out or b"").decode(), (err or b"").decode())
 
 
@@ -103,13 +107,45 @@ def test_quiet_shows_no_bar_either(folder):
     assert run_with_terminal("to-sqlite", "run.pickle", "-q") == Done(0, "", "")
 
 
-@pytest.mark.parametrize("argv", [*COMMANDS, ["info", "run.pickle", "--json"], ["--help"]], ids=" ".join)
-def test_a_reader_that_went_away_causes_no_traceback(folder, argv):
+@pytest.mark.parametrize(
+    "argv", [*COMMANDS, ["info", "run.pickle", "--json"], ["--help"], ["--version"]], ids=" ".join
+)
+def test_a_reader_that_went_away_ends_it_with_141_and_in_silence(folder, argv):
     ours, theirs = os.pipe()
     os.close(ours)
     done = run(*argv, stdout=theirs)
     os.close(theirs)
-    assert done.err == ""
+    assert done == Done(141, "", "")
+
+
+def test_a_reader_of_the_notes_that_went_away_ends_it_with_141_too(folder):
+    Path("run.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = run("info", "run.pickle", stderr=theirs)
+    os.close(theirs)
+    assert done.code == 141
+
+
+def test_an_error_that_nobody_can_read_keeps_its_code(folder):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    assert run("info", "missing.pickle", stderr=theirs).code == 3
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("command", ["to-sqlite", "info"])
+def test_a_pipe_as_input_is_refused_at_once_with_what_to_do(folder, command):
+    os.mkfifo("pipe")
+    done = run(command, "pipe")  # nobody writes to it: to open it would wait for ever
+    advice = "pipe is a pipe, and a snapshot is read twice: save it to a file first"
+    assert done == Done(3, "", f"error: {advice}\n")
+
+
+def test_stdin_is_a_pipe_too(folder):
+    done = run("info", "/dev/stdin", stdin=subprocess.PIPE)
+    assert (done.code, done.out) == (3, "")
+    assert "save it to a file first" in done.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
@@ -155,33 +191,57 @@ def test_a_name_that_is_no_text_is_escaped_in_the_json(folder):
     assert json.loads(done.out)["reports"][0]["lines_at_peak"][0]["function"] == "forward\\udc80"
 
 
-@pytest.mark.parametrize("command", ["to-sqlite", "info"])
-def test_ctrl_c_ends_with_130_and_leaves_nothing(folder, command):
-    os.mkfifo("slow.pickle")
-    with start(command, "slow.pickle", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        # Opening a pipe for writing waits until the program has opened it for reading.
-        writer = os.open("slow.pickle", os.O_WRONLY)
-        process.send_signal(signal.SIGINT)
+# A program that hangs where it is told, and says when it does.
+HANGS = """
+import sys, time
+from importlib import import_module
+from snapconv.cli import main
+
+def hang(*_, **__):
+    print("hanging", flush=True)
+    time.sleep(60)
+
+module, name = sys.argv[1].rsplit(".", 1)
+setattr(import_module(module), name, hang)
+sys.exit(main(sys.argv[2:]))
+"""
+READING, WRITING = "snapconv.snapshot.load.read_raw", "snapconv.reports.skyline_memory.write_rows"
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@contextmanager
+def hanging(place, *argv, before=()):
+    """A process that hangs by now in the function that ``place`` names."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*before, sys.executable, "-W", "error", "-c", HANGS, place, *argv]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        assert process.stdout.readline() == b"hanging\n"
+        yield process
+
+
+@pytest.mark.parametrize(("number", "code"), STOPS, ids=["ctrl-c", "terminated", "hung up"])
+@pytest.mark.parametrize(
+    ("place", "command"), [(READING, "to-sqlite"), (READING, "info"), (WRITING, "to-sqlite")]
+)
+def test_a_run_that_is_stopped_says_so_in_a_line_and_leaves_nothing(folder, number, code, place, command):
+    with hanging(place, command, "run.pickle") as process:
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        os.close(writer)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in err
-    assert names() == ["run.pickle", "slow.pickle"]
-
-
-def test_ctrl_c_while_writing_leaves_nothing(folder, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("snapconv.reports.skyline_memory.write_rows", interrupt)
-    assert main(["to-sqlite", "run.pickle"]) == 130
+    assert (process.returncode, out) == (code, b"")
+    assert err == b"stopped: no unfinished file is left behind\n"
     assert names() == ["run.pickle"]
 
 
-def test_ctrl_c_says_that_nothing_was_written(folder, monkeypatch, capsys):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+def test_a_run_under_nohup_goes_on_when_the_terminal_hangs_up(folder):
+    with hanging(READING, "info", "run.pickle", before=["nohup"]) as process:
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.kill()
 
-    monkeypatch.setattr("snapconv.convert.load_snapshot", interrupt)
-    assert main(["to-sqlite", "run.pickle"]) == 130
-    assert "nothing was written" in capsys.readouterr().err
+
+def test_the_signals_are_as_before_when_main_returns(folder):
+    before = [signal.getsignal(number) for number, _ in STOPS]
+    assert main(["--version"]) == 0
+    assert [signal.getsignal(number) for number, _ in STOPS] == before

@@ -102,10 +102,20 @@ def test_every_device_has_a_report_of_its_own(two, tmp_path):
     assert [peak(tmp_path / name) for name in reports] == [512, 1024]
 
 
-def test_one_device_may_be_chosen(two, tmp_path):
+def test_one_device_of_several_keeps_its_ordinal_in_the_name(two, tmp_path):
     to_sqlite(two, ConvertOptions(device=3))
-    assert files(tmp_path, but=["two.pickle"]) == ["two.memory.sqlite"]
-    assert peak(tmp_path / "two.memory.sqlite") == 1024
+    assert files(tmp_path, but=["two.pickle"]) == ["two.cuda3.memory.sqlite"]
+    assert peak(tmp_path / "two.cuda3.memory.sqlite") == 1024
+
+
+def test_one_device_of_several_goes_where_it_is_told(two, tmp_path):
+    to_sqlite(two, ConvertOptions(output=tmp_path / "x.sqlite", device=3))
+    assert files(tmp_path, but=["two.pickle"]) == ["x.sqlite"]
+
+
+def test_the_only_device_of_a_file_has_no_ordinal_in_the_name_even_when_chosen(run, tmp_path):
+    to_sqlite(run, ConvertOptions(device=0))
+    assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
 
 
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(two, tmp_path):
@@ -114,14 +124,22 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(two, tmp_path
     assert files(tmp_path) == ["two.pickle"]
 
 
-def test_an_existing_report_is_refused_before_anything_is_read(run, tmp_path, monkeypatch):
-    output = tmp_path / "run.memory.sqlite"
+def test_a_given_output_that_exists_is_refused_before_anything_is_read(run, tmp_path, monkeypatch):
+    output = tmp_path / "x.sqlite"
     output.write_bytes(b"precious")
 
     def read(*_, **__):
         raise AssertionError("the snapshot was read")
 
     monkeypatch.setattr(convert, "load_snapshot", read)
+    with pytest.raises(OutputExistsError, match="--force"):
+        to_sqlite(run, ConvertOptions(output=output))
+    assert output.read_bytes() == b"precious"
+
+
+def test_an_existing_report_of_the_default_name_is_refused(run, tmp_path):
+    output = tmp_path / "run.memory.sqlite"
+    output.write_bytes(b"precious")
     with pytest.raises(OutputExistsError, match="--force"):
         to_sqlite(run, ConvertOptions())
     assert output.read_bytes() == b"precious"
@@ -141,11 +159,10 @@ def test_of_several_reports_none_is_written_if_one_exists(two, tmp_path):
     assert files(tmp_path) == ["two.cuda3.memory.sqlite", "two.pickle"]
 
 
-def test_an_existing_report_is_refused_before_reading_tells_how_many_devices_there_are(two, tmp_path):
-    to_sqlite(two, ConvertOptions(device=0))
-    with pytest.raises(OutputExistsError, match="--force"):
-        to_sqlite(two, ConvertOptions())
-    to_sqlite(two, ConvertOptions(force=True))
+def test_a_file_of_a_name_that_several_devices_do_not_take_is_in_nobodys_way(two, tmp_path):
+    (tmp_path / "two.memory.sqlite").write_bytes(b"precious")
+    to_sqlite(two, ConvertOptions())
+    assert (tmp_path / "two.memory.sqlite").read_bytes() == b"precious"
     assert len(files(tmp_path)) == 4
 
 
@@ -154,6 +171,31 @@ def test_the_snapshot_itself_is_never_replaced(run):
     with pytest.raises(OutputWriteError, match="snapshot itself"):
         to_sqlite(run, ConvertOptions(output=run, force=True))
     assert run.read_bytes() == before
+
+
+def test_a_name_made_from_the_output_never_replaces_the_snapshot(two, tmp_path):
+    snapshot = two.rename(tmp_path / "x.cuda3.sqlite")
+    before = snapshot.read_bytes()
+    with pytest.raises(OutputWriteError, match=r"x\.cuda3\.sqlite is the snapshot itself"):
+        to_sqlite(snapshot, ConvertOptions(output=tmp_path / "x.sqlite", force=True))
+    assert snapshot.read_bytes() == before
+    assert files(tmp_path) == ["x.cuda3.sqlite"]
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+@pytest.mark.parametrize("output", [None, "run.memory.sqlite"])
+def test_another_name_of_the_snapshot_is_never_replaced(run, tmp_path, link, output):
+    getattr(tmp_path / "run.memory.sqlite", link)(run)
+    before = run.read_bytes()
+    options = ConvertOptions(output=output and tmp_path / output, force=True)
+    with pytest.raises(OutputWriteError, match="snapshot itself"):
+        to_sqlite(run, options)
+    assert run.read_bytes() == (tmp_path / "run.memory.sqlite").read_bytes() == before
+
+
+def test_a_missing_snapshot_is_named_before_the_folder_of_its_report(tmp_path):
+    with pytest.raises(InputError, match=r"run\.pickle"):
+        to_sqlite(tmp_path / "no" / "run.pickle", ConvertOptions())
 
 
 def test_a_missing_folder_is_refused_before_anything_is_read(tmp_path):

@@ -89,6 +89,20 @@ def test_the_container_is_named(facts_of, wrap, format_name, protocol):
     assert format_name in shown(facts)
 
 
+def test_one_of_a_kind_is_singular(facts_of):
+    model = CachingAllocator()
+    model.malloc(20 * MIB, frames=FRAMES)
+    text = shown(facts_of({"segments": model.segments(), "device_traces": [model.trace()[:1]]}))
+    for one in (
+        "1 visible device\n",
+        "1 distinct stack of 1 distinct frame\n",
+        "1 event\n",
+        "1 segment with 1 block,",
+    ):
+        assert one in text.replace(" over 0 us", "")
+    assert "1 pool, 1 stream\n" in text
+
+
 def test_the_history_is_judged(facts_of):
     assert facts_of(model_with_two_blocks().snapshot()).devices[0].history == "complete"
     late = model_with_two_blocks(record=False)

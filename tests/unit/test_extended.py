@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.phases import Phase
 from snapconv.reports import database
 from snapconv.reports.database import CHUNK_ROWS
 from snapconv.reports.extended import extended_rows
@@ -131,9 +132,10 @@ def test_a_time_that_one_event_lacks_is_null(ask):
 
 def test_what_an_allocation_lacks_is_null_and_what_it_has_is_kept(ask):
     assert ask("SELECT * FROM snapconv_allocations WHERE id IN (0, 2)") == [
-        (0, None, None, None, None, 0x7F0000000000, 0, 1000, 1024, 1, 1, None, None, 3, None),
-        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 500, 512, 0, 0, None, 1, 1, 0),
+        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 0, 0, 3, None, None),
+        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, 2, 1, 0, Phase.FORWARD),
     ]
+    assert ask("SELECT id FROM snapconv_allocations WHERE pool_id IS NULL") == [(3,)]
 
 
 def test_an_address_from_2_to_the_63_on_prints_as_cuda_prints_it(ask):
@@ -158,10 +160,14 @@ def test_words_are_those_of_the_program(ask):
     assert ask("SELECT id, name FROM snapconv_categories") == [(int(c), c.label) for c in Category]
     assert ask("SELECT id, name FROM snapconv_evidence") == [(int(e), e.label) for e in Evidence]
     assert ask("SELECT * FROM snapconv_rules") == [
-        (0, "gradients outlive the backward pass"),
-        (1, "forward frames"),
+        (0, "none"),
+        (1, "gradients outlive the backward pass"),
+        (2, "forward frames"),
     ]
-    assert ask("SELECT * FROM snapconv_operations") == [(0, "linear"), (1, "relu")]
+    assert ask("SELECT * FROM snapconv_operations") == [(0, "unknown"), (1, "linear"), (2, "relu")]
+    assert ask("SELECT * FROM snapconv_phases WHERE id = 1") == [(Phase.FORWARD, "forward")]
+    assert ask("SELECT count(*) FROM snapconv_phases") == [(len(Phase),)]
+    assert ask("SELECT * FROM snapconv_pools") == [(0, "(0, 0)"), (1, "(0, 1)")]
 
 
 def test_frames_are_as_the_snapshot_has_them(ask):
@@ -208,8 +214,16 @@ def test_the_peak_view_shows_what_was_in_use_in_words_largest_first(ask):
     net, train = "/home/me/project/model/net.py", "/home/me/project/train.py"
     assert ask(f"SELECT {columns} FROM snapconv_peak_allocations") == [
         (1, "activation", "frames", "forward frames", "linear", 2048, 10, "forward", net, 12),
-        (0, "weight", "metadata", None, None, 1024, None, "build", train, 8),
-        (2, "unknown", "none", None, "relu", 512, 20, None, None, None),
+        (0, "weight", "metadata", "none", "unknown", 1024, None, "build", train, 8),
+        (2, "unknown", "none", "none", "relu", 512, 20, None, None, None),
+    ]
+
+
+def test_the_peak_view_says_how_sure_a_size_is_and_in_which_pool_and_phase_it_was_asked_for(ask):
+    assert ask("SELECT id, is_exact, pool, phase FROM snapconv_peak_allocations") == [
+        (1, 1, "(0, 0)", "forward"),
+        (0, 1, "(0, 0)", None),
+        (2, 0, "(0, 1)", "forward"),
     ]
 
 

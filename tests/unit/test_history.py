@@ -97,6 +97,14 @@ def test_a_trace_that_begins_with_the_second_half_of_a_free_is_truncated(judged)
     assert "second half of a free" in reason
 
 
+def test_where_other_frees_waited_the_first_one_may_have_waited_too(judged):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
+    builder.events[-1:-1] = [dict(builder.events[-1], action="snapshot", addr=0, size=0)]
+    verdict, reason = judged(builder, keep=5)
+    assert verdict is Verdict.STARTED_LATE
+    assert "1 of them (1000 B) freed in the trace" in reason
+
+
 def test_a_trace_that_has_no_first_halves_lost_none(judged):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     raw = builder.snapshot()
@@ -130,13 +138,22 @@ def test_what_the_file_says_goes_before_the_length_of_the_trace(judged):
     assert judged(started_late(1024), trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
 
 
-@pytest.mark.xfail(reason="frees without alloc do not count in the verdict", strict=True)
 def test_a_trace_in_which_events_are_missing_is_not_complete(judged):
     builder = TraceBuilder().segment().alloc(512).free()
     freed = builder.events[-2:]
     for event in freed:
         builder.event(event["action"], addr=event["addr"], size=512)
-    assert judged(builder)[0] is not Verdict.COMPLETE
+    verdict, reason = judged(builder)
+    assert verdict is Verdict.TRUNCATED
+    assert "1 allocs or frees are missing" in reason
+
+
+def test_an_alloc_at_a_live_address_shows_a_missing_free(judged):
+    builder = TraceBuilder().segment().alloc(512)
+    builder.events.append(dict(builder.events[-1]))
+    verdict, reason = judged(builder)
+    assert verdict is Verdict.TRUNCATED
+    assert "1 allocs or frees are missing" in reason
 
 
 def test_every_device_is_judged_by_its_own_trace(tmp_path):

@@ -18,8 +18,6 @@ EXAMPLE = ROOT / "fixtures" / "training_step.pickle"
 PROGRAMS = sorted((ROOT / "docs" / "examples").glob("*.py"))
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 
-pytestmark = pytest.mark.skipif(not EXAMPLE.exists(), reason="the example snapshot is not there yet")
-
 
 @pytest.fixture(scope="module")
 def session():
@@ -77,7 +75,8 @@ def test_the_tree_on_the_page_names_what_is_there(session):
 def test_the_first_example_of_the_page_gives_the_peak(session):
     analysis = session.devices[0]
     assert analysis.replay.allocated.peak == session.report().peak_usage_bytes
-    assert session.report(analysis.device.device) == session.report()
+    named, first = session.report(analysis.device.device), session.report()
+    assert (named.device, named.moments, named.weights) == (first.device, first.moments, first.weights)
     with pytest.raises(KeyError):
         session.report(99)
 
@@ -94,6 +93,5 @@ def columns(value, path="session"):
             yield from () if isinstance(item, str | int) else columns(item, path)
 
 
-@pytest.mark.xfail(strict=True, reason="the architecture says so; most columns of analysis/ are writeable")
 def test_every_column_is_read_only(session):
     assert sorted({path for path, column in columns(session) if column.flags.writeable}) == []

@@ -158,10 +158,19 @@ def test_a_pre_existing_block_that_only_waits_is_counted_once():
     assert rows(found) == [(A, -1, 0, -1, -1)]
 
 
-@pytest.mark.xfail(reason="every request at an address that waits at the dump counts as waiting", strict=True)
 def test_of_several_requests_at_one_address_only_the_last_one_waits():
     found = pair(*[("alloc", A), ("free_requested", A)] * 2, blocks=[(A, PENDING)])
     assert rows(found) == [(A, 0, 1, -1, 1), (A, 2, 3, -1, -1)]
+    assert counts(found) == (0, 0, 0)
+
+
+def test_at_each_address_another_request_may_wait():
+    found = pair(
+        *[("alloc", A), ("free_requested", A), ("alloc", B), ("free_requested", B)],
+        *[("alloc", A), ("free_requested", A)],
+        blocks=[(A, PENDING), (B, PENDING)],
+    )
+    assert rows(found) == [(A, 0, 1, -1, 1), (B, 2, 3, -1, -1), (A, 4, 5, -1, -1)]
     assert counts(found) == (0, 0, 0)
 
 

@@ -67,6 +67,7 @@ PYTHON_ONLY = {
     "dropout": [module("dropout.py"), *MODULE, *MODEL],
     "einsum": [("einsum", f"{TORCH}/functional.py"), *MODEL],
     "rotate_half": [("rotate_half", "/w/proj/model.py"), *MODEL],
+    "reshape": [("reshape", "/opt/venv/lib/python3.11/site-packages/einops/_backends.py"), *MODEL],
     "lambda": [("<lambda>", "/w/proj/model.py"), *MODEL],
     "module": [("<module>", "/w/proj/train.py")],
 }

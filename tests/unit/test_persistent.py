@@ -12,7 +12,7 @@ from snapconv.snapshot.stacks import StackInterner
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
-PLAIN, GRADIENT, STATE = "candidate", "gradient", "state"
+PLAIN, GRADIENT, STATE, SUMMED = "candidate", "gradient", "state", "temporary of backward"
 
 
 def allocations_of(sizes, stacks):
@@ -35,7 +35,7 @@ def allocations_of(sizes, stacks):
     )
 
 
-def sort(*rows):
+def sort(*rows, whole=()):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
     The categories of the candidates as bytes per category, with the reasons.
@@ -49,6 +49,8 @@ def sort(*rows):
         candidates=kinds == PLAIN,
         gradients=kinds == GRADIENT,
         states=kinds == STATE,
+        summed=kinds == SUMMED,
+        whole=np.array(whole, np.int64),
         iteration=np.where(kinds == STATE, extra // 100, extra),
     )
     sort_persistent(decisions, known)
@@ -98,6 +100,27 @@ def test_sizes_that_no_gradient_has_stay_unknown():
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 12 * KIB}
 
 
+LAYER = (12 * KIB, 16 * KIB, 2 * KIB)
+
+
+def test_sizes_that_no_gradient_has_and_that_repeat_as_layers_do_are_frozen_weights():
+    frozen = [*copies(PLAIN, 2, shapes=LAYER), (PLAIN, 24 * KIB)]
+    found, reasons = sort(*copies(PLAIN, 1), *frozen, *copies(GRADIENT, 1, more=0), whole=[0])
+    assert found == {Category.WEIGHT: TOTAL + 84 * KIB}
+    assert reasons == {"as-many-as-gradients", "stays-without-gradient"}
+
+
+@pytest.mark.parametrize("others", [LAYER, LAYER[:2] * 2, (*LAYER * 2, 100 * KIB)])
+def test_other_blocks_without_a_gradient_may_be_data_and_stay_unknown(others):
+    rows = [*copies(PLAIN, 1), *copies(PLAIN, 1, shapes=others), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[0])[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: sum(others)}
+
+
+def test_where_a_gradient_may_be_missing_nothing_is_called_frozen():
+    rows = [*copies(PLAIN, 1), *copies(PLAIN, 2, shapes=LAYER), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[1])[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 60 * KIB}
+
+
 def test_the_gradients_of_one_iteration_are_the_yardstick():
     gradients = [*copies(GRADIENT, 1, more=0), *copies(GRADIENT, 1, more=1), (GRADIENT, 4 * KIB, 2)]
     assert sort(*copies(PLAIN, 3), *gradients)[0] == {
@@ -142,10 +165,40 @@ def test_four_copies_of_every_size_are_a_whole_step_of_adam():
     assert reasons == {"4-copies-of-every-size"}
 
 
-def test_three_copies_of_every_size_are_weights_and_states_of_adam():
+@pytest.mark.parametrize("role", [GRADIENT, STATE])
+def test_a_yardstick_of_few_sizes_does_not_spoil_four_copies_of_every_size(role):
+    found, reasons = sort(*copies(PLAIN, 4), (role, 4 * KIB, 0))
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
+    assert reasons == {"4-copies-of-every-size"}
+
+
+def test_a_yardstick_of_few_sizes_counts_where_there_is_no_other():
+    found, reasons = sort(*copies(PLAIN, 1), (GRADIENT, 8 * KIB, 0))
+    assert found == {Category.WEIGHT: 8 * KIB, Category.UNKNOWN: TOTAL - 8 * KIB}
+    assert reasons == {"as-many-as-gradients"}
+
+
+def test_of_three_copies_of_every_size_one_may_be_a_state_or_a_gradient():
     found, reasons = sort(*copies(PLAIN, 3))
-    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: TOTAL, Category.UNKNOWN: TOTAL}
     assert reasons == {"3-copies-of-every-size"}
+
+
+def test_where_backward_adds_to_gradients_two_copies_are_weights_and_gradients():
+    found, reasons = sort(*copies(PLAIN, 2), *copies(SUMMED, 1))
+    assert found == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
+    assert reasons == {"2-copies-of-every-size"}
+
+
+def test_where_backward_adds_to_gradients_the_third_copy_is_one():
+    found, reasons = sort(*copies(PLAIN, 3), *copies(SUMMED, 1))
+    expected = {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL, Category.OPTIMIZER_STATE: TOTAL}
+    assert (found, reasons) == (expected, {"3-copies-of-every-size"})
+
+
+def test_temporaries_of_other_sizes_tell_nothing_of_copies():
+    found, _ = sort(*copies(PLAIN, 2), (SUMMED, 12 * KIB), (SUMMED, 8 * KIB))
+    assert found == {Category.UNKNOWN: 2 * TOTAL}
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 5])
@@ -170,7 +223,7 @@ def test_more_bytes_outside_the_copies_make_them_a_chance():
 
 def test_blocks_of_1_kib_are_not_too_small():
     found, _ = sort(*copies(PLAIN, 3, shapes=(KIB,)))
-    assert found == {Category.WEIGHT: KIB, Category.OPTIMIZER_STATE: 2 * KIB}
+    assert found == {Category.WEIGHT: KIB, Category.OPTIMIZER_STATE: KIB, Category.UNKNOWN: KIB}
 
 
 def test_small_blocks_neither_help_nor_hinder():
@@ -194,6 +247,8 @@ REASONS = {
     "whole-copies-beside-optimizer-states",
     "4-copies-of-every-size",
     "3-copies-of-every-size",
+    "2-copies-of-every-size",
+    "stays-without-gradient",
 }
 
 
@@ -203,5 +258,7 @@ def test_every_reason_is_given_by_a_test_above():
         sort(*copies(PLAIN, 2), *copies(STATE, 1, more=3)),
         sort(*copies(PLAIN, 4)),
         sort(*copies(PLAIN, 3)),
+        sort(*copies(PLAIN, 2), *copies(SUMMED, 1)),
+        sort(*copies(PLAIN, 2, shapes=LAYER), (GRADIENT, 4 * KIB, 0), whole=[0]),
     ]
     assert set().union(*(reasons for _, reasons in jobs)) == REASONS

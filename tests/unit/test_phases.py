@@ -116,6 +116,12 @@ def test_a_run_ends_with_the_last_event_that_shows_its_phase(phases_of):
     assert phases_of(job).run_end.tolist() == [1, 1, 1, 3, 3, 3, 6]
 
 
+def test_a_run_lasts_until_the_next_one_begins(phases_of):
+    job = Job()
+    job.alloc(FORWARD, FORWARD, LOAD, ENGINE, LOAD, LOAD, FORWARD)
+    assert phases_of(job).run_last.tolist() == [2, 2, 2, 5, 5, 5, 6]
+
+
 def test_frees_show_their_phase_where_they_have_stacks_of_their_own(phases_of):
     job = Job()
     job.free(job.alloc(FORWARD), ENGINE)
@@ -130,6 +136,8 @@ def test_frees_that_repeat_the_stack_of_their_alloc_show_nothing(phases_of):
     found = phases_of(job)
     assert not found.free_sites_known
     assert found.certain.tolist() == [F, B, S, *[U] * 6]
+    assert (found.run_end[2:] == 2).all()
+    assert (found.run_last[2:] == 8).all()
 
 
 def test_frees_of_older_blocks_show_that_frees_have_stacks(phases_of):
@@ -248,12 +256,30 @@ def test_nested_and_repeated_ranges_hold_what_is_in_any_of_them(load):
     assert inside(load, job) == [0, 1, 2, 4]
 
 
-def test_other_annotations_and_those_of_other_devices_do_not_count(load):
+def test_other_annotations_do_not_count(load):
     job = Job()
-    with job.within("ProfilerStep#1"), job.within("Optimizer.step#A", device=1):
+    with job.within("ProfilerStep#1"):
         job.alloc(MAIN)
     assert inside(load, job) == []
     assert inside(load, job, "ProfilerStep") == [0]
+
+
+def test_annotations_of_other_devices_do_not_count_beside_the_devices_own(load):
+    job = Job()
+    with job.within("Optimizer.step#A", device=1):
+        job.alloc(MAIN)
+    with job.within("Optimizer.step#A"):
+        job.alloc(MAIN)
+    assert inside(load, job) == [1]
+
+
+def test_a_device_without_annotations_of_its_own_is_in_those_of_the_others(load):
+    job = Job()
+    with job.within("ProfilerStep#1"):
+        job.alloc(MAIN)
+    with job.within("Optimizer.step#A", device=1):
+        job.alloc(MAIN)
+    assert inside(load, job) == [1]
 
 
 def test_without_times_there_are_no_annotated_ranges(load):
@@ -292,7 +318,6 @@ def test_what_follows_a_step_belongs_to_the_next_iteration(phases_of):
     assert iterations(phases_of, *stacks) == [0, 0, 0, 1, 1, 1, 1, 1]
 
 
-@pytest.mark.xfail(reason="with context='alloc' a step is taken to last to the next forward", strict=True)
 def test_without_stacks_of_frees_what_follows_a_step_belongs_to_the_next_iteration_too(phases_of):
     job = Job()
     job.free(job.alloc(FORWARD, ENGINE, STEP)[:1])

@@ -8,6 +8,7 @@ from snapconv.snapshot.stacks import StackInterner
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 TORCH = f"{SITE}/torch/nn/modules/module.py"
+CELLS = ["<ipython-input-3-1f2e>", "/tmp/ipykernel_812/40112.py", "/tmp/ipython-input-7-1f2e.py"]
 
 
 def stack_table(*stacks):
@@ -53,6 +54,18 @@ def test_the_root_is_widened_to_hold_all_of_the_users_files():
 def test_the_root_is_never_a_folder_that_holds_projects():
     project = project_of(["/home/me/tools/model.py", script("/home/me/proj/train.py")])
     assert project.root == "/home/me/proj"
+    assert own(project) == ["train.py"]
+
+
+def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
+    project = project_of(["/workspace/model/net.py", script("/workspace/train.py")])
+    assert project.root == "/workspace"
+    assert own(project) == ["model/net.py", "train.py"]
+
+
+def test_a_folder_beside_the_scripts_may_be_another_project():
+    project = project_of(["/workspace/other/net.py", script("/workspace/proj/train.py")])
+    assert project.root == "/workspace/proj"
     assert own(project) == ["train.py"]
 
 
@@ -149,13 +162,13 @@ def test_a_project_may_lie_right_below_a_drive():
     assert project.root == "c:/proj"
 
 
-@pytest.mark.parametrize("cell", ["<ipython-input-3-1f2e>", "/tmp/ipykernel_812/40112.py"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_cells_of_a_notebook_are_the_users(cell):
     project = project_of([TORCH, script(cell)])
     assert project.is_project.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("cell", ["<ipython-input-3-1f2e>", "/tmp/ipykernel_812/40112.py"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_a_module_that_a_notebook_uses_is_the_users(cell):
     project = project_of([TORCH, "/home/me/proj/model.py", script(cell)])
     assert project.root == "/home/me/proj"

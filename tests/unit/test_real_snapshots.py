@@ -211,7 +211,11 @@ def test_activations_of_the_adamw_step_are_what_backward_lets_go_of(adamw_step):
     reasons = adamw_step.classification.reasons
     rows = adamw_step.rows(Category.ACTIVATION)
     found = {reasons[i] for i in adamw_step.classification.reason_id[rows].tolist()}
-    assert found <= {"release-variables", "freed-by-backward", "kept-into-backward"}
+    # The logits of the step before were there when the trace began, and made way for those of this step.
+    assert found <= {
+        *("release-variables", "freed-by-backward", "kept-into-backward"),
+        "replaced-by-one-of-its-size",
+    }
     assert len(adamw_step.activation_rows) > 0.9 * len(rows)
 
 

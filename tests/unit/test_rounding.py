@@ -170,6 +170,18 @@ def test_blocks_that_both_rules_explain_leave_the_rule_of_cuda():
     assert inferred(block_table()) == 0
 
 
+def test_where_both_rules_explain_the_blocks_the_backend_decides():
+    for table in (block_table(), block_table((100, 512), (600, 1024))):
+        assert infer_rules(AllocatorSettings(), table, backend="npu").padding_bytes == NPU_PADDING_BYTES
+        assert infer_rules(AllocatorSettings(), table, backend="xpu").padding_bytes == 0
+
+
+def test_what_the_blocks_tell_goes_before_the_backend():
+    plain, padded = block_table((512, 512)), block_table((512, 1024))
+    assert infer_rules(AllocatorSettings(), plain, backend="npu").padding_bytes == 0
+    assert infer_rules(AllocatorSettings(), padded, backend="cuda").padding_bytes == NPU_PADDING_BYTES
+
+
 def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
     assert inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB))) == NPU_PADDING_BYTES
 

@@ -8,6 +8,7 @@ import pytest
 from snapconv.notes import Note
 from snapconv.reports.report import CategoryTotal, LineTotal, Moment, SourceLine
 from snapconv.reports.summary import note_lines, summary_lines, summary_values
+from snapconv.units import counted, format_bytes
 from tests.report_builder import small_report
 
 PEAKS = (Moment("peak_allocated", 1, 20, 3584), Moment("peak_reserved", 0, 10, 2 << 20))
@@ -37,15 +38,64 @@ def test_a_peak_before_the_first_event_is_said_to_be_there():
 
 
 def test_every_category_that_holds_something_has_size_share_and_count():
-    assert line_with("activation") == ["activation", "2.00", "KiB", "57.1", "%", "1", "allocations"]
+    assert line_with("activation") == ["activation", "2.00", "KiB", "57.1", "%", "1", "allocation"]
     shares = [float(line.split("%")[0].split()[-1]) for line in lines() if "%" in line]
     assert sum(shares) == pytest.approx(100, abs=0.2)
+
+
+def test_a_small_size_beside_a_large_peak_does_not_look_like_nothing():
+    totals = (CategoryTotal("weight", 2, 5 << 30, 5 << 30), CategoryTotal("input", 1, 512, 512))
+    large = replace(REPORT, peak_usage_bytes=(5 << 30) + 512, categories_at_peak=totals)
+    assert line_with("weight", large)[:3] == ["weight", "5.00", "GiB"]
+    assert line_with("input", large)[:4] == ["input", "<", "0.01", "GiB"]
+    assert not any("0.00 GiB" in line for line in lines(large))
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "like", "text"),
+    [
+        (0, None, "0 B"),
+        (1023, None, "1023 B"),
+        (1024, None, "1.00 KiB"),
+        (3 << 30, None, "3.00 GiB"),
+        (1, 1000, "1 B"),
+        (0, 1 << 30, "0.00 GiB"),
+        (1, 1 << 30, "< 0.01 GiB"),
+        ((1 << 30) // 100, 1 << 30, "0.01 GiB"),
+    ],
+)
+def test_a_size_has_two_decimals_in_the_unit_of_another(n_bytes, like, text):
+    assert format_bytes(n_bytes, like=like) == text
+
+
+def test_one_thing_is_singular_and_any_other_number_is_plural():
+    assert [counted(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
 
 
 def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
     totals = (*REPORT.categories_at_peak, CategoryTotal("communication", 0, 0, 0))
     shown = [line.split()[0] for line in lines(replace(REPORT, categories_at_peak=totals)) if "%" in line]
     assert shown == ["activation", "weight", "unknown"]
+
+
+def test_a_failed_allocation_says_what_was_asked_free_and_held_then():
+    (said,) = [line.strip() for line in lines() if "out of memory" in line]
+    assert said == (
+        "out of memory at event 6: 1.00 TiB asked for, 1.00 GiB free on the device; "
+        "1.00 KiB allocated, 2.00 MiB reserved"
+    )
+
+
+def test_of_several_failed_allocations_the_first_is_told_and_the_others_are_counted():
+    first = REPORT.oom_events[0]
+    report = replace(REPORT, oom_events=(first, replace(first, event=8), replace(first, event=9)))
+    said = [line.strip() for line in lines(report) if "out of memory" in line or "more" in line]
+    assert [line.split(":")[0] for line in said] == ["out of memory at event 6", "and 2 more times"]
+
+
+def test_a_report_without_failed_allocations_does_not_speak_of_them():
+    assert not any("out of memory" in line for line in lines(replace(REPORT, oom_events=())))
 
 
 def test_lines_of_the_project_have_file_line_and_function():

@@ -1,0 +1,111 @@
+"""What each piece of memory is for, noted by address and time: the records behind a capture's metadata."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from snapconv.recorder.models import Key, Models, Place
+from snapconv.recorder.noted import Notes, Row, on_clock, shape_and_type, where_memory_lies
+from snapconv.recorder.registrations import Frame
+from snapconv.recorder.tensors import named_tensors
+from snapconv.recorder.torch_types import Tensor
+
+# Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the host.
+_MAX_NOTES = 200_000
+
+
+class MemoryNotes:
+    """The parameters, gradients, optimizer states, inputs and saved tensors seen so far."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._parameters: Notes[Key] = Notes(_MAX_NOTES)
+        self._gradients: Notes[tuple[Key, int, int]] = Notes(_MAX_NOTES)
+        self._states: Notes[tuple[int, Key | None, str, int]] = Notes(_MAX_NOTES)
+        self._inputs: Notes[int] = Notes(_MAX_NOTES)
+        self._saved: Notes[int] = Notes(_MAX_NOTES)
+        self._n_noted = 0
+
+    def parameters(self) -> None:
+        """Note every parameter and buffer that is on the device."""
+        for place in self._models.places():
+            tensor = place.tensor()
+            if tensor is None:
+                continue
+            for row in where_memory_lies(tensor):
+                self._parameters.put(place.key, _about(place, tensor) | row)
+
+    def gradients(self, iteration: int) -> None:
+        """Note the gradient of every parameter that has one."""
+        for place in self._models.places():
+            tensor = place.tensor() if place.kind == "parameter" else None
+            if tensor is None or not tensor.is_leaf or tensor.grad is None:
+                continue
+            for row in where_memory_lies(tensor.grad):
+                about = {"parameter": place.key, "iteration": iteration}
+                self._gradients.put((place.key, iteration, row["addr"]), about | row)
+
+    def states(self, optimizer: Any) -> None:
+        """Note every tensor of an optimizer's state that is on the device."""
+        keys = {id(place.tensor()): place.key for place in self._models.places()}
+        for parameter, state in optimizer.state.items():
+            owner = keys.get(id(parameter))
+            for name, tensor in named_tensors(state):
+                for number, row in enumerate(where_memory_lies(tensor)):
+                    key = (id(parameter), owner, name, number)
+                    self._states.put(key, {"parameter": owner, "state": name} | row)
+
+    def inputs(self, iteration: int, arguments: Any) -> None:
+        """Note the tensors that a model is called with; what has a history is no input but a result."""
+        for _, tensor in named_tensors(arguments):
+            if tensor.grad_fn is None:
+                for row in where_memory_lies(tensor):
+                    self._append(self._inputs, {"iteration": iteration} | shape_and_type(tensor) | row)
+
+    def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
+        """Note a tensor that autograd saves for backward."""
+        for row in where_memory_lies(tensor):
+            self._append(self._saved, {"iteration": iteration, "module": module} | row)
+
+    def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row]]:
+        """Everything as plain values, its times brought to the trace's clock by ``convert``."""
+        order = {place.key: number for number, place in enumerate(self._models.places())}
+        parameters = sorted(self._parameters.items(), key=lambda item: order.get(item[0], len(order)))
+        index = {key: number for number, (key, _) in enumerate(parameters)}
+        shared: dict[tuple[Frame, ...], list[Row]] = {}
+        rows = [
+            {**row, "frames": shared.setdefault(row["frames"], _frames(row["frames"]))}
+            for _, row in parameters
+        ]
+        gradients = _with_index(self._gradients.rows(), index)
+        return {
+            "parameters": on_clock(rows, convert),
+            "gradients": on_clock([row for row in gradients if row["parameter"] is not None], convert),
+            "optimizer_states": on_clock(_with_index(self._states.rows(), index), convert),
+            "inputs": on_clock(self._inputs.rows(), convert),
+            "saved": on_clock(self._saved.rows(), convert),
+        }
+
+    def _append(self, notes: Notes[int], row: Row) -> None:
+        self._n_noted += 1
+        notes.put(self._n_noted, row)
+
+
+def _about(place: Place, tensor: "Tensor") -> Row:
+    return {
+        "name": place.names[0],
+        "names": list(place.names),
+        "kind": place.kind,
+        "module": place.module,
+        "module_class": place.module_class,
+        **shape_and_type(tensor),
+        "requires_grad": tensor.requires_grad,
+        "frames": place.frames,
+    }
+
+
+def _frames(frames: Iterable[Frame]) -> list[Row]:
+    return [{"filename": filename, "line": line, "name": name} for filename, line, name in frames]
+
+
+def _with_index(rows: list[Row], index: dict[Key, int]) -> list[Row]:
+    return [{**row, "parameter": index.get(row["parameter"])} for row in rows]

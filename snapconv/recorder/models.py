@@ -1,0 +1,147 @@
+"""The models among the modules of a program, and the names of their tensors as torch gives them."""
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from snapconv.recorder.registrations import Frame, Registrations
+from snapconv.recorder.torch_types import Module, Tensor
+
+# A module that stands in many places has a name for each; two such levels multiply.
+_MAX_PLACES = 1_000_000
+_MAX_NAMES = 100
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a parameter or buffer stands: it is looked up when needed, since holding it keeps it alive.
+
+    ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
+    ``key`` stays the same from survey to survey.
+    """
+
+    key: Key
+    owner: "weakref.ref[Module]"
+    local_name: str
+    kind: str
+    names: tuple[str, ...]
+    module: str
+    module_class: str
+    frames: tuple[Frame, ...]
+
+    def tensor(self) -> "Tensor | None":
+        """What stands there now."""
+        owner = self.owner()
+        if owner is None:
+            return None
+        held = owner._parameters if self.kind == "parameter" else owner._buffers
+        return held[self.local_name] if self.local_name in held else None  # noqa: SIM401  # ScriptModule: no get
+
+
+class Models:
+    """The places of all parameters and buffers: of the given model, or of every module without a parent."""
+
+    def __init__(self, registrations: Registrations, model: "Module | None" = None) -> None:
+        self._registrations = registrations
+        self._given = weakref.ref(model) if model is not None else None
+        self._places: tuple[Place, ...] = ()
+        # By the identity of the module; the reference tells whether it is still the same.
+        self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
+
+    def places(self) -> tuple[Place, ...]:
+        """Every place, in the order of ``named_parameters``; surveyed anew where modules have changed."""
+        if self._registrations.is_changed or not self._places:
+            self.survey()
+        return self._places
+
+    def path(self, module: Module) -> str | None:
+        """The dotted name of a module, empty for the model itself; None for one in no model."""
+        known = None if self._registrations.is_changed else self._paths.get(id(module))
+        if known is None or known[0]() is not module:
+            self.survey()
+            # Of a stranger too, or every call about it would survey again.
+            known = self._paths.setdefault(id(module), (weakref.ref(module), None))
+        return known[1]
+
+    def survey(self) -> None:
+        """Look at all models anew."""
+        self._paths = {}
+        found: dict[int, list[tuple[str, str, Module]]] = {}
+        tensors: dict[int, tuple[Tensor, str]] = {}
+        roots, wrappers = self._roots()
+        for path, module in islice(_named_modules(roots), _MAX_PLACES):
+            self._paths.setdefault(id(module), (weakref.ref(module), path))
+            for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        tensors.setdefault(id(tensor), (tensor, kind))
+                        found.setdefault(id(tensor), []).append((path, name, module))
+        for wrapper in wrappers:
+            for path, module in wrapper.named_modules():
+                self._paths.setdefault(id(module), (weakref.ref(module), path))
+        self._places = tuple(self._place(*tensors[number], where) for number, where in found.items())
+        # Last: naming makes the parts of models known that were never registered.
+        self._registrations.is_changed = False
+
+    def _place(self, tensor: "Tensor", kind: str, where: "list[tuple[str, str, Module]]") -> Place:
+        path, name, module = where[0]
+        return Place(
+            key=(self._registrations.add(module), name),
+            owner=weakref.ref(module),
+            local_name=name,
+            kind=kind,
+            names=tuple(_join(at, local) for at, local, _ in where[:_MAX_NAMES]),
+            module=path,
+            module_class=type(module).__name__,
+            frames=self._registrations.frames(((holder, local) for _, local, holder in where), tensor),
+        )
+
+    def _roots(self) -> tuple[list[Module], list[Module]]:
+        """The modules that no other holds: those that bring tensors, and those that only wrap others'."""
+        if self._given is not None:
+            given = self._given()
+            return ([given] if given is not None else []), []
+        modules = self._registrations.modules()
+        children = {id(child) for module in modules for child in module._modules.values()}
+        # A child that was never registered itself may have children that were.
+        inner = {id(part) for module in modules if id(module) not in children for part in _below(module)}
+        known: set[int] = set()
+        roots: list[Module] = []
+        wrappers: list[Module] = []
+        for module in modules:
+            if id(module) in children | inner:
+                continue
+            own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+            if own:
+                (roots if own - known else wrappers).append(module)
+            known |= own
+        return roots, wrappers
+
+
+def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
+    """Every module with its dotted name.
+
+    Several models (a GAN) would share names: each gets that of its class before them. A model beside
+    modules that have buffers only needs none.
+    """
+    main = [root for root in roots if next(root.parameters(), None) is not None]
+    numbers: Counter[str] = Counter()
+    for root in roots:
+        prefix = ""
+        if len(roots) > 1 and main != [root]:
+            name = type(root).__name__
+            numbers[name] += 1
+            prefix = name if numbers[name] == 1 else f"{name}#{numbers[name]}"
+        yield from root.named_modules(prefix=prefix, remove_duplicate=False)
+
+
+def _below(module: "Module") -> "Iterator[Module]":
+    return islice(module.modules(), 1, None)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,163 @@
+"""What the program is doing: forward, backward or an optimizer's step, and when each began and ended.
+
+torch's two entries to autograd are wrapped, and optimizers tell of their steps. Every phase is written
+into the trace too, as an annotation ``snapconv:forward`` and so on.
+"""
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from snapconv.recorder.clock import ClockMarks, now_us
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+_MAX_PHASES = 100_000
+_OPTIMIZER_FILE = str(Path("torch", "optim", "optimizer.py"))
+
+
+@dataclass(slots=True)
+class PhaseRow:
+    """One phase; ``ended_us`` is None while it lasts."""
+
+    phase: str
+    iteration: int
+    began_us: int
+    ended_us: int | None = None
+
+
+class PhaseLog:
+    """The phases so far, one at a time."""
+
+    def __init__(self, clock: ClockMarks) -> None:
+        self.rows: deque[PhaseRow] = deque(maxlen=_MAX_PHASES)
+        self._clock = clock
+        self._open: PhaseRow | None = None
+        self._range: Any = None
+
+    @property
+    def current(self) -> str | None:
+        """The phase that lasts."""
+        return self._open.phase if self._open else None
+
+    def begin(self, phase: str, iteration: int) -> None:
+        """Begin a phase, which ends the one before."""
+        self.end()
+        import torch
+
+        self._range = torch.autograd.profiler.record_function(f"snapconv:{phase}")
+        before = now_us()
+        self._range.__enter__()
+        after = now_us()
+        self._clock.add(f"snapconv:{phase}", before, after)
+        self._open = PhaseRow(phase, iteration, before)
+        self.rows.append(self._open)
+
+    def end(self) -> None:
+        """End the phase that lasts, if one does."""
+        if self._open is None:
+            return
+        lasting, self._range = self._range, None
+        lasting.__exit__(None, None, None)
+        self._open.ended_us = now_us()
+        self._open = None
+
+
+class Listener(Protocol):
+    """Who wants to know; called in the program's thread, and never to raise."""
+
+    def backward_begins(self, *, is_grad: bool) -> None:
+        """``torch.autograd.backward`` (or ``grad``) is entered."""
+
+    def backward_ends(self, *, is_grad: bool) -> None:
+        """It is left, by an exception too."""
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An optimizer begins its step."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """An optimizer has finished its step."""
+
+
+class Interception:
+    """Tells a listener of backward passes and optimizer steps, between ``start`` and ``stop``."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._replaced: list[tuple[str, Any]] = []
+        self._handles: list[Any] = []
+        self._is_on = False
+
+    def start(self) -> None:
+        """Put everything in place."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        for name in ("backward", "grad"):
+            original = getattr(torch.autograd, name)
+            self._replaced.append((name, original))
+            setattr(torch.autograd, name, self._wrapped(original, is_grad=name == "grad"))
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_on and not is_compiling():
+                self._listener.step_begins(optimizer)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_on and not is_compiling():
+                self._listener.step_ends(optimizer)
+
+        self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        self._is_on = True
+
+    def stop(self) -> None:
+        """Put back what was there.
+
+        torch fails where a hook is removed while it goes through the hooks of a step: called from one, this
+        leaves hooks that do nothing, for another ``stop`` to remove.
+        """
+        import torch
+
+        self._is_on = False
+        while self._replaced:
+            setattr(torch.autograd, *self._replaced.pop())
+        if not _is_in_step():
+            while self._handles:
+                self._handles.pop().remove()
+
+    def _wrapped(self, original: Callable[..., Any], *, is_grad: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            # Somebody may have kept this function beyond the recording.
+            if not self._is_on or is_compiling():
+                return original(*args, **kwargs)
+            self._listener.backward_begins(is_grad=is_grad)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._listener.backward_ends(is_grad=is_grad)
+
+        return wrapper
+
+
+def _is_in_step() -> bool:
+    """Whether a step of an optimizer is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_OPTIMIZER_FILE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
+    import torch
+
+    # torch 2.1 cannot say: there our hooks are compiled with the program, and do nothing.
+    ask = getattr(torch.compiler, "is_compiling", None)
+    return bool(ask and ask())

@@ -1,0 +1,91 @@
+"""What autograd saves for backward, seen without keeping any of it.
+
+torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So ours
+are put there only where nobody else's are, and taken away before anyone else could take them for theirs.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from snapconv.recorder.torch_types import Tensor
+
+
+class SavedTensors:
+    """Calls ``note`` with every tensor that is saved for backward between ``open`` and ``close``."""
+
+    def __init__(self, note: "Callable[[Tensor], None]") -> None:
+        self._note = note
+        self._pair = (self._pack, self._unpack)
+        self._is_open = self._is_there = False
+        self._thread = 0
+        self._disable: Any = None
+
+    def start(self) -> None:
+        """Make way for whoever switches hooks off, as torch.func does: it refuses to run above any."""
+        autograd = _autograd()
+        self._thread = threading.get_ident()
+        self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
+        if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
+            self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
+            return
+
+        def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
+            self.close()
+            return disable(*args, **kwargs)
+
+        autograd._saved_tensors_hooks_disable = disable_without_ours
+
+    def stop(self) -> None:
+        """Close, and leave torch as it was."""
+        self.close()
+        if self._disable is not None:
+            _autograd()._saved_tensors_hooks_disable = self._disable
+            self._disable = None
+
+    def open(self) -> None:
+        """Begin, unless somebody else has hooks in place or hooks are switched off."""
+        if self._disable is None or threading.get_ident() != self._thread:
+            return
+        if not self._is_there and _top() is None and _autograd()._saved_tensors_hooks_is_enabled():
+            _autograd()._push_saved_tensors_default_hooks(*self._pair)
+            self._is_there = True
+        self._is_open = self._is_there
+
+    def close(self) -> None:
+        """End. Under hooks that were put above ours, ours stay where they are and note nothing."""
+        self._is_open = False
+        if self._is_there and threading.get_ident() == self._thread and _top() == self._pair:
+            _autograd()._pop_saved_tensors_default_hooks()
+            self._is_there = False
+
+    def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int]":
+        if self._is_open:
+            self._note(tensor)
+        # A node that saves its own output would hold itself for ever if it got the output back. A detached
+        # one has the same memory and version.
+        kept = tensor if tensor.is_leaf else tensor.detach()
+        return kept, tensor._version
+
+    @staticmethod
+    def _unpack(packed: "tuple[Tensor, int]") -> "Tensor":
+        tensor, version = packed
+        # torch leaves this check to whoever has hooks.
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+                f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
+                "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+            )
+        return tensor
+
+
+def _autograd() -> Any:
+    import torch
+
+    return torch._C._autograd
+
+
+def _top() -> Any:
+    return _autograd()._top_saved_tensors_default_hooks(True)  # C function, no keyword

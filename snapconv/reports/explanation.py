@@ -1,0 +1,296 @@
+"""One allocation explained: what ``snapconv explain`` found out, as data, as text and as plain values.
+
+Everything is a word or a number already; nothing is looked up here. The fields are the JSON too, so
+docs/explain.md describes them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from snapconv.units import counted, format_bytes, format_duration_us
+
+_LABEL_WIDTH = 12
+_MANY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event of the allocation's life; ``after_us`` counts from the first event of the trace."""
+
+    event: int
+    time_us: int | None
+    after_us: int | None
+    iteration: int
+    phase: str
+
+    def __str__(self) -> str:
+        when = "" if self.after_us is None else f", {format_duration_us(self.after_us)} into the trace"
+        phase = "phase not known" if self.phase == "unknown" else self.phase
+        return f"event {self.event}{when}, iteration {self.iteration}, {phase}"
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one rule says of the allocation; ``torch``: the releases that its frames are known from."""
+
+    category: str
+    evidence: str
+    rule: str
+    reason: str
+    torch: str | None
+
+    @property
+    def told(self) -> str:
+        """The reason as a sentence, with the releases of torch where they matter."""
+        return self.reason + (f" (torch {self.torch})" if self.torch else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame; ``file`` is below the project root if it is the project's, ``line`` None: not known."""
+
+    function: str
+    file: str
+    line: int | None
+    is_project: bool
+
+    def __str__(self) -> str:
+        if self.file in ("", "??"):  # of C++, where no debug information tells the source
+            return self.function
+        return f"{self.file}{'' if self.line is None else f':{self.line}'} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class StackRole:
+    """What a stack says of the code that ran, by which rule, and the innermost frame that it matched."""
+
+    role: str
+    rule: str
+    reason: str
+    torch: str | None
+    frame: Frame | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The segment that the block lies in; ``freed_event`` is where it was given back, None: never."""
+
+    address: str
+    total_bytes: int
+    freed_event: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the block lies."""
+
+    segment: Segment | None
+    pool: tuple[int, int] | None
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """From the alloc to the block's end; None where there is no such event in the trace.
+
+    ``end_event``: where its block became free, also where the trace has lost that event. ``in_use_us`` and
+    ``in_use_events`` end with the request to free.
+    """
+
+    allocated: Happening | None
+    free_requested: Happening | None
+    free_completed: Happening | None
+    end_event: int | None
+    in_use_us: int | None
+    in_use_events: int
+    is_live_at_peak: bool
+    is_live_at_dump: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The category, and what speaks for and against it.
+
+    ``others`` are the opinions of the rules that did not decide, in the order in which they are asked.
+    """
+
+    decision: Opinion
+    follows_from: str
+    is_wrong_when: str
+    others: tuple[Opinion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The code that allocated and freed it; stacks innermost first."""
+
+    operation: str | None
+    operation_from: str
+    stack: tuple[Frame, ...]
+    free_stack: tuple[Frame, ...]
+    stack_roles: tuple[StackRole, ...]
+    free_stack_roles: tuple[StackRole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationStory:
+    """One allocation; ``id`` is its row in the table snapconv_allocations.
+
+    ``name`` is that of the weight in ``weight_entries``, also for its gradient and its optimizer states.
+    """
+
+    device: int
+    id: int
+    address: str
+    name: str | None
+    requested_bytes: int
+    block_bytes: int
+    is_exact: bool
+    place: Place
+    life: Life
+    origin: Origin
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer: the allocation asked for, or all that had the address, the likeliest one first.
+
+    ``n_allocations`` counts those too that are too many to be explained.
+    """
+
+    question: str
+    n_allocations: int
+    allocations: tuple[AllocationStory, ...]
+
+    def values(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def lines(self, *, whole_stack: bool = False) -> Iterator[str]:
+        """The answer for a person: the first allocation in full, the others in a line each."""
+        first, *others = self.allocations
+        yield from _story_lines(first, whole_stack=whole_stack)
+        if self.n_allocations > 1:
+            n_others = self.n_allocations - 1
+            yield f"{counted(n_others, 'more allocation')} here; explain one by its event:"
+            for story in others[:_MANY]:
+                yield f"  {_in_a_line(story)}"
+            if n_others > len(others[:_MANY]):
+                yield f"  and {n_others - len(others[:_MANY])} older ones"
+
+
+def _story_lines(story: AllocationStory, *, whole_stack: bool) -> Iterator[str]:
+    at_peak = "live at the peak" if story.life.is_live_at_peak else "not live at the peak"
+    category, size = story.judgement.decision.category, format_bytes(story.block_bytes)
+    named = f" {story.name}" if story.name else ""
+    yield f"{story.address} on cuda:{story.device}: {category}{named}, {size}, {at_peak}"
+    yield from _labelled("size", _size_lines(story))
+    yield from _labelled("place", [_place(story.place)])
+    yield from _life_lines(story.life)
+    yield from _code_lines(story.origin, whole_stack=whole_stack)
+    yield from _category_lines(story.judgement)
+    yield from _role_lines(story.origin)
+
+
+def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines with a label before the first."""
+    for line in lines:
+        yield f"  {label:<{_LABEL_WIDTH}}{line}"
+        label = ""
+
+
+def _size_lines(story: AllocationStory) -> Iterator[str]:
+    asked, block = story.requested_bytes, story.block_bytes
+    at_least = "" if story.is_exact else "at least "
+    yield (
+        f"requested {format_bytes(asked)} ({asked} bytes), "
+        f"block {at_least}{format_bytes(block)} ({block} bytes)"
+    )
+
+
+def _place(place: Place) -> str:
+    segment = place.segment
+    if segment is None:
+        where = "segment not known"
+    else:
+        gone = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
+        where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{gone}"
+    pool = "pool not known" if place.pool is None else f"pool {place.pool}"
+    return f"{where}; {pool}; stream {place.stream}"
+
+
+def _life_lines(life: Life) -> Iterator[str]:
+    allocated, requested, completed = life.allocated, life.free_requested, life.free_completed
+    yield from _labelled("allocated", [str(allocated) if allocated else "before the trace begins"])
+    if requested:
+        yield from _labelled("freed", [str(requested)])
+    if completed:
+        if requested is None or completed.event != requested.event:
+            yield from _labelled("block free", [str(completed)])
+    elif life.is_live_at_dump:
+        what = "block free" if requested else "freed"
+        waits = "a stream still uses it" if requested else "still in use"
+        yield from _labelled(what, [f"not before the dump: {waits}"])
+    elif requested is None or life.end_event != requested.event:
+        yield from _labelled("block free", [f"by event {life.end_event}; the trace lacks its own event"])
+    at_least = "" if allocated else "at least "
+    lasted = "" if life.in_use_us is None else f"{format_duration_us(life.in_use_us)}, "
+    yield from _labelled("in use for", [f"{at_least}{lasted}{counted(life.in_use_events, 'event')}"])
+
+
+def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
+    named = f"{origin.operation or 'not known'} ({origin.operation_from})"
+    yield from _labelled("operation", [named])
+    mine = [str(frame) for frame in origin.stack if frame.is_project]
+    if not origin.stack:
+        mine = ["no frames were recorded"]
+    elif not mine:
+        mine = [f"no frame of the project among {counted(len(origin.stack), 'frame')}"]
+    yield from _labelled("code", mine)
+    freed_in = [str(frame) for frame in origin.free_stack if frame.is_project]
+    yield from _labelled("freed in", ["the same lines"] if freed_in == mine else freed_in)
+    if whole_stack:
+        for label, stack in (("stack", origin.stack), ("free stack", origin.free_stack)):
+            frames = [f"{'*' if frame.is_project else ' '} {frame}" for frame in stack]
+            yield from _labelled(label, frames or ["  no frames"])
+
+
+def _category_lines(judgement: Judgement) -> Iterator[str]:
+    decision = judgement.decision
+    yield from _labelled("category", [decision.category])
+    if judgement.is_wrong_when:
+        yield from _labelled("decided by", [f"{decision.rule}: {decision.told}"])
+        yield from _labelled("evidence", [f"{decision.evidence}: {judgement.follows_from}"])
+        yield from _labelled("wrong when", [judgement.is_wrong_when])
+    else:
+        yield from _labelled("decided by", ["no rule: nothing speaks for any category"])
+    agree = [other for other in judgement.others if other.category == decision.category]
+    against = [other for other in judgement.others if other.category != decision.category]
+    yield from _labelled("agrees", map(_opinion_line, agree))
+    nothing = ["no other rule says another category"]
+    yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
+
+
+def _role_lines(origin: Origin) -> Iterator[str]:
+    for label, roles in (("stack says", origin.stack_roles), ("free says", origin.free_stack_roles)):
+        yield from _labelled(
+            label, [f"{role.role}, by {role.rule}: {role.frame or role.reason}" for role in roles]
+        )
+
+
+def _opinion_line(opinion: Opinion) -> str:
+    return f"{opinion.rule} ({opinion.evidence}): {opinion.told}"
+
+
+def _in_a_line(story: AllocationStory) -> str:
+    life, category = story.life, story.judgement.decision.category
+    begun = f"#{life.allocated.event}" if life.allocated else "older"
+    let_go = life.free_requested.event if life.free_requested else life.end_event
+    ended = "the dump" if let_go is None else f"#{let_go}"
+    iteration = f", iteration {life.allocated.iteration}" if life.allocated else ""
+    peak = ", live at the peak" if life.is_live_at_peak else ""
+    return (
+        f"cuda:{story.device} {story.address} {begun} to {ended}{iteration}: {category}, "
+        f"{format_bytes(story.block_bytes)}, {story.origin.operation or 'operation not known'}{peak}"
+    )

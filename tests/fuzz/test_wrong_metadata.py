@@ -1,0 +1,78 @@
+"""Whatever stands under the key ``snapconv``: the snapshot is read and analysed, with or without it."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from snapconv.analysis.analyze import analyze_device
+from snapconv.analysis.project import find_project
+from snapconv.reports.build import build_memory_report
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import ADDR, START_US, TraceBuilder, frame
+from tests.metadata_builder import metadata, noted, parameter, phase
+
+WHOLE = metadata(
+    simulated={"not_modelled": ["everything"]},
+    parameters=[
+        parameter("a.weight", ADDR, 512, START_US + 2, frames=[frame()]),
+        parameter("a.mean", ADDR + 512, 512, START_US + 3, kind="buffer"),
+    ],
+    gradients=[noted(ADDR + 1024, 512, START_US + 4, parameter=0, iteration=0)],
+    optimizer_states=[noted(ADDR + 1536, 512, START_US + 5, parameter=0, state="exp_avg")],
+    inputs=[noted(ADDR + 2048, 512, START_US + 6, iteration=0, shape=[2, 64], dtype="float32")],
+    saved=[noted(ADDR + 2048, 512, START_US + 6, iteration=0, module="a")],
+    phases=[phase("forward", START_US, START_US + 3), phase("backward", START_US + 4, None)],
+    iterations=[{"iteration": 0, "kind": "memory", "began_us": START_US, "ended_us": None}],
+    devices=[{"device": 0, "name": "GPU", "max_memory_allocated": 3072}],
+)
+ODD = [None, True, -1, 1 << 31, (1 << 62) + 1, 1.5, "", "\ud800", [], [None], {}, {1: 2}]
+
+
+def paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Every place in nested containers, the whole included."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*path, key))
+
+
+def replaced(path: tuple, value: Any) -> Any:
+    if not path:
+        return value
+    changed = copy.deepcopy(WHOLE)
+    holder = changed
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return changed
+
+
+def write(raw_metadata: Any, file):
+    builder = TraceBuilder().segment()
+    for _ in range(6):
+        builder.alloc(512)
+    return builder.free().write(file, snapconv=raw_metadata)
+
+
+def analyse(file):
+    snapshot = load_snapshot(file)
+    project = find_project(snapshot.stacks, recorded_root=snapshot.recorded_root)
+    for device in snapshot.devices:
+        build_memory_report(snapshot, project, analyze_device(snapshot, device, project))
+    return snapshot
+
+
+@pytest.mark.parametrize("path", list(paths(WHOLE)), ids=lambda path: ".".join(map(str, path)) or "whole")
+def test_any_value_in_any_place_is_read_or_left_out(path, tmp_path):
+    for number, odd in enumerate(ODD):
+        snapshot = analyse(write(replaced(path, odd), tmp_path / f"{number}.pickle"))
+        left_out = any(note.slug == "metadata-left-out" for note in snapshot.notes)
+        assert snapshot.metadata is None if left_out else snapshot.metadata or not path
+
+
+def test_what_is_right_is_read(tmp_path):
+    snapshot = analyse(write(WHOLE, tmp_path / "s.pickle"))
+    assert [note.slug for note in snapshot.notes] == ["simulated"]
+    assert snapshot.metadata.parameters.names == ("a.weight", "a.mean")

@@ -1,0 +1,144 @@
+"""The observer is a guest: nothing of the program is another with it, and nothing of it stays."""
+
+import copy
+import gc
+import os
+import pickle
+import threading
+import warnings
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check that torch is there
+from torch.optim.optimizer import (  # noqa: E402
+    _global_optimizer_post_hooks,
+    register_optimizer_step_post_hook,
+)
+
+from snapconv.recorder import noted  # noqa: E402
+from snapconv.recorder.observer import Observer  # noqa: E402
+from tests.recorder.metadata.watching import train, watching  # noqa: E402
+
+
+def net():
+    return nn.Sequential(nn.Linear(2, 2), nn.Sigmoid())
+
+
+def loss_of(model):
+    return model(torch.ones(1, 2)).sum()
+
+
+def test_parameters_can_still_be_swapped():
+    with watching():
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            model = net().double()
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+        assert model[0].weight.dtype is torch.float64
+
+
+def test_a_model_that_is_dropped_is_freed_at_once():
+    with watching() as observer:
+        model = net()
+        model(torch.ones(1, 2))
+        observer.note_now()
+        freed = []
+        weakref.finalize(model, freed.append, True)
+        gc.disable()
+        try:
+            del model
+            assert freed
+        finally:
+            gc.enable()
+
+
+def test_models_and_optimizers_are_copied_and_pickled_as_ever():
+    with watching():
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters())
+        train(model, loss_of, optimizer)
+        assert copy.deepcopy(model)[0].weight.shape == (2, 2)
+        assert b"snapconv" not in pickle.dumps((model, optimizer.state_dict()))
+
+
+def test_other_threads_are_not_noted():
+    with watching() as observer:
+        model = net()
+        thread = threading.Thread(target=lambda: model(torch.ones(1, 2)).sum().backward())
+        thread.start()
+        thread.join()
+        assert observer.facts({})["phases"] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_notes_nothing():
+    with watching() as observer:
+        model = nn.Linear(2, 2)
+        child = os.fork()
+        if not child:
+            model(torch.ones(1, 2)).sum().backward()
+            os._exit(len(observer.facts({})["phases"]))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_failure_of_ours_is_kept_and_the_program_goes_on(monkeypatch):
+    def fail(tensor):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(noted, "locate", fail)
+    observer = Observer()
+    observer.start()
+    try:
+        model = nn.Linear(2, 2)
+        train(model, loss_of, torch.optim.SGD(model.parameters()), 2, observer)
+    finally:
+        observer.stop()
+    assert model.weight.grad is not None
+    assert isinstance(observer.failure, ZeroDivisionError)
+    assert set(observer.facts({})) == {
+        "parameters", "gradients", "optimizer_states", "inputs", "saved", "phases",
+    }  # fmt: skip
+
+
+def test_everything_is_as_before_after_the_end():
+    autograd, c_autograd = torch.autograd, torch._C._autograd
+    before = (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable)
+    filters = list(warnings.filters)
+    with watching() as observer:
+        model = net()
+        loss = loss_of(model)
+        assert autograd.backward is not before[0]
+    assert (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable) == before
+    assert c_autograd._top_saved_tensors_default_hooks(True) is None
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    hooks = (
+        module._global_forward_pre_hooks, module._global_forward_hooks,
+        module._global_parameter_registration_hooks, module._global_module_registration_hooks,
+        module._global_buffer_registration_hooks,
+        optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks,
+    )  # fmt: skip
+    assert not any(hooks)
+    assert warnings.filters == filters
+    observer.stop()
+    loss.backward()
+
+
+@pytest.mark.parametrize("of_all", [True, False], ids=["hook of all optimizers", "hook of one"])
+def test_it_may_be_stopped_from_within_a_step(of_all):
+    with watching() as observer:
+        model = nn.Linear(2, 2)
+        sgd = torch.optim.SGD(model.parameters())
+        register = register_optimizer_step_post_hook if of_all else sgd.register_step_post_hook
+        hooks = [register(lambda *_: observer.stop()), register_optimizer_step_post_hook(lambda *_: None)]
+        train(model, loss_of, sgd, 2)
+        for hook in hooks:
+            hook.remove()
+        assert [row["phase"] for row in observer.facts({})["phases"]] == ["forward", "backward", "optimizer"]
+    assert not _global_optimizer_post_hooks

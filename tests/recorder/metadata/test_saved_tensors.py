@@ -1,0 +1,162 @@
+"""The hooks for saved tensors: nothing computed differs, nothing is kept, nobody's hooks are disturbed."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check that torch is there
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def net():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 3), nn.Softmax(-1))
+
+
+def gradients(model):
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def no_hooks() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def run(loss_of, watched):
+    model = net()
+    if watched:
+        with watching(model=model):
+            loss_of(model).backward()
+    else:
+        loss_of(model).backward()
+    return gradients(model)
+
+
+def double(model):
+    x = X.clone().requires_grad_()
+    (g,) = torch.autograd.grad(model(x).exp().sum(), x, create_graph=True)
+    return g.square().sum()
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda model: model(X).square().sum(),
+        double,
+        lambda model: checkpoint(model, X.clone().requires_grad_(), use_reentrant=True).square().sum(),
+        lambda model: checkpoint(model, X, use_reentrant=False).square().sum(),
+    ],
+    ids=["plain", "double backward", "reentrant checkpoint", "checkpoint"],
+)
+def test_gradients_are_bit_equal(loss_of):
+    for watched, plain in zip(run(loss_of, True), run(loss_of, False), strict=True):
+        assert torch.equal(watched, plain)
+
+
+def test_a_graph_without_backward_is_freed_with_its_last_reference():
+    with watching() as observer:
+        model = net()
+        gc.collect()
+        gc.disable()
+        try:
+            out = model(X)
+            storages = [weakref.ref(out.untyped_storage())]
+            assert addr(out) in {row["addr"] for row in observer.facts({})["saved"]}
+            del out
+            assert storages[0]() is None
+        finally:
+            gc.enable()
+
+
+def test_a_tensor_changed_in_place_after_it_was_saved_is_still_an_error():
+    with watching():
+        out = net()(X)
+        out.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_hooks_that_were_there_first_get_every_tensor():
+    packed = []
+    with watching() as observer, saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+        net()(X).sum().backward()
+        assert observer.facts({})["saved"] == []
+    assert packed
+
+
+def test_hooks_that_come_later_are_left_in_place_and_ours_go_when_they_may():
+    packed = []
+    with watching():
+        model = net()
+        hidden = model[0](X)
+        with saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+            n_before = len(packed)
+            out = model[2](hidden)
+            assert len(packed) > n_before
+            out.sum().backward()
+            n_before = len(packed)
+            model[2](hidden.detach())
+            assert len(packed) > n_before
+    assert no_hooks()
+
+
+def test_saving_on_the_cpu_still_works_around_and_within():
+    with watching():
+        model = net()
+        with save_on_cpu():
+            model(X).sum().backward()
+        hidden = model[0](X)
+        with save_on_cpu():
+            out = model[2](hidden)
+        out.sum().backward()
+    assert no_hooks()
+
+
+def test_functional_transforms_still_work():
+    with watching():
+        model = net()
+        hidden = model(X)
+        found = torch.func.grad(lambda x: x.square().sum())(X)
+        torch.func.vmap(torch.func.jacrev(torch.sin))(X)
+        hidden.sum().backward()
+    assert torch.equal(found, 2 * X)
+
+
+def test_hooks_are_gone_after_backward_step_iteration_and_end():
+    with watching() as observer:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = model(X).sum()
+        assert not no_hooks()
+        loss.backward()
+        assert no_hooks()
+        model(X)
+        optimizer.step()
+        assert no_hooks()
+        model(X)
+        observer.iteration_ended(0)
+        assert no_hooks()
+        model(X)
+    assert no_hooks()
+
+
+def test_training_is_bit_equal_with_and_without():
+    def trained(watched: bool):
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if watched:
+            with watching(model=model) as observer:
+                train(model, lambda m: m(X).square().sum(), optimizer, 5, observer)
+        else:
+            train(model, lambda m: m(X).square().sum(), optimizer, 5)
+        return [p.detach() for p in model.parameters()]
+
+    for watched, plain in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(watched, plain)

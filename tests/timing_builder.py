@@ -1,0 +1,90 @@
+"""A small timing.json in which every number can be checked by hand.
+
+Three iterations of the same four calls and one node that no call made; the totals (forward, backward
+and optimizer) are 34, 38 and 30 ms, so that iteration 3 is the median.
+
+    call            phase      from                 forward  backward  (iteration 3; in the others × 2)
+    linear          forward    net.py in forward       4.0      12.0
+    relu            forward    net.py in forward       5.0      none
+    cross_entropy   forward    train.py only           0.5       7.0
+    MulBackward0    backward   nowhere                none       0.5
+    _foreach_add_   optimizer  torch only              3.0      none
+"""
+
+import copy
+from typing import Any
+
+import orjson
+
+ROOT = "/home/me/project"
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+
+FUNCTIONAL = [f"{TORCH}/nn/functional.py", 2300, "relu", False]
+LINEAR = [f"{TORCH}/nn/modules/linear.py", 116, "forward", True]
+FORWARD = [f"{ROOT}/model/net.py", 12, "forward", True]
+ACTIVATE = [f"{ROOT}/model/net.py", 13, "forward", True]
+STEP = [f"{ROOT}/train.py", 40, "step", False]
+LOSS = [f"{ROOT}/train.py", 41, "step", False]
+ADAM = [f"{TORCH}/optim/adam.py", 500, "step", False]
+
+_STACKS = [[LINEAR, FORWARD, STEP], [FUNCTIONAL, ACTIVATE, STEP], [LOSS], [ADAM]]
+
+# name, phase, module, stack, forward, backward, strict, host
+_CALLS = (
+    ("linear", "forward", "encoder", 0, 4.0, 12.0, 11.0, 0.5),
+    ("relu", "forward", "", 1, 5.0, None, None, 0.25),
+    ("cross_entropy", "forward", None, 2, 0.5, 7.0, 6.5, 0.125),
+    ("_foreach_add_", "optimizer", None, 3, 3.0, None, None, 0.5),
+    ("MulBackward0", "backward", None, -1, None, 0.5, 0.25, 0.0),
+)
+_COLUMNS = "name phase module stack forward_ms backward_ms backward_strict_ms host_ms".split()
+
+
+def small_trace(**changes: Any) -> dict[str, Any]:
+    """The trace above, with some of its top-level values replaced."""
+    calls: dict[str, list[Any]] = {"iteration": [], **{name: [] for name in _COLUMNS}}
+    for iteration, factor in ((3, 1), (4, 2), (5, 2)):
+        for row in _CALLS:
+            calls["iteration"].append(iteration)
+            for name, value in zip(_COLUMNS, row, strict=True):
+                calls[name].append(value * factor if name.endswith("_ms") and value is not None else value)
+    trace = {
+        "version": 1,
+        "snapconv": "0.1.0",
+        "torch": "2.13.0",
+        "clock": "cuda",
+        "simulated": False,
+        "device": 1,
+        "device_name": "A GPU",
+        "project_root": ROOT,
+        "iterations": [
+            _iteration(3, 10.0, 20.0, 4.0),
+            _iteration(4, 12.0, 22.0, 4.0),
+            _iteration(5, 9.0, 18.0, 3.0),
+        ],
+        "stacks": _STACKS,
+        "calls": calls,
+        "launch_bound": {
+            "forward": {"n": 9, "n_waited_for": 4, "device_ms": 47.5, "host_ms": 4.375},
+            "backward": {"n": 9, "n_waited_for": 0, "device_ms": 60.0, "host_ms": 50.0},
+        },
+        "empty_pair_ms": 0.0025,
+        "overflowed": False,
+    }
+    return copy.deepcopy({**trace, **changes})
+
+
+def _iteration(number, forward, backward, optimizer):
+    return {
+        "iteration": number,
+        "forward_ms": forward,
+        "backward_ms": backward,
+        "optimizer_ms": optimizer,
+        "bookkeeping_ms": 0.25,
+    }
+
+
+def write_trace(path, **changes: Any):
+    """Write the trace to a file and return its path."""
+    path.write_bytes(orjson.dumps(small_trace(**changes)))
+    return path

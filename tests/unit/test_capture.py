@@ -1,0 +1,119 @@
+"""The folder of a capture stands for the files in it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from snapconv.analysis.paths import PathMap
+from snapconv.convert import ConvertOptions, to_sqlite
+from snapconv.describe import describe
+from snapconv.errors import InputError
+from snapconv.session import load
+from snapconv.snapshot.capture import files_of, is_capture, snapshot_file, stem_of, timing_file
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import ADDR, START_US, TraceBuilder, frame
+from tests.metadata_builder import metadata, parameter
+
+
+def capture(tmp_path, *, timing: bool = True) -> Path:
+    folder = tmp_path / "train.capture"
+    folder.mkdir()
+    TraceBuilder().segment().alloc(512).write(folder / "snapshot.pickle")
+    if timing:
+        (folder / "timing.json").write_text("{}")
+    return folder
+
+
+def test_a_folder_with_a_snapshot_is_a_capture(tmp_path):
+    folder = capture(tmp_path)
+    assert is_capture(folder)
+    assert files_of(folder) == (folder / "snapshot.pickle", folder / "timing.json")
+    assert (snapshot_file(folder), timing_file(folder)) == files_of(folder)
+
+
+def test_a_capture_need_not_have_times(tmp_path):
+    folder = capture(tmp_path, timing=False)
+    assert timing_file(folder) is None
+    assert files_of(folder) == (folder / "snapshot.pickle",)
+
+
+def test_a_file_is_what_it_is_and_so_is_another_folder(tmp_path):
+    folder = capture(tmp_path)
+    file = folder / "snapshot.pickle"
+    assert (snapshot_file(file), timing_file(file), files_of(file)) == (file, None, (file,))
+    assert not is_capture(tmp_path)
+    with pytest.raises(InputError, match=r"holds no snapshot\.pickle"):
+        load_snapshot(tmp_path)
+
+
+def test_a_capture_loads_as_its_snapshot(tmp_path):
+    folder = capture(tmp_path)
+    snapshot = load_snapshot(folder)
+    assert snapshot.path == folder / "snapshot.pickle"
+    assert len(snapshot.devices[0].events) == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "stem"),
+    [
+        ("train.capture", "train"),
+        ("capture", "capture"),
+        (".capture", ".capture"),
+        ("a/run.1.capture", "a/run.1"),
+    ],
+)
+def test_outputs_are_named_after_the_folder_and_lie_beside_it(folder, stem):
+    assert stem_of(Path(folder)) == Path(stem)
+
+
+def test_the_folder_that_one_is_in_has_a_name_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(capture(tmp_path))
+    assert stem_of(Path()) == tmp_path.resolve() / "train"
+
+
+def recorded(tmp_path) -> Path:
+    """A capture of one weight, allocated by a line of /data/project/net/model.py."""
+    folder = tmp_path / "train.capture"
+    folder.mkdir()
+    made = frame("__init__", "/data/project/net/model.py", 12)
+    weight = parameter("fc.weight", ADDR, 500, START_US + 2, frames=[made])
+    builder = TraceBuilder().segment().alloc(500, frames=[frame("to", "/data/project/train.py", 3)])
+    raw = metadata(parameters=[weight], project_root="/data/project/net", simulated={"not_modelled": []})
+    builder.write(folder / "snapshot.pickle", snapconv=raw)
+    return folder
+
+
+def test_a_capture_becomes_a_report_with_names_beside_it(tmp_path):
+    folder = recorded(tmp_path)
+    [(output, report)] = to_sqlite(folder, ConvertOptions()).reports
+    assert output == tmp_path / "train.memory.sqlite"
+    with sqlite3.connect(output) as database:
+        assert database.execute(
+            "SELECT name, size_bytes, grad_size_bytes FROM weight_entries"
+        ).fetchall() == [("fc.weight", 500, 0)]
+        assert database.execute("SELECT file_path, line_number FROM stack_frames").fetchall() == [
+            ("model.py", 12)
+        ]
+    assert "simulated" in [note.slug for note in report.notes]
+    assert ("recorder.command", "train.py --fast") in report.source
+
+
+def test_the_recorded_project_stands_unless_another_is_named(tmp_path):
+    folder = recorded(tmp_path)
+    assert load(folder).project.root == "/data/project/net"
+    assert not load(folder).project.is_inferred
+    assert load(folder, project_root="/data/project").project.root == "/data/project"
+
+
+def test_the_recorded_project_moves_with_the_files_in_it(tmp_path):
+    moved = load(recorded(tmp_path), path_maps=(PathMap("/data", "/home/me"),))
+    assert moved.project.root == "/home/me/project/net"
+    [weight] = moved.report().weights
+    assert [line.file_path for line in weight.frames] == ["model.py"]
+
+
+def test_info_tells_what_the_recorder_said(tmp_path):
+    facts = describe(recorded(tmp_path))
+    assert facts.recorder["command"] == "train.py --fast"
+    assert "  recorded by snapconv 0.1.0: train.py --fast" in list(facts.lines())

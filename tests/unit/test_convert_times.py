@@ -1,0 +1,146 @@
+"""A capture with times becomes two reports: both of them, or none."""
+
+import json
+import pickle
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from snapconv.analysis.paths import PathMap
+from snapconv.cli import main
+from snapconv.convert import ConvertOptions, to_sqlite
+from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
+from snapconv.recorder.allocator import CachingAllocator
+from tests.timing_builder import ROOT, write_trace
+
+
+@pytest.fixture
+def capture(tmp_path):
+    folder = tmp_path / "run.capture"
+    folder.mkdir()
+    model = CachingAllocator()
+    model.malloc(1000)
+    (folder / "snapshot.pickle").write_bytes(pickle.dumps(model.snapshot()))
+    write_trace(folder / "timing.json", device=0)
+    return folder
+
+
+def reports_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".sqlite", ".db"))
+
+
+def entries_of(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT operation_name, forward_ms FROM run_time_entries").fetchall()
+
+
+def test_both_reports_are_written_beside_the_capture(capture, tmp_path):
+    made = to_sqlite(capture, ConvertOptions())
+    assert reports_in(tmp_path) == ["run.memory.sqlite", "run.time.sqlite"]
+    path, report = made.time
+    assert path == tmp_path / "run.time.sqlite"
+    assert len(report.entries) == 3
+    assert entries_of(path) == [("linear", 4.0), ("relu", 5.0), ("cross_entropy", 0.5)]
+
+
+def test_a_capture_without_times_gives_one_report(capture, tmp_path):
+    (capture / "timing.json").unlink()
+    assert to_sqlite(capture, ConvertOptions()).time is None
+    assert reports_in(tmp_path) == ["run.memory.sqlite"]
+
+
+def test_the_snapshot_of_a_capture_by_itself_gives_one_report(capture):
+    assert to_sqlite(capture / "snapshot.pickle", ConvertOptions()).time is None
+
+
+@pytest.mark.parametrize(
+    ("output", "names"),
+    [
+        ("r.sqlite", ["r.sqlite", "r.time.sqlite"]),
+        ("r.memory.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
+        ("r.db", ["r.db", "r.time.db"]),
+    ],
+)
+def test_the_run_time_report_is_named_after_the_memory_report(capture, tmp_path, output, names):
+    to_sqlite(capture, ConvertOptions(output=tmp_path / output))
+    assert reports_in(tmp_path) == names
+
+
+def test_nothing_is_written_where_one_of_the_two_exists(capture, tmp_path):
+    (tmp_path / "run.time.sqlite").write_bytes(b"mine")
+    with pytest.raises(OutputExistsError):
+        to_sqlite(capture, ConvertOptions())
+    assert reports_in(tmp_path) == ["run.time.sqlite"]
+    to_sqlite(capture, ConvertOptions(force=True))
+    assert len(entries_of(tmp_path / "run.time.sqlite")) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b'{"version": 1}', MalformedSnapshotError), (b'{"version": 1', TruncatedFileError)]
+)
+def test_nothing_is_written_where_the_times_are_damaged(capture, tmp_path, content, kind):
+    (capture / "timing.json").write_bytes(content)
+    with pytest.raises(kind, match=r"timing\.json: "):
+        to_sqlite(capture, ConvertOptions())
+    assert reports_in(tmp_path) == []
+
+
+def test_times_of_another_version_are_left_out_with_a_note(capture, tmp_path):
+    write_trace(capture / "timing.json", version=9)
+    made = to_sqlite(capture, ConvertOptions())
+    assert made.time is None
+    assert "unknown-timing-version" in [note.slug for note in made.all_notes]
+    assert reports_in(tmp_path) == ["run.memory.sqlite"]
+
+
+def test_times_of_another_device_than_asked_for_are_left_out(capture, tmp_path):
+    write_trace(capture / "timing.json", device=1)
+    assert to_sqlite(capture, ConvertOptions(device=0)).time is None
+    assert to_sqlite(capture, ConvertOptions(force=True)).time is not None
+
+
+@pytest.mark.parametrize("name", ["timing.json", "snapshot.pickle"])
+def test_a_file_of_the_capture_is_never_replaced(capture, name):
+    before = (capture / name).read_bytes()
+    with pytest.raises(OutputWriteError, match=f"is {name} of the capture"):
+        to_sqlite(capture, ConvertOptions(output=capture / name, force=True))
+    assert (capture / name).read_bytes() == before
+
+
+def test_the_projects_root_is_the_recorded_one_unless_told(capture):
+    assert to_sqlite(capture, ConvertOptions()).time[1].project_root == ROOT
+    told = ConvertOptions(project_root=f"{ROOT}/model", force=True)
+    frames = [entry.frames[0].file_path for entry in to_sqlite(capture, told).time[1].entries]
+    assert frames == ["net.py", "net.py"]
+
+
+def test_the_recorded_root_is_mapped_with_the_files(capture):
+    options = ConvertOptions(path_maps=(PathMap("/home/me", "/src"),))
+    report = to_sqlite(capture, options).time[1]
+    assert report.project_root == "/src/project"
+    assert report.entries[0].frames[0].file_path == "model/net.py"
+
+
+def test_the_command_says_and_prints_both(capture, tmp_path, capsys):
+    assert main(["to-sqlite", str(capture)]) == 0
+    shown = capsys.readouterr().out
+    assert f"written: {tmp_path / 'run.memory.sqlite'}" in shown
+    assert f"written: {tmp_path / 'run.time.sqlite'}" in shown
+    assert "cuda:0  forward 10.0 ms, backward 20.0 ms, optimizer 4.0 ms, in iteration 3" in shown
+    assert main(["to-sqlite", str(capture), "--json", "--force"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["time"]["iteration"], values["time"]["n_entries"]) == (3, 3)
+    assert Path(values["time"]["output"]).name == "run.time.sqlite"
+
+
+def test_a_snapshot_has_null_for_its_times(capture, capsys):
+    assert main(["to-sqlite", str(capture / "snapshot.pickle"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time"] is None
+
+
+def test_notes_on_the_times_are_shown(capture, capsys):
+    write_trace(capture / "timing.json", device=0, clock="cpu", simulated=True)
+    assert main(["to-sqlite", str(capture)]) == 0
+    assert "note: simulated-times (cuda:0): " in capsys.readouterr().err

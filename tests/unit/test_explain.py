@@ -1,0 +1,152 @@
+"""Questions to ``snapconv explain``: what may be asked, and which allocations are meant."""
+
+import pickle
+
+import pytest
+
+import snapconv
+from snapconv.errors import InputError
+from snapconv.explain import Kind, Question, parse_question
+from tests.builders import ADDR, MIB, TraceBuilder
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load what a builder recorded."""
+
+    def load(made):
+        path = tmp_path / "run.pickle"
+        path.write_bytes(pickle.dumps(made.snapshot()))
+        return snapconv.load(path)
+
+    return load
+
+
+def lives(explanation):
+    """The allocations of an answer, by the events that allocated them; None: before the trace."""
+    return [story.life.allocated and story.life.allocated.event for story in explanation.allocations]
+
+
+# --- what may be asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "question"),
+    [
+        ("#12", Question("#12", Kind.EVENT, 12)),
+        ("0x7f00", Question("0x7f00", Kind.ADDRESS, 0x7F00)),
+        ("0X7F00", Question("0X7F00", Kind.ADDRESS, 0x7F00)),
+        ("0xffffffffffffff00", Question("0xffffffffffffff00", Kind.ADDRESS, -256)),
+        ("12", Question("12", Kind.EITHER, 12)),
+        ("-256", Question("-256", Kind.EITHER, -256)),
+        ("b7f00_2", Question("b7f00_2", Kind.ADDRESS, 0x7F00, 2)),
+        ("b'7f00_0", Question("b'7f00_0", Kind.ADDRESS, 0x7F00, 0)),
+        (" #12\n", Question(" #12\n", Kind.EVENT, 12)),
+    ],
+)
+def test_an_address_or_an_event_may_be_asked_for(asked, question):
+    assert parse_question(asked) == question
+
+
+@pytest.mark.parametrize(
+    "asked", ["", "#", "#-1", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
+)
+def test_anything_else_is_refused_with_an_example(asked):
+    with pytest.raises(ValueError, match=r"0x7f3c40001000 or an event such as #1234"):
+        parse_question(asked)
+
+
+def test_a_number_of_more_than_64_bits_is_no_address():
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        parse_question("-9999999999999999999")
+
+
+# --- who is meant
+
+
+@pytest.fixture
+def reused(load):
+    """Events: 0 segment; 1-3 first life at ADDR, 4 KiB; 4-6 second, 1 KiB; 7 third, 2 KiB, kept."""
+    builder = TraceBuilder().segment().alloc(4096).free().alloc(1024).free().alloc(2048)
+    return load(builder)
+
+
+@pytest.mark.parametrize("asked", ["#4", "4", "#5", "#6"])
+def test_every_event_of_a_life_leads_to_it(reused, asked):
+    assert lives(reused.explain(asked)) == [4]
+
+
+def test_of_several_lives_the_one_at_the_peak_goes_first_then_the_newest(reused):
+    explanation = reused.explain(hex(ADDR))
+    assert lives(explanation) == [1, 7, 4]
+    assert [story.life.is_live_at_peak for story in explanation.allocations] == [True, False, False]
+
+
+def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
+    builder = TraceBuilder().segment().alloc(4096).free().alloc(1024).alloc(512)
+    assert lives(load(builder).explain(hex(ADDR + 1024))) == [5, 1]
+
+
+@pytest.mark.parametrize(("offset", "events"), [(1023, [1, 7, 4]), (1024, [1, 7]), (2048, [1]), (4095, [1])])
+def test_an_address_inside_a_block_leads_to_it(reused, offset, events):
+    assert lives(reused.explain(hex(ADDR + offset))) == events
+
+
+@pytest.mark.parametrize(("asked", "event"), [("_0", 1), ("_1", 4), ("_2", 7)])
+def test_a_label_of_the_viewer_leads_to_one_life(reused, asked, event):
+    assert lives(reused.explain(f"b{ADDR:x}{asked}")) == [event]
+
+
+def test_a_bare_number_beyond_the_trace_is_an_address(reused):
+    assert lives(reused.explain(str(ADDR))) == [1, 7, 4]
+
+
+def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
+    high = (1 << 64) - 4 * MIB
+    session = load(TraceBuilder().segment(address=high).alloc(512))
+    for asked in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
+        (story,) = session.explain(asked).allocations
+        assert story.address == "0xffffffffffc00000"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("#0", "event #0 of cuda:0 is segment_alloc of 2.00 MiB, which is about no allocation"),
+        ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
+        (f"b{ADDR:x}_3", "3 allocations began there"),
+        (hex(ADDR + 4096), f"it lies in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}"),
+        ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
+    ],
+)
+def test_where_nothing_is_meant_the_error_says_what_there_is(reused, asked, said):
+    with pytest.raises(InputError) as wrong:
+        reused.explain(asked)
+    assert str(wrong.value).endswith(said)
+    assert "run.pickle: " in str(wrong.value)
+
+
+def test_a_device_without_allocations_says_so(load):
+    with pytest.raises(InputError, match="it has none at all"):
+        load(TraceBuilder()).explain("0x10")
+
+
+def test_every_device_is_looked_at_unless_told(tmp_path):
+    first, second = TraceBuilder().segment().alloc(512), TraceBuilder(device=2).segment().alloc(1024)
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(first.snapshot(second)))
+    session = snapconv.load(path)
+    assert [story.device for story in session.explain("#1").allocations] == [0, 2]
+    assert [story.device for story in session.explain("#1", device=2).allocations] == [2]
+    with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
+        session.explain("#1", device=1)
+
+
+def test_of_very_many_lives_the_newest_are_told_and_all_are_counted(load):
+    builder = TraceBuilder().segment()
+    for _ in range(150):
+        builder.alloc(512).free()
+    explanation = load(builder).explain(hex(ADDR))
+    assert (explanation.n_allocations, len(explanation.allocations)) == (150, 100)
+    assert lives(explanation)[:3] == [1, 448, 445]
+    assert list(explanation.lines())[-1] == "  and 129 older ones"

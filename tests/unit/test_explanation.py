@@ -1,0 +1,112 @@
+"""The answer of ``snapconv explain`` as the page describes it, and as the command line gives it."""
+
+import json
+import pickle
+import re
+import typing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli import main
+from snapconv.recorder.allocator import CachingAllocator
+from snapconv.reports import explanation as shapes
+from tests.builders import MIB, frame
+
+CUBLAS = [
+    frame("at::cuda::getCurrentCUDABlasHandle()", "??", 0),
+    frame("forward", "/home/me/project/net.py", 7),
+    frame("_call_impl", "/x/site-packages/torch/nn/modules/module.py", 1750),
+    frame("<module>", "/home/me/project/train.py", 3),
+]
+PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
+SHAPES = {
+    "## JSON": shapes.Explanation,
+    "### An allocation": shapes.AllocationStory,
+    "### A happening": shapes.Happening,
+    "### An opinion": shapes.Opinion,
+    "### A role": shapes.StackRole,
+    "### A frame": shapes.Frame,
+    "### A place": shapes.Place,
+    "### A segment": shapes.Segment,
+    "### A life": shapes.Life,
+    "### An origin": shapes.Origin,
+    "### A judgement": shapes.Judgement,
+}
+WORDS = {int: "integer", str: "string", bool: "boolean"} | {
+    shape: title.split()[-1] for title, shape in SHAPES.items() if title.startswith("###")
+}
+
+
+def word(hint):
+    """The words of the page for a type."""
+    parts = typing.get_args(hint)
+    if type(None) in parts:
+        return f"{word(parts[0])} or null"
+    if typing.get_origin(hint) is tuple:
+        return f"array of {word(parts[0])}s"
+    return WORDS[hint]
+
+
+@pytest.mark.parametrize("title", SHAPES)
+def test_the_page_describes_the_json(title):
+    after = PAGE.read_text(encoding="utf-8").split(f"{title}\n", 1)[1]
+    part = re.split(r"^#+ ", after, maxsplit=1, flags=re.MULTILINE)[0]
+    hints = typing.get_type_hints(SHAPES[title])
+    assert re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", part, re.MULTILINE) == [
+        (field.name, word(hints[field.name])) for field in fields(SHAPES[title])
+    ]
+
+
+def test_every_shape_of_the_answer_is_described():
+    assert set(SHAPES.values()) == {shape for shape in vars(shapes).values() if is_dataclass(shape)}
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Run ``snapconv explain`` on a file with a workspace of cuBLAS, made in forward."""
+    model = CachingAllocator()
+    model.malloc(2 * MIB, frames=CUBLAS)
+    (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
+
+    def run(*argv):
+        code = main(["explain", str(tmp_path / "run.pickle"), *argv])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_the_command_prints_the_answer(run):
+    code, out, err = run("#1")
+    assert code == 0
+    assert all(line.startswith("note: ") for line in err.splitlines())
+    assert re.match(r"0x[0-9a-f]+ on cuda:0: workspace, 2\.00 MiB, live at the peak\n", out)
+    assert "_call_impl" not in out.split("stack says")[0]
+    assert "modules/module.py:1750 in _call_impl" in run("#1", "--stack")[1].split("category")[0]
+
+
+def test_the_command_prints_json(run):
+    code, out, err = run("#1", "--json")
+    assert code == 0
+    assert all(line.startswith("note: ") for line in err.splitlines())
+    values = json.loads(out)
+    assert values["question"] == "#1"
+    assert values["allocations"][0]["judgement"]["decision"]["rule"] == "cublas-workspace"
+    assert values["allocations"][0]["origin"]["stack"][1]["line"] == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["what"], 2, "expected an address"),
+        (["#999"], 3, "has no event #999"),
+        (["#1", "--device", "3"], 3, "nothing of device 3; it has: 0"),
+        (["#1", "--rules", "nowhere.json"], 3, "nowhere.json: cannot be read"),
+    ],
+)
+def test_a_question_without_an_answer_has_its_exit_code(run, argv, code, said):
+    found, out, err = run(*argv)
+    assert (found, out) == (code, "")
+    assert said in err

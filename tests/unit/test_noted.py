@@ -1,0 +1,282 @@
+"""What was noted, joined with hand-made traces; event ``i`` is at START_US + i."""
+
+import numpy as np
+import pytest
+
+from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.metadata import join_metadata
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.project import find_project
+from snapconv.analysis.replay import replay
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import ADDR, START_US, TraceBuilder, frame
+from tests.metadata_builder import metadata, noted, parameter, phase
+
+CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py")
+
+
+def at(event: float) -> int:
+    return START_US + int(event)
+
+
+def joined_saved(tmp_path, builder, *notes, **fields):
+    """The alloc events of the allocations that these notes of saved tensors mean."""
+    path = builder.write(tmp_path / "s.pickle", snapconv=metadata(saved=list(notes)), **fields)
+    snapshot = load_snapshot(path)
+    device = snapshot.devices[0]
+    allocations = replay(snapshot, device).allocations
+    rows = join_metadata(snapshot.metadata, device.device, device.events, allocations).saved
+    return [int(allocations.alloc_event[row]) if row >= 0 else None for row in rows.tolist()]
+
+
+def reused() -> TraceBuilder:
+    """Events: 0 segment, 1 alloc, 2 and 3 its free, 4 alloc at the same address."""
+    return TraceBuilder().segment().alloc(512).free().alloc(1024)
+
+
+def test_a_note_means_the_allocation_that_lived_then(tmp_path):
+    notes = [noted(ADDR, 512, at(1)), noted(ADDR, 1024, at(4)), noted(ADDR, 1024, at(900))]
+    assert joined_saved(tmp_path, reused(), *notes) == [1, 4, 4]
+
+
+def test_a_note_between_two_lives_means_nothing(tmp_path):
+    assert joined_saved(tmp_path, reused(), noted(ADDR, 512, at(3))) == [None]
+
+
+def test_a_note_of_the_microsecond_of_a_free_means_what_is_freed(tmp_path):
+    assert joined_saved(tmp_path, reused(), noted(ADDR, 512, at(2))) == [1]
+
+
+def test_a_note_before_the_first_event_means_nothing_unless_it_was_there(tmp_path):
+    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512)
+    notes = [noted(ADDR, 512, at(-5)), noted(ADDR + 512, 512, at(-5))]
+    assert joined_saved(tmp_path, builder, *notes) == [-1, None]
+
+
+def test_an_address_within_a_block_means_the_block(tmp_path):
+    builder = TraceBuilder().segment().alloc(512).alloc(4096)
+    notes = [noted(ADDR + 512 + 4095, 1, at(2)), noted(ADDR + 512 + 4096, 1, at(2))]
+    assert joined_saved(tmp_path, builder, *notes) == [2, None]
+
+
+def test_notes_of_another_device_mean_nothing_here(tmp_path):
+    builder = TraceBuilder().segment().alloc(512)
+    assert joined_saved(tmp_path, builder, noted(ADDR, 512, at(1), device=1)) == [None]
+
+
+def test_without_times_a_note_means_what_is_there_in_the_end(tmp_path):
+    builder = reused()
+    for event in builder.events:
+        del event["time_us"]
+    assert joined_saved(tmp_path, builder, noted(ADDR, 512, at(1))) == [4]
+
+
+def test_many_notes_are_joined_as_one_by_one(tmp_path):
+    """Against a plain search through the list of lives."""
+    chance = np.random.default_rng(3)
+    builder, lives = TraceBuilder().segment(20 << 20), []
+    for _ in range(300):
+        if lives and chance.random() < 0.45 and builder._live:
+            addr = int(chance.choice(list(builder._live)))
+            life = next(life for life in reversed(lives) if life[0] == addr)
+            life[3] = len(builder.events)
+            builder.free(addr)
+        else:
+            builder.alloc(int(chance.integers(1, 5000)))
+            addr, block = list(builder._live.items())[-1]
+            lives.append([addr, block["size"], len(builder.events) - 1, 1 << 60])
+    places = chance.integers(ADDR, ADDR + 200_000, 400).tolist() + [life[0] for life in lives]
+    times = chance.integers(0, len(builder.events), len(places)).tolist()
+
+    def expected(addr: int, time: int) -> int | None:
+        # Of the event at the very time, either side may be meant: the newest that lived on one of them.
+        fits = [b for a, n, b, e in lives if a <= addr < a + n and b <= time and e > time - 1]
+        return fits[-1] if fits else None
+
+    found = joined_saved(tmp_path, builder, *(noted(a, 1, at(t)) for a, t in zip(places, times, strict=True)))
+    assert found == [expected(a, t) for a, t in zip(places, times, strict=True)]
+    assert sum(event is not None for event in found) > 100
+
+
+def training() -> TraceBuilder:
+    """Two steps without a stack that tells anything; addresses of what is noted are in NOTES."""
+    nothing = [frame("x", "/elsewhere/y.cc")]
+    builder = TraceBuilder().segment(20 << 20)
+    builder.alloc(1000, frames=[frame("build")])  # 1: weight
+    builder.alloc(400, frames=nothing)  # 2: input
+    builder.alloc(3000, frames=nothing)  # 3: forward: saved
+    builder.alloc(5000, frames=nothing)  # 4: forward: held by the program, not noted
+    builder.alloc(1024, frames=nothing)  # 5: forward: freed there
+    builder.free()  # 6, 7
+    builder.alloc(1000, frames=nothing)  # 8: backward: gradient
+    builder.alloc(2048, frames=nothing)  # 9: backward: freed there
+    builder.free()  # 10, 11
+    builder.alloc(1000, frames=nothing)  # 12: optimizer: state
+    builder.alloc(700, frames=nothing)  # 13: optimizer: freed there
+    builder.free()  # 14, 15
+    return builder
+
+
+WEIGHT, INPUT, SAVED = ADDR, ADDR + 1024, ADDR + 1536
+HELD = SAVED + 3072
+GRADIENT = HELD + 5120
+STATE = GRADIENT + 1024
+
+
+def analyse(tmp_path, builder, raw) -> DeviceAnalysis:
+    snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", snapconv=raw))
+    return analyze_device(snapshot, snapshot.devices[0], find_project(snapshot.stacks))
+
+
+def noted_training(**fields):
+    notes = {
+        "parameters": [parameter("fc.weight", WEIGHT, 1000, at(2), frames=[frame("make")])],
+        "gradients": [noted(GRADIENT, 996, at(11), parameter=0, iteration=0)],
+        "optimizer_states": [noted(STATE, 1000, at(15), parameter=0, state="exp_avg")],
+        "inputs": [noted(INPUT, 400, at(2), iteration=0, shape=[100], dtype="float32")],
+        "saved": [
+            noted(SAVED, 3000, at(3), iteration=0, module="fc"),
+            noted(WEIGHT, 1000, at(3), iteration=0, module="fc"),
+        ],
+        "phases": [
+            phase("forward", at(3), at(7)),
+            phase("backward", at(8), at(11)),
+            phase("optimizer", at(12), at(15)),
+        ],
+        "iterations": [{"iteration": 0, "kind": "memory", "began_us": at(0), "ended_us": at(16)}],
+    }  # fmt: skip
+    return metadata(**(notes | fields))
+
+
+def decided(analysis: DeviceAnalysis) -> dict[int, tuple[str, str, str]]:
+    found = analysis.classification
+    return {
+        event: (
+            Category(found.category[row]).label,
+            Evidence(found.evidence[row]).label,
+            found.reasons[found.reason_id[row]],
+        )
+        for row, event in enumerate(analysis.allocations.alloc_event.tolist())
+    }
+
+
+def test_every_category_follows_from_what_was_noted_or_from_the_phases(tmp_path):
+    assert decided(analyse(tmp_path, training(), noted_training())) == {
+        1: ("weight", "metadata", "noted-as-parameter"),
+        2: ("input", "metadata", "noted-as-input"),
+        3: ("activation", "metadata", "noted-as-saved"),
+        4: ("activation", "metadata", "kept-into-backward"),
+        5: ("temporary", "metadata", "freed-before-backward"),
+        8: ("gradient", "metadata", "noted-as-gradient"),
+        9: ("temporary", "metadata", "freed-within-backward"),
+        12: ("optimizer_state", "metadata", "noted-as-optimizer-state"),
+        13: ("temporary", "metadata", "made-in-step-and-freed"),
+    }
+
+
+def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
+    raw = noted_training(parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[])
+    assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "noted-as-buffer")
+
+
+def test_what_a_module_made_is_no_input(tmp_path):
+    builder = TraceBuilder().segment().alloc(512, frames=[CALL])
+    raw = metadata(inputs=[noted(ADDR, 512, at(1), iteration=0, shape=[], dtype="float32")])
+    category, _, reason = decided(analyse(tmp_path, builder, raw))[1]
+    assert (category, reason) != ("input", "noted-as-input")
+
+
+def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):
+    phases = analyse(tmp_path, training(), noted_training()).phases
+    expected = [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4
+    assert phases.phase.tolist() == expected
+    assert phases.is_recorded
+
+
+def test_a_phase_without_an_end_lasts_to_the_end(tmp_path):
+    raw = noted_training(phases=[phase("forward", at(3), at(7)), phase("backward", at(8), None)])
+    assert analyse(tmp_path, training(), raw).phases.phase.tolist()[8:] == [Phase.BACKWARD] * 8
+
+
+def test_without_recorded_phases_they_are_inferred_and_evidence_stays_what_it_is(tmp_path):
+    builder = TraceBuilder().segment().alloc(512, frames=[CALL]).free(frames=[CALL])
+    analysis = analyse(tmp_path, builder, metadata())
+    assert not analysis.phases.is_recorded
+    assert decided(analysis)[1] == ("temporary", "lifetime", "freed-before-backward")
+
+
+def test_iterations_begin_where_they_were_marked(tmp_path):
+    rows = [
+        {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((3, 0), (4, 8), (5, 12))
+    ]
+    analysis = analyse(tmp_path, training(), noted_training(iterations=rows))
+    assert analysis.phases.iteration.tolist() == [0] * 8 + [1] * 4 + [2] * 4
+    assert [(it.first_event, it.last_event) for it in analysis.iterations] == [(0, 7), (8, 11), (12, 15)]
+
+
+def test_iterations_of_which_nothing_is_left_do_not_count(tmp_path):
+    rows = [
+        {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((0, -9), (1, -5), (2, 8))
+    ]
+    analysis = analyse(tmp_path, training(), noted_training(iterations=rows))
+    assert analysis.phases.n_iterations == 2
+
+
+def weights_of(analysis: DeviceAnalysis):
+    table = analysis.weights
+    columns = (table.names, table.size_bytes.tolist(), table.gradient_bytes.tolist())
+    return list(zip(*columns, strict=True))
+
+
+def test_weights_have_their_names_and_the_sizes_of_the_tensors(tmp_path):
+    analysis = analyse(tmp_path, training(), noted_training())
+    assert weights_of(analysis) == [("fc.weight", 1000, 996)]
+    rows = analysis.allocations
+    assert rows.alloc_event[analysis.weights.row].tolist() == [1]
+    assert rows.alloc_event[analysis.weights.gradient_row].tolist() == [8]
+
+
+def test_a_weight_without_a_gradient_has_none_and_a_buffer_is_no_row(tmp_path):
+    frozen = parameter("frozen", WEIGHT, 1000, at(2), requires_grad=False)
+    mean = parameter("mean", INPUT, 400, at(2), kind="buffer")
+    raw = noted_training(parameters=[frozen, mean], gradients=[], inputs=[])
+    assert weights_of(analyse(tmp_path, training(), raw)) == [("frozen", 1000, 0)]
+
+
+def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_path):
+    def gradients(*iterations):
+        rows = [noted(GRADIENT, 500 + i, at(11) + i, parameter=0, iteration=i) for i in iterations]
+        return weights_of(analyse(tmp_path, training(), noted_training(gradients=rows)))[0][2]
+
+    assert gradients(0, 1) == 500
+    assert gradients(2, 1) == 502
+
+
+def test_weights_that_are_gone_by_the_peak_are_no_row(tmp_path):
+    builder = TraceBuilder().segment().alloc(512).free().alloc(4096)
+    raw = metadata(parameters=[parameter("old", ADDR, 512, at(1)), parameter("new", ADDR, 4096, at(4))])
+    assert weights_of(analyse(tmp_path, builder, raw)) == [("new", 4096, 0)]
+
+
+def test_a_weight_that_lives_at_the_peak_is_a_row_though_it_is_freed_later(tmp_path):
+    builder = TraceBuilder().segment().alloc(512).alloc(4096).free().free()
+    raw = metadata(parameters=[parameter("gone", ADDR, 512, at(2))])
+    assert weights_of(analyse(tmp_path, builder, raw)) == [("gone", 512, 0)]
+
+
+def test_a_weight_that_comes_after_the_peak_and_stays_is_a_row(tmp_path):
+    builder = TraceBuilder().segment().alloc(4096).free().alloc(512)
+    raw = metadata(parameters=[parameter("late", ADDR, 512, at(4))])
+    assert weights_of(analyse(tmp_path, builder, raw)) == [("late", 512, 0)]
+
+
+@pytest.mark.parametrize("n_events", [0, 1])
+def test_a_trace_without_allocations_has_weights_all_the_same(tmp_path, n_events):
+    builder = TraceBuilder()
+    for _ in range(n_events):
+        builder.event("snapshot")
+    raw = noted_training(phases=[], iterations=[])
+    analysis = analyse(tmp_path, builder, raw)
+    assert weights_of(analysis) == [("fc.weight", 1000, 996)]
+    assert analysis.weights.row.tolist() == [-1]

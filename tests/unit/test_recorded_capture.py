@@ -1,0 +1,201 @@
+"""fixtures/transformer.capture, as scripts/record_fixture.py made it: both reports come of it, without torch.
+
+The numbers are counted by hand from the code of fixtures/entries/transformer.
+"""
+
+import ast
+import json
+import pickle
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli import main
+
+FOLDER = Path(__file__).parents[2] / "fixtures"
+CAPTURE = FOLDER / "transformer.capture"
+SOURCE = FOLDER / "entries" / "transformer"
+ROOT = "/home/user/transformer"
+# Folders that a recording on anyone's machine could show.
+NEUTRAL = ("/home/user/", "/usr/lib/python3.")
+
+VOCABULARY, LENGTH, WIDTH, LAYERS = 2000, 64, 256, 2
+
+
+def linear(name, n_in, n_out):
+    return {f"{name}.weight": n_in * n_out, f"{name}.bias": n_out}
+
+
+def block(name):
+    return {
+        **linear(f"{name}.norm1", 1, WIDTH),
+        **linear(f"{name}.attention.qkv", WIDTH, 3 * WIDTH),
+        **linear(f"{name}.attention.out", WIDTH, WIDTH),
+        **linear(f"{name}.norm2", 1, WIDTH),
+        **linear(f"{name}.mlp.0", WIDTH, 4 * WIDTH),
+        **linear(f"{name}.mlp.2", 4 * WIDTH, WIDTH),
+    }
+
+
+N_ELEMENTS = {
+    "places": LENGTH * WIDTH,
+    "tokens.weight": VOCABULARY * WIDTH,
+    **block("blocks.0"),
+    **block("blocks.1"),
+    **linear("norm", 1, WIDTH),
+    "head.weight": VOCABULARY * WIDTH,
+}
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    return pickle.loads((CAPTURE / "snapshot.pickle").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def timing():
+    return json.loads((CAPTURE / "timing.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the capture, converted; conftest's capfd is no use to a fixture of a module."""
+    folder = tmp_path_factory.mktemp("converted")
+    shutil.copytree(CAPTURE, folder / CAPTURE.name)
+    assert main(["to-sqlite", "--quiet", "--extended", str(folder / CAPTURE.name)]) == 0
+    return folder
+
+
+def rows(path, sql):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_it_is_small_and_holds_nothing_else():
+    files = {path.name: path.stat().st_size for path in CAPTURE.iterdir()}
+    assert set(files) == {"snapshot.pickle", "timing.json"}
+    assert sum(files.values()) < 1.5 * (1 << 20)
+
+
+def texts(value, seen):
+    """Every text in nested containers; shared ones are looked at once."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+        seen.add(id(value))
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from texts(item, seen)
+
+
+def test_no_text_names_a_folder_of_the_machine_it_was_made_on(snapshot, timing):
+    found = [text for text in texts([snapshot, timing], set()) if text.startswith("/")]
+    assert len(found) > 100
+    assert [text for text in found if not text.startswith(NEUTRAL)] == []
+    assert snapshot["snapconv"]["platform"].isalpha()
+
+
+def project_frames(snapshot, timing):
+    holders = [*snapshot["device_traces"][0], *(b for s in snapshot["segments"] for b in s["blocks"])]
+    holders += snapshot["snapconv"]["parameters"]
+    frames = [(f["filename"], f["line"], f["name"]) for h in holders for f in h.get("frames", ())]
+    frames += [tuple(frame[:3]) for stack in timing["stacks"] for frame in stack]
+    return {frame for frame in frames if frame[0].startswith(f"{ROOT}/")}
+
+
+def functions(path):
+    """The functions of a file, innermost last, and the lines that they span."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [(node.name, range(node.lineno, node.end_lineno + 1)) for node in found]
+
+
+def test_its_frames_are_lines_of_the_entry_as_it_is_now(snapshot, timing):
+    frames = project_frames(snapshot, timing)
+    assert {Path(filename).name for filename, _, _ in frames} == {"model.py", "train.py"}
+    spans = {name: functions(SOURCE / name) for name in ("model.py", "train.py")}
+    for filename, line, function in frames:
+        if function.startswith("<"):  # a module, or a comprehension
+            continue
+        assert any(function == name and line in lines for name, lines in spans[Path(filename).name]), (
+            filename,
+            line,
+            function,
+        )
+
+
+def test_no_stack_has_a_frame_of_the_recorder(snapshot, timing):
+    names = {text for text in texts([snapshot["device_traces"], timing["stacks"]], set()) if ".py" in text}
+    assert [name for name in names if "/snapconv/" in name or "/typer/" in name] == []
+
+
+def test_the_memory_report_has_every_parameter_with_its_bytes_and_its_gradients(folder):
+    found = rows(
+        folder / "transformer.memory.sqlite", "SELECT name, size_bytes, grad_size_bytes FROM weight_entries"
+    )
+    assert {name: (size, gradient) for name, size, gradient in found} == {
+        name: (4 * n, 4 * n) for name, n in N_ELEMENTS.items()
+    }
+    assert len(found) == 29
+
+
+def test_the_peak_is_what_the_run_counted(folder, snapshot):
+    (device,) = snapshot["snapconv"]["devices"]
+    found = rows(
+        folder / "transformer.memory.sqlite",
+        "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'",
+    )
+    assert found == [(device["max_memory_allocated"],)]
+
+
+def test_at_the_peak_the_model_is_there_and_two_states_of_it_and_nothing_is_unknown(folder):
+    found = dict(
+        rows(
+            folder / "transformer.memory.sqlite",
+            "SELECT category, requested_bytes FROM snapconv_categories_at_peak WHERE n_allocations > 0",
+        )
+    )
+    n_bytes = 4 * sum(N_ELEMENTS.values())
+    assert (found["weight"], found["optimizer_state"]) == (n_bytes, 2 * n_bytes)
+    assert "unknown" not in found
+
+
+def test_the_time_report_has_the_calls_of_the_forward_pass(folder):
+    found = rows(folder / "transformer.time.sqlite", "SELECT operation_name FROM run_time_entries")
+    calls = Counter(name for (name,) in found)
+    expected = {
+        "embedding": 1,
+        "scaled_dot_product_attention": LAYERS,
+        "gelu": LAYERS,
+        "layer_norm": 2 * LAYERS + 1,
+        "linear": 4 * LAYERS + 1,
+        "cross_entropy": 1,
+    }
+    assert {name: calls[name] for name in expected} == expected
+
+
+def test_its_rows_cover_the_times_that_were_measured(timing):
+    calls = timing["calls"]
+    pairs = zip(calls["forward_ms"], calls["phase"], strict=True)
+    (iteration,) = timing["iterations"]
+    forward = sum(ms for ms, phase in pairs if phase == "forward")
+    backward = sum(ms for ms in calls["backward_ms"] if ms is not None)
+    assert 0.93 <= forward / iteration["forward_ms"] <= 1
+    assert 0.97 <= backward / iteration["backward_ms"] <= 1
+
+
+def test_the_summary_says_the_peak_the_times_and_that_all_is_simulated(folder, snapshot, capfd):
+    capfd.readouterr()
+    assert main(["to-sqlite", "--force", str(folder / CAPTURE.name)]) == 0
+    said = capfd.readouterr()
+    (device,) = snapshot["snapconv"]["devices"]
+    assert f"({device['max_memory_allocated']} bytes)" in said.out
+    assert "optimizer_state" in said.out
+    assert "forward" in said.out
+    assert "backward" in said.out
+    assert f"written: {folder / 'transformer.memory.sqlite'}" in said.out
+    assert f"written: {folder / 'transformer.time.sqlite'}" in said.out
+    assert "simulated" in said.err
