@@ -20,13 +20,18 @@ from typing import Any
 
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.reasons import DECISION_RULES, EVIDENCE_WORTH
 from snapconv.analysis.rules import FRAME_RULES, FrameRule
 from snapconv.cli import app
 from snapconv.reports.schema_page import schema_page
+from snapconv.reports.time_schema_page import time_schema_page
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
+CAPTURE = "fixtures/transformer.capture"
 REPORT = "training_step.memory.sqlite"
+EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
 # (what is asked, the query, whether it needs --extended): shown in the README with their answers.
@@ -79,8 +84,8 @@ def main() -> None:
 
 def page(path: Path) -> str:
     """Return a page as it must be: all of it made by the program, or its parts."""
-    if path.name == "schema.md":
-        return schema_page()
+    if path.name in PAGES:
+        return PAGES[path.name]()
     return filled(path, PARTS[path.name])
 
 
@@ -142,6 +147,27 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
     return _code(rule.slug), role, function, _code(rule.file), rule.reason, rule.seen
 
 
+def evidence() -> str:
+    """Return the table of the kinds of evidence, strong ones first and none last."""
+    worth = {**EVIDENCE_WORTH, Evidence.NONE: EVIDENCE_WORTH[Evidence.NONE]}
+    kinds = sorted(worth, key=lambda kind: kind or len(worth))
+    rows = ((f"`{kind.label}`", worth[kind].follows_from, worth[kind].is_wrong_when) for kind in kinds)
+    return _table(("evidence", "the category follows from", "it is wrong when"), rows)
+
+
+def decision_rules() -> str:
+    """Return the table of the rules that are no frame rules."""
+    rows = (
+        (f"`{rule.slug}`", _labels(rule.categories), _labels(rule.evidence), rule.reason)
+        for rule in DECISION_RULES
+    )
+    return _table(("rule", "category", "evidence", "it says"), rows)
+
+
+def _labels(words: Iterable[Category | Evidence]) -> str:
+    return ", ".join(f"`{word.label}`" for word in words)
+
+
 def _code(pattern: str) -> str:
     """Set a regular expression as code; a bar would end the cell of a Markdown table."""
     return f"`{pattern}`".replace("|", "\\|") if pattern else "any"
@@ -149,9 +175,18 @@ def _code(pattern: str) -> str:
 
 def session() -> str:
     """Return a conversion of the example as the terminal shows it."""
+    return _in_terminal("to-sqlite", CAPTURE)
+
+
+def explained() -> str:
+    """Return the explanation of an allocation of the example as the terminal shows it."""
+    return _in_terminal("explain", SNAPSHOT, EXPLAINED)
+
+
+def _in_terminal(*arguments: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        shown = _run(Path(folder), "-m", "snapconv", "to-sqlite", SNAPSHOT)
-    return f"```console\n$ snapconv to-sqlite {SNAPSHOT}\n{shown.rstrip()}\n```"
+        shown = _run(Path(folder), "-m", "snapconv", *arguments)
+    return f"```console\n$ snapconv {' '.join(arguments)}\n{shown.rstrip()}\n```"
 
 
 def answered_queries() -> str:
@@ -189,6 +224,7 @@ def _run(folder: Path, *arguments: str) -> str:
     """Run Python in a folder that has a copy of the example; return what it says."""
     (folder / SNAPSHOT).parent.mkdir()
     shutil.copy(ROOT / SNAPSHOT, folder / SNAPSHOT)
+    shutil.copytree(ROOT / CAPTURE, folder / CAPTURE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -209,10 +245,12 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-GENERATED = ("schema.md", "cli.md", "classification.md", "library.md")
+PAGES: dict[str, Callable[[], str]] = {"schema.md": schema_page, "time-schema.md": time_schema_page}
+GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
-    "classification.md": {"rules": frame_rules},
+    "classification.md": {"evidence": evidence, "decisions": decision_rules, "rules": frame_rules},
+    "explain.md": {"session": explained},
     "library.md": {"examples": examples},
     "README.md": {"summary": session, "queries": answered_queries},
 }

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.phases import Phase
 from snapconv.notes import Note
 from snapconv.reports.report import (
     PEAK_ALLOCATED,
@@ -76,18 +77,22 @@ def small_allocations() -> AllocationColumns:
         end_event=int64(-1, 5, 3, -1),
         addr=int64(0x7F0000000000, 0x7F0000000400, 0x7F0000000C00, WRAPPED_ADDR),
         stream=int64(0, 0, -1, 0),
+        pool_id=int32(0, 0, 1, -1),
         requested_bytes=int64(1000, 2000, 500, 1000),
         block_bytes=int64(1024, 2048, 512, 1024),
+        is_exact=np.array([True, True, False, True]),
         category=np.array(
             [Category.WEIGHT, Category.ACTIVATION, Category.UNKNOWN, Category.GRADIENT], np.int8
         ),
         evidence=np.array([Evidence.METADATA, Evidence.FRAMES, Evidence.NONE, Evidence.LIFETIME], np.int8),
-        rule_id=int32(-1, 1, -1, 0),
-        operation_id=int32(-1, 0, 1, -1),
+        rule_id=int32(0, 2, 0, 1),
+        operation_id=int32(0, 1, 2, 0),
         stack_id=int32(3, 0, 1, -1),
         iteration=int32(-1, 0, 0, 0),
-        rules=("gradients outlive the backward pass", "forward frames"),
-        operations=("linear", "relu"),
+        phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
+        pools=("(0, 0)", "(0, 1)"),
+        rules=("none", "gradients outlive the backward pass", "forward frames"),
+        operations=("unknown", "linear", "relu"),
     )
 
 

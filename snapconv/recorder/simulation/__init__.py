@@ -16,17 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_MODELLED", "Simulation", "SimulationOptions", "simulated"]
 
+# What a GPU holds beyond this, in the words of the note that every output carries; docs/recording.md says more.
 NOT_MODELLED = (
-    "scratch memory of kernels (large reductions, sorts, semaphores)",
+    "scratch memory inside kernels",
     "workspaces of cuDNN, cuBLASLt and cuSPARSE, and that of cuBLAS unless asked for",
-    "what cuDNN reserves for recurrent layers and batch normalisation",
-    "memory of compiled code: torch.compile runs a model as it is written, flex_attention not at all",
-    "the effect of dropout inside fused attention on values (its memory is modelled)",
-    "CUDA graphs and private memory pools",
-    "NCCL and other processes",
-    "host memory, pinned or not",
-    "errors about tensors on different devices",
-    "the time that anything takes on a GPU",
+    "cuDNN's reserves for recurrent layers and batch norm",
+    "compiled code",
+    "CUDA graphs",
+    "NCCL",
 )
 
 

@@ -40,8 +40,11 @@ _INTERPRETER = (
     ),
     *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
 )
+# What a node lets go of once it has been applied, unless the graph is to be kept.
+_RELEASE = "::release_variables("
+_EVALUATE = "torch::autograd::Engine::evaluate_function("
 # What the engine does after a node has been applied.
-_BETWEEN_NODES = ("torch::autograd::InputBuffer::", "torch::autograd::validate_outputs")
+_BETWEEN_NODES = ("torch::autograd::InputBuffer::", "torch::autograd::validate_outputs", _RELEASE)
 _ENGINE = (
     "torch::autograd::Node::operator()(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)",
     "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&, "
@@ -122,7 +125,7 @@ def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[tuple[s
     result = [_plain(frame) for frame in own]
     if not capture.has_cpp:
         return result
-    operation = _operation_frames(frames)
+    operation = _operation_frames(frames) or _release_frames(frames)
     engine = _engine_frames(capture.node, operation) if is_engine else []
     return [*map(_native, operation), *result, *map(_native, engine)]
 
@@ -205,6 +208,16 @@ def _last_of(functions: tuple[tuple[str, str], ...], python: list[dict[str, Any]
         if any(name == function and filename.endswith(file) for function, file in functions):
             return i
     return None
+
+
+def _release_frames(frames: list[dict[str, Any]]) -> list[str]:
+    """Name the node's function that lets go of what it saved, if that is why memory is freed."""
+    for frame in frames:
+        if frame["name"].startswith(_EVALUATE):
+            break
+        if _RELEASE in frame["name"]:
+            return [frame["name"]]
+    return []
 
 
 def _operation_frames(frames: list[dict[str, Any]]) -> list[str]:

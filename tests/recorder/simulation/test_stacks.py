@@ -45,6 +45,24 @@ def test_no_frame_is_the_simulations_own():
     assert not [f["name"] for f in every if "pythonFallback" in f["name"] or "pybind11" in f["name"]]
 
 
+def test_what_a_node_saved_is_let_go_of_by_the_node():
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    with recorded(stacks="all") as snapshot:
+        x.exp().sum().backward()
+
+    # As in real snapshots, where the node is not being applied any more.
+    released = [
+        frames for frames in frames_of(snapshot, "free_requested") if "ExpBackward0" in frames[0]["name"]
+    ]
+    assert [[frame["name"].partition("(")[0] for frame in frames] for frames in released] == [
+        [
+            "torch::autograd::generated::ExpBackward0::release_variables",
+            "torch::autograd::Engine::evaluate_function",
+            "torch::autograd::Engine::thread_main",
+        ]
+    ]
+
+
 def test_forward_goes_from_the_operation_to_the_script():
     layer, x = nn.Linear(8, 8, device="cuda"), torch.randn(2, 8, device="cuda")
     with recorded(stacks="all") as snapshot:
