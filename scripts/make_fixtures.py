@@ -19,16 +19,18 @@ from pathlib import Path
 from fixtures.catalogue import bad_files, good_files
 from fixtures.fixture import BadFile, Fixture
 
+from fixtures.entries import captures_page, entries_page, is_of_people
+
 ROOT = Path(__file__).parents[1]
 COMMAND = "python scripts/make_fixtures.py"
 README = f"""\
 # Fixtures
 
-Small snapshots of every kind that the format knows. Nobody recorded them: a model of torch's allocator and a
-training loop on paper made them, so that every figure is known.
+Small snapshots of every kind that the format knows, training scripts to record, and a capture of one of them.
 
-All of them, `expected.json` and this page are made by one command, and a test fails when they differ from
-what it would make now:
+Nobody recorded the snapshots: a model of torch's allocator and a training loop on paper made them, so that
+every figure is known. All of them, `expected.json` and this page are made by one command, and a test fails
+when they differ from what it would make now:
 
 ```
 {COMMAND}
@@ -85,6 +87,7 @@ def _readme(good: Sequence[Fixture], bad: Sequence[BadFile]) -> str:
     return (
         f"{README}## Snapshots\n\n{head}{''.join(rows)}\n## Files that must be refused\n\n"
         f"Each with the error that it must lead to.\n\n{head}{''.join(bad_rows)}"
+        f"\n{entries_page(ROOT / 'fixtures')}\n{captures_page(ROOT / 'fixtures')}"
     )
 
 
@@ -94,7 +97,8 @@ def _row(name: str, made_by: str, words: str) -> str:
 
 def _check(folder: Path, files: dict[str, bytes]) -> int:
     """Print what is missing, different or too many."""
-    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    there = {name: path for name, path in found.items() if not is_of_people(name)}
     problems = [f"missing: {name}" for name in files if name not in there]
     problems += [f"nobody makes it: {name}" for name in sorted(there) if name not in files]
     problems += [

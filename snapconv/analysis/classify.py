@@ -205,7 +205,7 @@ def _forward(decisions: Decisions, facts: Facts) -> None:
         Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward",
     )  # fmt: skip
     decide(
-        may_be_input & facts.is_freed & ~made_in_bulk(decisions, facts) & np.bool_(not facts.roles.has_cpp),
+        may_be_input & facts.feeds_module & facts.is_freed & ~made_in_bulk(decisions, facts),
         Category.INPUT, Evidence.LIFETIME, "made-outside-modules-used-in-forward",
     )  # fmt: skip
     decide(

@@ -60,13 +60,13 @@ def _kept(decisions: Decisions, facts: Facts) -> None:
     slug = "made-outside-modules-used-in-forward"
     may_be = (facts.may_be_input | facts.old_outside) & is_live
     decisions.decide(may_be & made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)
-    # Without C++ frames only data that was there at first, and the latest batch, are told from what else a
-    # program computes and keeps.
+    # Of what is computed, and of everything where no C++ frame tells: what was there at first, what takes the
+    # place of an earlier one, and what is of the last iteration.
     is_renewed = np.isin(stack, stack[facts.outside & facts.is_freed])
     is_last = is_renewed | (facts.iteration >= facts.iteration[facts.in_forward].max())
     is_last |= facts.alloc < facts.alloc[facts.in_forward].min()
     decisions.decide(
-        may_be & is_last & np.bool_(not facts.roles.has_cpp), Category.INPUT, Evidence.LIFETIME, slug
+        may_be & is_last & (facts.feeds_module | ~facts.is_traced), Category.INPUT, Evidence.LIFETIME, slug
     )
     made_in_forward = (facts.has(Role.MODULE_CALL) | facts.has(Role.LOSS)) & ~facts.has(Role.ENGINE)
     decisions.decide(

@@ -27,7 +27,13 @@ def listed_weights(
     """Name the weights live at ``event``; what the list calls frozen or a buffer has a gradient last."""
     rows = live_weights(allocations, category, event)
     is_placed = were_placed(stacks, allocations.stack_id[rows])
-    naming = name_weights(params, allocations.requested_bytes[rows], is_placed=is_placed)
+    n_older = np.count_nonzero(allocations.alloc_event[rows] < 0)
+    naming = name_weights(
+        params,
+        allocations.requested_bytes[rows],
+        is_placed=is_placed,
+        is_by_address=bool(2 * n_older > len(rows)),
+    )
     can_be_trained = params.requires_grad & params.is_floating & ~params.is_buffer
     is_trained = np.append(can_be_trained, np.True_)[naming.entry]
     weights = match_weights(

@@ -8,6 +8,7 @@ sorted by name or a model was placed part by part, fitted module by module. What
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ BoolColumn = NDArray[np.bool_]
 # half(), bfloat16(), float() and double() convert a whole model; eight-bit floats are converted one by one.
 _WIDTHS = (2, 4, 8, 1)
 # An order that explains less than this of what is there in both lists is no order to go by.
-_TRUSTED_SHARE = 0.9
+_TRUSTED_SHARE, _WHOLE_SHARE = 0.9, 0.99
+# The allocator's small pool (kSmallSize), segments of 20 MiB, and segments of a size's own (kMinLargeAlloc).
+_POOL_BOUNDS = (0, 1 << 20, (10 << 20) - 1, 1 << 62)
 # Frameworks pad vocabularies, and cuDNN the pieces of an LSTM's weights, which it keeps in one allocation.
 _MAX_PADDING, _PADDED_BYTES = 0.1, 512
 
@@ -48,10 +51,13 @@ class Naming:
     n_without_memory: int
 
 
-def name_weights(params: ParamList, weights: Int64Column, *, is_placed: bool | None) -> Naming:
+def name_weights(
+    params: ParamList, weights: Int64Column, *, is_placed: bool | None, is_by_address: bool = False
+) -> Naming:
     """Give weights (their sizes, in the order of allocation) the names of a list.
 
-    ``is_placed`` says whether they were allocated by Module.to, None where no frame tells.
+    ``is_placed`` says whether they were allocated by Module.to, None where no frame tells. ``is_by_address``:
+    they are older than the trace, and in the order of their addresses.
     """
     chosen = _in_order(params)
     widths = _Widths(params, chosen)
@@ -63,6 +69,7 @@ def name_weights(params: ParamList, weights: Int64Column, *, is_placed: bool | N
         sizes=widths.fitting(weights),
         is_ordered=params.is_ordered,
         is_placed=is_placed,
+        is_by_address=is_by_address,
     )
     found, order = _matched(listed, weights, widths.columns())
     matching = _Matching(listed, widths, weights, found)
@@ -121,6 +128,10 @@ def _matched(
     if not listed.is_ordered:
         return _matched_without_order(listed, weights, common)
     by_order, order, is_placed = _aligned(listed, weights, common)
+    if listed.is_by_address:
+        # Where some of the list is missing, addresses do not tell what.
+        is_whole = _bytes_of(by_order, weights) >= _WHOLE_SHARE * int(listed.sizes.sum())
+        return replace(by_order, is_certain=by_order.is_certain & is_whole), order
     if _bytes_of(by_order, weights) == common and not _may_be_mixed(by_order, weights, widths):
         return by_order, order
     mixed = _in_one_order(listed, weights, order, widths)
@@ -139,6 +150,8 @@ def _matched_without_order(
     """Fit a sorted list; where something is missing on either side, its customary order may do better."""
     order = _order(listed, is_placed=listed.is_placed is not False)
     by_module = fit_windows(listed, weights)
+    if listed.is_by_address:
+        return replace(by_module, is_certain=np.zeros(len(weights), np.bool_)), order
     n_bytes = (int(one[np.isin(one, other)].sum()) for one, other in _both_ways(listed.sizes, weights))
     if all(n == common for n in n_bytes):
         return by_module, order
@@ -190,8 +203,22 @@ def _may_be_mixed(pairs: Alignment, weights: Int64Column, widths: tuple[Int64Col
 def _in_one_order(
     listed: Listed, weights: Int64Column, order: Int64Column, others: tuple[Int64Column, ...] = ()
 ) -> Alignment:
-    pairs = align(listed.sizes[order], weights, *(sizes[order] for sizes in others))
+    sizes = [listed.sizes[order], *(column[order] for column in others)]
+    pairs = _align_pools(sizes[0], weights) if listed.is_by_address else align(sizes[0], weights, *sizes[1:])
     return replace(pairs, partner=np.where(pairs.partner >= 0, order[pairs.partner], -1))
+
+
+def _align_pools(sizes: Int64Column, weights: Int64Column) -> Alignment:
+    """Align the weights of each of the allocator's pools: only there do addresses rise with time.
+
+    A model that is built on an empty device fills segments from their beginning.
+    """
+    found = Alignment(np.full(len(weights), -1, np.int64), np.zeros(len(weights), np.bool_))
+    for low, high in pairwise(_POOL_BOUNDS):
+        rows = np.flatnonzero((weights > low) & (weights <= high))
+        pairs = align(sizes, weights[rows])
+        found.partner[rows], found.is_certain[rows] = pairs.partner, pairs.is_certain
+    return found
 
 
 class _Matching:

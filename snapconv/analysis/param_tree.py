@@ -11,6 +11,7 @@ _NUMBERED = re.compile(r"(\d+)")
 # In sorted lists the order of registration is lost. These are the orders of torch's own modules (nn/modules
 # of 2.1 to 2.13) and the customs of transformers; siblings in no tuple keep the order of their names.
 _TORCH_TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+_RECURRENT = re.compile(r"(weight|bias)_(ih|hh|hr)_l(\d{1,9})(_reverse)?$")
 _CUSTOMS = (
     _TORCH_TENSORS,
     ("in_proj_weight", "in_proj_bias"),
@@ -71,7 +72,8 @@ def is_numbered(paths: Sequence[tuple[str, ...]]) -> bool:
 def is_torch_module(names: Sequence[str]) -> bool:
     """Whether these are tensors of one module, called as torch's own call theirs, which have an order."""
     parts = [name.rpartition(".") for name in names]
-    return len({owner for owner, _, _ in parts}) == 1 and all(name in _TORCH_TENSORS for _, _, name in parts)
+    is_torchs = (name in _TORCH_TENSORS or _RECURRENT.match(name) for _, _, name in parts)
+    return len({owner for owner, _, _ in parts}) == 1 and all(is_torchs)
 
 
 def _arrange(module: Module, names: Sequence[str], is_buffer: Sequence[bool], *, is_ordered: bool) -> None:
@@ -87,6 +89,9 @@ def _arrange(module: Module, names: Sequence[str], is_buffer: Sequence[bool], *,
 
 def _custom(name: str) -> tuple[int, list[tuple[int, str]]]:
     """The customary place, then the name with its numbers counted, not spelled: 2 before 10."""
+    if recurrent := _RECURRENT.match(name):
+        kind, gate, layer, is_reverse = recurrent.groups()
+        return 0, [(int(layer), ""), (len(is_reverse or ""), ""), (kind == "bias", ""), (gate != "ih", gate)]
     place = _CUSTOMARY_PLACE.get(name, len(_CUSTOMS))
     if _FIRST.search(name):
         place = -1

@@ -57,7 +57,7 @@ class Listed:
     """Tensors by name and size, with the tree of their modules.
 
     ``is_ordered``: they stand in the model's order. ``is_placed``: they were allocated by Module.to, or
-    None where nothing tells.
+    None where nothing tells. ``is_by_address``: how they were allocated is not known, only where they lie.
     """
 
     tree: Module
@@ -65,6 +65,7 @@ class Listed:
     sizes: Int64Column
     is_ordered: bool
     is_placed: bool | None
+    is_by_address: bool = False
 
 
 def fit_windows(listed: Listed, rows: Int64Column) -> Alignment:
@@ -74,19 +75,13 @@ def fit_windows(listed: Listed, rows: Int64Column) -> Alignment:
     Modules with the same sizes are certain where their order is: by their numbers, or by the list's where all
     around them stands as listed.
     """
-    from_left, from_right = (_fit(listed, rows, from_right=from_right) for from_right in (False, True))
     # A norm before a stack of blocks and one after it: the window of the stack may begin with either.
-    is_same = from_left.partner == from_right.partner
-    return Alignment(from_left.partner, from_left.is_certain & from_right.is_certain & is_same)
-
-
-def _fit(listed: Listed, rows: Int64Column, *, from_right: bool) -> Alignment:
-    fit = _Fit(listed, rows, from_right=from_right)
-    if len(fit.rows):
-        fit.place(fit.parts([listed.tree]), _Stretch(0, len(fit.rows), is_certain=True))
-    partner, is_certain = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.bool_)
-    partner[fit.rows], is_certain[fit.rows] = fit.partner, fit.is_certain
-    return Alignment(partner, is_certain)
+    from_left, from_right = (_Fit(listed, rows, from_right=from_right) for from_right in (False, True))
+    better = from_right if from_right.torn_bytes < from_left.torn_bytes else from_left
+    is_certain = from_left.is_certain & from_right.is_certain & (from_left.partner == from_right.partner)
+    found = Alignment(np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.bool_))
+    found.partner[better.rows], found.is_certain[better.rows] = better.partner, is_certain
+    return found
 
 
 class _Fit:
@@ -102,6 +97,9 @@ class _Fit:
         self._sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_marks(self._row_sizes))))
         self.partner = np.full(len(self.rows), -1, np.int64)
         self.is_certain = np.zeros(len(self.rows), np.bool_)
+        self.torn_bytes = 0
+        if len(self.rows):
+            self.place(self.parts([listed.tree]), _Stretch(0, len(self.rows), is_certain=True))
 
     def parts(self, modules: Iterable[Module], *, is_torn: bool = False) -> Iterator[_Part]:
         """The modules that have tensors of sizes that occur."""
@@ -135,6 +133,7 @@ class _Fit:
             for part, inner in zip(alike, found, strict=False):
                 self._settle(part, inner)
             for part in alike[len(found) :]:
+                self.torn_bytes += part.n_bytes
                 own += self._own(part.module)
                 for smaller in self.parts(part.module.children.values(), is_torn=True):
                     add(smaller)
@@ -160,8 +159,11 @@ class _Fit:
         if self._from_right:
             places = places[::-1]
         is_exact = {p: np.array_equal(self._row_sizes[p : p + length], wanted) for p in places.tolist()}
-        # Where the order of the list holds, it shows where a module begins.
-        chosen = _apart(sorted(is_exact, key=lambda place: not is_exact[place]), length, len(alike))
+        starts = list(is_exact)
+        if self._is_ordered or not alike[0].module.children:
+            # Where the order holds, of the list or of torch's own modules, it shows where a module begins.
+            starts.sort(key=lambda place: not is_exact[place])
+        chosen = _apart(starts, length, len(alike))
         is_certain = windows.stretch.is_certain and len(chosen) == len(alike)
         is_certain = is_certain and self._are_in_order(alike, windows.stretch)
         return [
@@ -171,11 +173,12 @@ class _Fit:
 
     def _are_in_order(self, alike: list[_Part], stretch: _Stretch) -> bool:
         """Whether modules with the same sizes were placed one after the other, as they are listed."""
+        # Parts of what is nowhere as a whole have lost their order, and others may be in their places.
+        if any(part.is_torn for part in alike):
+            return False
         if len(alike) == 1:
             return True
-        # Parts of what is nowhere as a whole have lost their order.
-        is_whole = not any(part.is_torn for part in alike)
-        return is_whole and (stretch.is_in_order or is_numbered([part.module.path for part in alike]))
+        return stretch.is_in_order or is_numbered([part.module.path for part in alike])
 
     def _has_order(self, alike: list[int], stretch: _Stretch) -> bool:
         return stretch.is_in_order or is_torch_module([self._names[entry] for entry in alike])
@@ -196,7 +199,8 @@ class _Fit:
             is_certain = (
                 stretch.is_certain
                 and len(rows) == len(alike)
-                and (len(alike) == 1 or (not is_torn and self._has_order(alike, stretch)))
+                and not is_torn
+                and (len(alike) == 1 or self._has_order(alike, stretch))
             )
             for entry, row in zip(alike, rows, strict=False):
                 self.partner[row] = entry

@@ -35,7 +35,7 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
             continue
         if id(frames) not in cleaned:
             # The old list is kept beside the new one, so that its id is nobody else's meanwhile.
-            cleaned[id(frames)] = frames, _users(frames)
+            cleaned[id(frames)] = frames, users_frames(frames)
         holder["frames"] = cleaned[id(frames)][1]
 
 
@@ -47,7 +47,8 @@ def _holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from trace
 
 
-def _users(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def users_frames(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the frames of a stack, leaf first, that are there without us."""
     kept = []
     for frame in frames:  # leaf first
         if frame["filename"] == _HERE and frame["name"] == call_user.__name__:

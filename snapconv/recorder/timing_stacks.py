@@ -1,14 +1,13 @@
 """The Python stack of a call, for a microsecond: gathered by torch at the call, put into words afterwards."""
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-_OURS = f"{Path(__file__).parent}{os.sep}"
+from snapconv.recorder.frames import users_frames
+
 # What calls our mode: nobody would be there without it.
 _CALLER_OF_MODES = "handle_torch_function"
 
@@ -25,7 +24,7 @@ class StackRecorder:
         self._profiler = torch._C._profiler
         self._module_type: type = torch.nn.Module
         self._module_call: CodeType = torch.nn.Module._call_impl.__code__
-        self._ids: dict[tuple[Frame, ...], int] = {}
+        self._ids: dict[tuple[tuple[str, int, str], ...], int] = {}
 
     def here(self) -> tuple[Any, Any]:
         """Return the stack, for ``ids``, and the innermost module that is being called (None: none).
@@ -41,23 +40,24 @@ class StackRecorder:
 
     def ids(self, gathered: Sequence[Any]) -> list[int]:
         """Return the ids of stacks: their places in ``stacks``."""
-        of_modules = lines_of_methods(self._module_type)
-        return [self._id(raw, of_modules) for raw in self._profiler.symbolize_tracebacks(list(gathered))]
+        return [self._id(raw) for raw in self._profiler.symbolize_tracebacks(list(gathered))]
 
-    def _id(self, raw: list[dict[str, Any]], of_modules: "Lines") -> int:
-        frames = []
-        for frame in raw:
-            filename, line, name = frame["filename"], int(frame["line"]), frame["name"]
-            if name != _CALLER_OF_MODES and not filename.startswith(_OURS):
-                spans = of_modules.get((filename, name), ())
-                frames.append(
-                    (filename, max(line, 0), name, any(first <= line <= last for first, last in spans))
-                )
-        return self._ids.setdefault(tuple(frames), len(self._ids))
+    def _id(self, raw: list[dict[str, Any]]) -> int:
+        frames = tuple(
+            (frame["filename"], max(int(frame["line"]), 0), frame["name"])
+            for frame in users_frames(raw)
+            if frame["name"] != _CALLER_OF_MODES
+        )
+        return self._ids.setdefault(frames, len(self._ids))
 
     def stacks(self) -> list[list[Frame]]:
-        """Return all stacks that have an id."""
-        return [list(frames) for frames in self._ids]
+        """Return all stacks that have an id; looking through all classes takes a quarter of a second."""
+        of_modules = lines_of_methods(self._module_type)
+
+        def is_of_module(filename: str, line: int, name: str) -> bool:
+            return any(first <= line <= last for first, last in of_modules.get((filename, name), ()))
+
+        return [[(*frame, is_of_module(*frame)) for frame in frames] for frames in self._ids]
 
 
 # Of the functions of one name in a file: their first and last lines

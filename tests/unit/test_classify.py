@@ -45,6 +45,10 @@ DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0(
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
+NESTED = frames(
+    ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
+)
+ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
 NO_FRAMES = []
 ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
@@ -109,7 +113,7 @@ WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER
 ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY
 WORKSPACE, COMMUNICATION = Category.WORKSPACE, Category.COMMUNICATION
 ANNOTATION, FREE_SITE, FRAMES = Evidence.ANNOTATION, Evidence.FREE_SITE, Evidence.FRAMES
-LIFETIME = Evidence.LIFETIME
+LIFETIME, SIZES = Evidence.LIFETIME, Evidence.SIZES
 MADE_BY = {
     "cublas-workspace": (cpp("at::cuda::getCurrentCUDABlasHandle()"), WORKSPACE),
     "cudnn-workspace": (cpp("at::native::run_conv_plan(cudnnContext*)"), WORKSPACE),
@@ -170,15 +174,48 @@ LIVES = (
     ("alloc APPLY, free FORWARD", "module-apply", WEIGHT, FRAMES),
     ("alloc ENGINE, free ENGINE", "freed-within-backward", TEMPORARY, LIFETIME),
     ("does ENGINE, alloc RECOMPUTE, free RECOMPUTE", "freed-within-backward", TEMPORARY, LIFETIME),
+    ("does ENGINE, alloc RECOMPUTE, free NESTED", "recompute", ACTIVATION, FRAMES),
+    ("does ENGINE, alloc NESTED, free ENGINE", "freed-within-backward", TEMPORARY, LIFETIME),
+    (
+        "alloc ENGINE, does FORWARD, does ENGINE, free ENGINE",
+        "kept-for-another-backward",
+        ACTIVATION,
+        FREE_SITE,
+    ),
     ("alloc APPLY, does FORWARD, alloc ENGINE, does STEP", "kept-after-backward", GRADIENT, LIFETIME),
     ("older NO_FRAMES, does FORWARD, alloc ENGINE", "kept-after-backward", GRADIENT, LIFETIME),
     ("older APPLY, older ENGINE", "kept-after-backward", GRADIENT, LIFETIME),
     ("alloc COPY, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, FRAMES),
     ("alloc LOAD, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
+    ("alloc COPY, does FORWARD", "made-outside-modules-used-in-forward", INPUT, FRAMES),
+    ("alloc LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
+    ("older LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
+    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-one-of-its-size", INPUT, SIZES),
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
+    ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
+    ("older FORWARD, does FORWARD, does ENGINE", "kept-into-backward", ACTIVATION, LIFETIME),
+    ("does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
+    (
+        "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
+        "freed-before-backward",
+        TEMPORARY,
+        LIFETIME,
+    ),
+    (
+        "alloc FORWARD, alloc FORWARD, alloc FORWARD, free MAIN",
+        "held-while-its-line-ran-again",
+        ACTIVATION,
+        LIFETIME,
+    ),
+    (
+        "alloc APPLY, does FORWARD, does ENGINE, alloc ZEROS, alloc ZEROS",
+        "made-after-backward-and-kept",
+        STATE,
+        LIFETIME,
+    ),
     ("alloc FORWARD", "made-in-forward-and-live-at-dump", ACTIVATION, LIFETIME),
     ("alloc FORWARD, free FORWARD, does ENGINE", "freed-before-backward", TEMPORARY, LIFETIME),
     ("alloc LOAD, free LOAD, does FORWARD", "freed-soon-outside-modules", TEMPORARY, LIFETIME),

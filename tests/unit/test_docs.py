@@ -29,7 +29,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 OBJECTS = (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)
-DECIDING = [ROOT / "snapconv" / "analysis" / f"{name}.py" for name in ("classify", "persistent", "decisions", "metadata")]
+DECIDING = [
+    ROOT / "snapconv" / "analysis" / f"{name}.py"
+    for name in ("classify", "persistent", "decisions", "metadata")
+]
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_MODELLED", "Simulation", "SimulationOptions", "simulated"]
 
-# What a GPU holds beyond this, in the words of the note that every output carries; docs/recording.md says more.
+# What a GPU holds beyond this, as the note in every output says it; docs/recording.md says more.
 NOT_MODELLED = (
     "scratch memory inside kernels",
     "workspaces of cuDNN, cuBLASLt and cuSPARSE, and that of cuBLAS unless asked for",

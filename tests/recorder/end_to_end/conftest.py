@@ -1,0 +1,53 @@
+"""Every entry, recorded once as a script and once as providers, and converted."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.entries import ENTRIES, KINDS, copy_for_the_cpu, run
+from tests.recordings import Recording, one_thread, record, watch
+
+CASES = [(entry, kind) for entry in ENTRIES for kind in KINDS]
+
+# Autocast casts other operations on a GPU than on the CPU, and is simulated as on a GPU: only a simulated
+# run can have the same results.
+DIFFERS_ON_THE_CPU = {"amp_accumulation"}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def on_one_thread():
+    pytest.importorskip("torch")
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """Record an entry, once for all tests."""
+    return cache(lambda entry, kind: record(entry, kind, tmp_path_factory.mktemp(entry)))
+
+
+@pytest.fixture(params=CASES, ids=["-".join(case) for case in CASES], scope="session")
+def recording(request, recorded) -> Recording:
+    return recorded(*request.param)
+
+
+@pytest.fixture
+def again(recording, tmp_path):
+    """Record it once more."""
+
+    def record_again(attempt: int) -> Recording:
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        return record(recording.entry, recording.kind, folder)
+
+    return record_again
+
+
+@pytest.fixture
+def unrecorded(recording, tmp_path: Path):
+    """The steps of the same training that nobody records."""
+    if recording.entry in DIFFERS_ON_THE_CPU:
+        return watch(recording.entry, recording.kind).steps
+    return run(recording.entry, recording.kind, copy_for_the_cpu(recording.entry, tmp_path))
