@@ -6,7 +6,9 @@ A page is written by hand, except what stands between ``<!-- NAME:begin -->`` an
 """
 
 import inspect
+import json
 import os
+import runpy
 import shutil
 import sqlite3
 import subprocess
@@ -135,6 +137,14 @@ def _option_words(info: ParameterInfo, kind: object) -> str:
     return f"{', '.join(names)} {value}".rstrip()
 
 
+def accuracy() -> str:
+    """Return the tables of the classification's benchmark, as its last run left its figures."""
+    bench = ROOT / "scripts" / "bench" / "classification"
+    tables = runpy.run_path(str(bench / "tables.py"))
+    figures = json.loads((bench / "results.json").read_text(encoding="utf-8"))
+    return str(tables["markdown"](figures))
+
+
 def frame_rules() -> str:
     """Return the table of the frame rules, in the order in which they are tried."""
     columns = ("slug", "role", "function", "file", "why", "torch")
@@ -249,7 +259,12 @@ PAGES: dict[str, Callable[[], str]] = {"schema.md": schema_page, "time-schema.md
 GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
-    "classification.md": {"evidence": evidence, "decisions": decision_rules, "rules": frame_rules},
+    "classification.md": {
+        "accuracy": accuracy,
+        "evidence": evidence,
+        "decisions": decision_rules,
+        "rules": frame_rules,
+    },
     "explain.md": {"session": explained},
     "library.md": {"examples": examples},
     "README.md": {"summary": session, "queries": answered_queries},

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import snapconv
 from tests.entries import ENTRIES, FOLDER, Step, build, file_of, weights_of
 from tests.recordings import N_MEMORY_STEPS, Recording, Reports, convert, coverage
 
 # What an optimizer keeps per trained parameter, in copies of it: SGD its momentum, Adam two moments.
 N_STATES = {"SGD": 1, "Adam": 2, "AdamW": 2}
 MIN_FORWARD, MIN_BACKWARD = 0.93, 0.97
+PACKAGE = str(Path(snapconv.__file__).parent)
 
 
 class EntryChecks:
@@ -128,6 +130,16 @@ class EntryChecks:
         assert ENTRIES[recording.entry].operations | {"cross_entropy"} <= {name for name, _, _ in rows}
         assert all(forward_ms > 0 for _, forward_ms, _ in rows)
         assert all(backward_ms is not None for name, _, backward_ms in rows if name == "cross_entropy")
+
+    def test_stacks_begin_in_the_program_and_have_no_frame_of_the_recorder(self, recording: Recording):
+        outermost = {"train": ("train.py", "<module>"), "providers": ("providers.py", "iteration")}
+        trace = next(trace for trace in recording.snapshot["device_traces"] if trace)
+        stacks = [stack[-1] for stack in recording.timing["stacks"]]
+        assert {(Path(file).name, name) for file, _, name, _ in stacks} >= {outermost[recording.kind]}
+        frames = [frame for event in trace for frame in event.get("frames", ())]
+        files = {frame["filename"] for frame in frames}
+        files |= {frame[0] for stack in recording.timing["stacks"] for frame in stack}
+        assert [file for file in files if file.startswith(PACKAGE)] == []
 
     def test_a_row_of_the_time_report_names_the_line_that_made_the_call(
         self, recording: Recording, reports: Reports

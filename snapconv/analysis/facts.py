@@ -89,7 +89,8 @@ class Facts:
     def may_be_input(self) -> BoolColumn:
         """What is made outside of modules and is there when one runs."""
         used_in_forward = (self.next_forward < self.n_events) & (self.end >= self.next_forward)
-        return np.asarray(self.outside & used_in_forward & (~self.mid_forward | self.feeds_module))
+        own = self.outside & ~self.has(Role.PLACEMENT) & (~self.mid_forward | self.feeds_module)
+        return np.asarray(own & used_in_forward)
 
     @property
     def old_outside(self) -> BoolColumn:

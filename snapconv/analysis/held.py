@@ -132,7 +132,8 @@ def made_in_bulk(decisions: Decisions, facts: Facts) -> BoolColumn:
 
 
 def _like_weights(decisions: Decisions, facts: Facts) -> BoolColumn:
-    """Rows as large as a weight or a pre-existing block: noise, moments and copies are no inputs."""
+    """Rows as large as a weight or a nameless old block: noise, moments and copies are no inputs."""
     sizes = facts.allocations.requested_bytes
-    model = (decisions.category == Category.WEIGHT) | (~facts.is_traced & facts.is_live_at_dump)
+    nameless = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
+    model = (decisions.category == Category.WEIGHT) | nameless
     return np.isin(sizes, sizes[model])

@@ -93,12 +93,6 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "made in forward without a backward, and still there when its line had run twice more",
     ),
     DecisionRule(
-        "held-while-its-line-ran-again",
-        (_A,),
-        _LIFE,
-        "made in forward without a backward, and still there when its line had run twice more",
-    ),
-    DecisionRule(
         "freed-before-backward", (Category.TEMPORARY,), _LIFE, "made in forward, freed before backward"
     ),
     DecisionRule(

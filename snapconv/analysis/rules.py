@@ -244,7 +244,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "device-copy",
         Role.COPY,
-        r"^at::_ops::(_to_copy|to_device|to_dtype_layout|to_dtype|to_other|copy_)::(call|redispatch)",
+        r"^at::_ops::(_to_copy|to_device|to_dtype_layout|to_dtype|to_other|copy_)::call",
         "",
         "a tensor is copied to the device, or to another type",
         "2.1-2.13; seen 2.5-2.11",

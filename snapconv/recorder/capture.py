@@ -25,6 +25,7 @@ _PICKLE_PROTOCOL = 4
 _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder with --output",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder with --output",
+    errno.EFBIG: "no file may grow that large here (ulimit -f); raise the limit, or say --max-entries",
     errno.EACCES: "permission denied; choose a folder that you may write to with --output",
     errno.EPERM: "not permitted; choose a folder that you may write to with --output",
     errno.EROFS: "the file system is read-only; choose another folder with --output",

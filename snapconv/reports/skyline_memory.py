@@ -26,7 +26,7 @@ WEIGHT_ENTRIES = Table(
     "One row per weight that is live at the report's moment, the peak of allocated bytes.",
     (
         Column("id", "INTEGER", "1, 2, 3, …"),
-        Column("name", "TEXT", "`weight_1`, `weight_2`, … as allocated, where no name was recorded"),
+        Column("name", "TEXT", "as recorded or listed; else `train.py:48#3`, its line, or `weight_3`"),
         Column("size_bytes", "INTEGER", "requested bytes: elements × bytes per element", "bytes"),
         Column(
             "grad_size_bytes",

@@ -33,10 +33,10 @@ CREATE TABLE misc_sizes (
         key TEXT PRIMARY KEY,
         size_bytes INT NOT NULL
       );
-INSERT INTO weight_entries VALUES(1, 'weight_1', 3136000, 3136000);
-INSERT INTO weight_entries VALUES(2, 'weight_2', 4000, 4000);
-INSERT INTO weight_entries VALUES(3, 'weight_3', 40000, 40000);
-INSERT INTO weight_entries VALUES(4, 'weight_4', 40, 40);
+INSERT INTO weight_entries VALUES(1, 'train.py:48#1', 3136000, 3136000);
+INSERT INTO weight_entries VALUES(2, 'train.py:48#2', 4000, 4000);
+INSERT INTO weight_entries VALUES(3, 'train.py:48#3', 40000, 40000);
+INSERT INTO weight_entries VALUES(4, 'train.py:48#4', 40, 40);
 INSERT INTO activation_entries VALUES(1, 'cross_entropy', 512);
 INSERT INTO activation_entries VALUES(2, 'cross_entropy', 512);
 INSERT INTO activation_entries VALUES(3, 'cross_entropy', 120320);

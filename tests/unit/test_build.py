@@ -77,11 +77,18 @@ def test_the_peak_is_that_of_the_allocated_blocks(report_of):
     assert report.device == 0
 
 
-def test_weights_are_numbered_as_allocated_with_requested_bytes(report_of):
+def test_weights_are_called_by_their_lines_as_allocated_with_requested_bytes(report_of):
+    where = f"{AT_BUILD.file_path}:{AT_BUILD.line_number}"
     assert report_of(training()).weights == (
-        WeightEntry("weight_1", 1000, 0, (AT_BUILD, AT_MAIN)),
-        WeightEntry("weight_2", 600, 600, (AT_BUILD, AT_MAIN)),
+        WeightEntry(f"{where}#1", 1000, 0, (AT_BUILD, AT_MAIN)),
+        WeightEntry(f"{where}#2", 600, 600, (AT_BUILD, AT_MAIN)),
     )
+
+
+def test_weights_that_no_line_of_the_project_allocated_are_numbered(report_of):
+    builder = TraceBuilder().segment().alloc(600, frames=BUILD).alloc(1000, frames=BUILD[:1])
+    weights = report_of(builder).weights
+    assert [weight.name for weight in weights] == ["train.py:8#1", "weight_2"]
 
 
 def test_an_older_gradient_may_stand_before_its_weight(report_of):

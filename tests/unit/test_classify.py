@@ -1,112 +1,44 @@
 """Every rule that decides a category, on the smallest job that it decides; then which rule goes first."""
 
 import ast
-import pickle
 import re
-from itertools import count
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from snapconv.analysis import classify as classify_module
+from snapconv.analysis import held as held_module
 from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.classify import classify
-from snapconv.analysis.phases import find_phases
-from snapconv.analysis.replay import replay
 from snapconv.analysis.rules import FRAME_RULES, Role
-from snapconv.analysis.stack_roles import assign_roles
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.snapshot.load import load_snapshot
-
-SITE = "/opt/venv/lib/python3.11/site-packages"
-TORCH = f"{SITE}/torch"
-SUBJECT, OTHER = 7000, 600  # bytes of the allocation that a test is about, and of its neighbours
-WORKSPACE_BYTES = 8_519_680
-
-
-def frames(*stack):
-    return [{"name": name, "filename": file, "line": 1} for name, file in stack]
-
-
-def cpp(name):
-    return (name, "??")
-
-
-MAIN = frames(("main", "/w/proj/train.py"))
-LOAD = frames(("load_batch", "/w/proj/data.py")) + MAIN
-COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
-LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
-CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
-FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
-ENGINE = frames(cpp("torch::autograd::Engine::evaluate_function(int)"))
-RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
-DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
-STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
-ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
-RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
-NESTED = frames(
-    ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
+from tests.classified_jobs import (
+    APPLY,
+    DESTROYED,
+    ENGINE,
+    FORWARD,
+    LOAD,
+    MAIN,
+    NO_FRAMES,
+    OTHER,
+    RECOMPUTE,
+    RELEASE,
+    SITE,
+    STEP,
+    SUBJECT,
+    TORCH,
+    WORKSPACE_BYTES,
+    Job,
+    categories,
+    classified,
+    cpp,
+    frames,
+    job_of,
 )
-ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
-APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
-NO_FRAMES = []
-ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
-STACKS = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)}
-
-
-class Job:
-    """What a program did. A free without a stack has that of its alloc, as with context='alloc'."""
-
-    def __init__(self):
-        ticks = count(1000)
-        self.now = lambda: next(ticks)
-        self.model = CachingAllocator(clock=self.now)
-        self.annotations = []
-
-    def alloc(self, stack, size=SUBJECT):
-        return self.model.malloc(size, frames=stack)
-
-    def older(self, stack, size=SUBJECT):
-        """Allocate before recording began."""
-        self.model.stop_recording()
-        addr = self.model.malloc(size, frames=stack)
-        self.model.start_recording()
-        return addr
-
-    def free(self, addr, stack=None):
-        """Free on the next line of the code that the stack names."""
-        self.model.free(addr, frames=stack and [{**frame, "line": 2} for frame in stack])
-
-    def does(self, *stacks):
-        """Show these phases, by an allocation of each that is freed by the same code."""
-        for stack in stacks:
-            self.free(self.alloc(stack, OTHER), stack)
-
-    def note(self, name, stage):
-        self.annotations.append({"name": name, "stage": stage, "device": 0, "time_us": self.now()})
-
-    def snapshot(self):
-        return {**self.model.snapshot(), "external_annotations": self.annotations}
 
 
 @pytest.fixture
 def found(tmp_path):
     """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
-
-    def found(job, size=SUBJECT):
-        path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(job.snapshot()))
-        snapshot = load_snapshot(path)
-        device = snapshot.devices[0]
-        rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
-        made = classify(rows, find_phases(snapshot, device, rows, roles), roles)
-        return [
-            (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
-            for i in np.flatnonzero(rows.requested_bytes == size)
-        ]
-
-    return found
+    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
 
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
@@ -197,7 +129,12 @@ LIVES = (
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
     ("older FORWARD, does FORWARD, does ENGINE", "kept-into-backward", ACTIVATION, LIFETIME),
-    ("does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
+    (
+        "does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN",
+        "kept-into-backward",
+        ACTIVATION,
+        LIFETIME,
+    ),
     (
         "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
         "freed-before-backward",
@@ -223,22 +160,6 @@ LIVES = (
 )
 
 
-def job_of(life):
-    """Live a life: alloc, older (before recording), free, does (others do), begin and end, each of what."""
-    job, subjects = Job(), []
-    for step in life.split(", "):
-        verb, _, what = step.partition(" ")
-        if verb in ("begin", "end"):
-            job.note(ANNOTATIONS[what], "START" if verb == "begin" else "END")
-        elif verb == "free":
-            job.free(subjects.pop(0), STACKS[what])
-        elif verb == "does":
-            job.does(STACKS[what])
-        else:
-            subjects.append(getattr(job, verb)(STACKS[what]))
-    return job
-
-
 # The roles that decide by themselves.
 DECIDING = {
     *(Role.WORKSPACE, Role.COMMUNICATION, Role.RELEASE),
@@ -261,15 +182,14 @@ def test_a_life_decides(life, slug, category, evidence, found):
 def test_every_reason_has_a_job_that_it_decides():
     by_frames = {rule.slug for rule in FRAME_RULES if rule.role in DECIDING}
     assert set(FRAME_JOBS) == by_frames
-    tree = ast.parse(Path(classify_module.__file__).read_text(encoding="utf-8"))
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    trees = [
+        ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+        for module in (classify_module, held_module)
+    ]
+    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     in_code = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
-    assert in_code == by_life | {"cublas-workspace-size"}
-
-
-def categories(rows):
-    return [category for category, *_ in rows]
+    assert in_code == by_life | {"cublas-workspace-size", "kept-and-has-a-gradient"}
 
 
 def test_a_workspace_is_one_wherever_it_is_made(found):
@@ -400,7 +320,7 @@ def test_only_older_blocks_without_frames_are_told_by_counting(found):
     job.alloc(LOAD, 4096)
     freed = job.older(NO_FRAMES, 4096)
     job.free(freed, MAIN)
-    told = [WEIGHT, STATE, STATE, GRADIENT]
+    told = [WEIGHT, GRADIENT, STATE, STATE]
     assert categories(found(job, 2048)) == [Category.UNKNOWN, *told]
     assert categories(found(job, 4096)) == [*told, Category.UNKNOWN, Category.UNKNOWN]
 

@@ -31,7 +31,7 @@ SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 OBJECTS = (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)
 DECIDING = [
     ROOT / "snapconv" / "analysis" / f"{name}.py"
-    for name in ("classify", "persistent", "decisions", "metadata")
+    for name in ("classify", "held", "persistent", "decisions", "metadata")
 ]
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
@@ -210,6 +210,7 @@ def flat(value, path="", *, open_at=()):
 )
 def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, capsys):
     paths = set()
+    (tmp_path / "list.json").write_text('{"weight": [250]}')
     for name, frames in (
         ("with", [{"name": "f", "filename": "/home/me/project/a.py", "line": 1}]),
         ("without", None),
@@ -217,7 +218,10 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         model = CachingAllocator()
         model.malloc(1000, frames=frames)
         (tmp_path / name).write_bytes(pickle.dumps(model.snapshot()))
-        assert main([command, str(tmp_path / name), "--json"]) == 0
+        options = (
+            ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []
+        )
+        assert main([command, str(tmp_path / name), "--json", *options]) == 0
         paths |= set(flat(json.loads(capsys.readouterr().out), open_at=open_at))
     described = [
         row[0]

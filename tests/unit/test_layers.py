@@ -47,7 +47,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
 }
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
 FORMATS = {"pickle", "_pickle", "json", "orjson"}
-WRITES_FORMATS = {"reports", "recorder", "cli"}
+WRITES_FORMATS = {"reports", "recorder", "cli", "params_cli"}
 READING = {"load", "loads", "Unpickler", "JSONDecoder"}
 RAW_KEYS = {
     "device_traces",

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.analysis.alignment import align
 from snapconv.analysis.param_names import name_weights
 from snapconv.snapshot.params_file import ParamList
 
@@ -294,6 +293,37 @@ def test_a_module_with_a_missing_tensor_costs_the_others_no_name():
     assert found.named_bytes == found.n_bytes
 
 
+def test_an_lstm_s_weights_come_layer_by_layer():
+    names = [f"lstm.{kind}_l{layer}" for layer in (0, 1) for kind in
+             ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]  # fmt: skip
+    rows = [(name, 64 if "weight" in name else 8) for name in names]
+    found = named(by_name(rows), [4 * n for _, n in rows])
+    assert found.names == tuple(names)
+    assert found.is_certain.all()
+
+
+# --- weights older than the trace: addresses instead of an order
+
+
+def test_older_weights_are_in_order_within_each_pool_of_the_allocator():
+    # Sizes of more than 1 MiB lie in segments of their own, wherever those are.
+    rows = [("a.weight", 1 << 20), ("a.bias", 8), ("b.weight", 1 << 20), ("b.bias", 8), ("b.scale", 2)]
+    sizes = {name: 4 * n for name, n in rows}
+    by_address = ["a.bias", "b.bias", "b.scale", "a.weight", "b.weight"]
+    weights = np.array([sizes[name] for name in by_address])
+    found = name_weights(listing(rows), weights, is_placed=None, is_by_address=True)
+    assert found.names == tuple(by_address)
+
+
+def test_where_some_are_missing_addresses_make_nothing_certain_but_what_is_unique():
+    rows = [(name, n) for part in ("a", "b") for name, n in block(f"{part}.0", 8)]
+    rows.append(("head", 3))
+    weights = np.array([4 * n for _, n in rows[12:]])
+    found = name_weights(listing(rows), weights, is_placed=True, is_by_address=True)
+    assert found.names[-1] == "head"
+    assert found.is_certain.tolist() == [False] * 12 + [True]
+
+
 # --- independent truth, and chance
 
 
@@ -353,36 +383,3 @@ def test_losing_and_adding_a_few_leaves_99_per_cent_right_or_uncertain(seed):
     right = sum(size for name, (real, _), size in zip(found.names, rows, sizes, strict=True) if name == real)
     assert sure_and_wrong <= 0.05 * sum(sizes)
     assert right >= 0.75 * findable
-
-
-def best_common(first, second):
-    """The bytes of the best alignment, by the table that textbooks have."""
-    best = np.zeros((len(first) + 1, len(second) + 1), np.int64)
-    for i, a in enumerate(first.tolist()):
-        for j, b in enumerate(second.tolist()):
-            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + a if a == b else 0)
-    return int(best[-1, -1])
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_an_alignment_keeps_the_order_and_is_the_best_there_is(seed):
-    rng = np.random.default_rng(seed)
-    first, second = (rng.integers(1, 6, rng.integers(0, 12)) for _ in range(2))
-    found = align(first, second)
-    paired = found.partner >= 0
-    assert (np.diff(found.partner[paired]) > 0).all()
-    assert (first[found.partner[paired]] == second[paired]).all()
-    assert second[paired].sum() == best_common(first, second)
-
-
-def test_which_of_equal_neighbours_is_missing_is_not_certain():
-    found = align(np.array([5, 7, 7, 9]), np.array([5, 7, 9]))
-    assert found.partner.tolist() == [0, 1, 3]
-    assert found.is_certain.tolist() == [True, False, True]
-
-
-def test_sequences_too_long_for_a_table_are_held_by_sizes_that_occur_once(monkeypatch):
-    monkeypatch.setattr("snapconv.analysis.alignment._MAX_CELLS", 30)
-    first = np.array([3, 3, 100, 4, 4, 200, 5, 5, 6, 3])
-    second = np.array([3, 100, 4, 4, 4, 200, 6, 5, 3, 3])
-    assert align(first, second).partner.tolist() == [0, 2, 3, 4, -1, 5, 8, -1, -1, 9]

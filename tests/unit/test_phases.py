@@ -305,6 +305,27 @@ def test_an_iteration_ends_with_the_optimizer(phases_of):
     assert iterations(phases_of, *step, *step, *step) == [*[0] * 4, *[1] * 4, *[2] * 4]
 
 
+def test_an_annotated_step_ends_an_iteration_though_nothing_happens_in_it(phases_of):
+    job = Job()
+    for _ in range(2):
+        job.alloc(FORWARD, ENGINE)
+        with job.within("Optimizer.step#SGD.step"):
+            pass
+    job.alloc(FORWARD, ENGINE)
+    assert phases_of(job).iteration.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_annotated_step_with_events_ends_one_iteration_and_not_two(phases_of):
+    job = Job()
+    for _ in range(2):
+        job.alloc(FORWARD, ENGINE, STEP)
+        with job.within("Optimizer.step#SGD.step"):
+            job.alloc(LOAD)
+        job.alloc(LOAD)
+    job.alloc(FORWARD)
+    assert phases_of(job).iteration.tolist() == [*[0] * 4, *[1] * 5, 2, 2]
+
+
 def test_without_an_optimizer_an_iteration_ends_with_backward(phases_of):
     assert iterations(phases_of, FORWARD, ENGINE, ENGINE, FORWARD, ENGINE) == [0, 0, 0, 1, 1]
 

@@ -40,6 +40,8 @@ EXAMPLES = {
     "device-copy-python": ("send_to_device", f"{SITE}/accelerate/utils/operations.py"),
     "factory": ("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
     "recompute": ("recompute_fn", f"{SITE}/torch/utils/checkpoint.py"),
+    "engine-reentered": ("_engine_run_backward", f"{SITE}/torch/autograd/graph.py"),
+    "backward-reentered": ("backward", f"{SITE}/torch/autograd/__init__.py"),
 }
 NEAR_MISSES = {
     "engine-python": ("_engine_run_backward", "/w/proj/graph.py"),
@@ -63,6 +65,8 @@ NEAR_MISSES = {
     "device-copy": ("at::_ops::to_device::redispatch(at::Tensor const&)", "??"),
     "factory": ("at::_ops::empty_like::redispatch(at::Tensor const&)", "??"),
     "recompute": ("checkpoint", f"{SITE}/torch/utils/checkpoint.py"),
+    "engine-reentered": ("_engine_run_backward", "/w/proj/graph.py"),
+    "backward-reentered": ("backward", f"{SITE}/torch/_tensor.py"),
 }
 
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from snapconv.errors import NoCudaError, TorchMissingError
+from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.recorder.environment import require_cuda, require_torch
 
 
-def stand_in(monkeypatch, *, is_built=True, n_devices=0, says=None):
+def stand_in(monkeypatch, *, is_built=True, n_devices=0, says=None, backend="native"):
     def is_available():
         if says:
             warnings.warn(says, stacklevel=1)
@@ -19,7 +19,9 @@ def stand_in(monkeypatch, *, is_built=True, n_devices=0, says=None):
     torch = type(sys)("torch")
     torch.__version__ = "2.9.1"
     torch.backends = SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: is_built))
-    torch.cuda = SimpleNamespace(is_available=is_available, device_count=lambda: n_devices)
+    torch.cuda = SimpleNamespace(
+        is_available=is_available, device_count=lambda: n_devices, get_allocator_backend=lambda: backend
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
 
 
@@ -61,3 +63,9 @@ def test_a_missing_device_is_told_which_there_are(monkeypatch):
     require_cuda(1)
     with pytest.raises(NoCudaError, match=r"no CUDA device 2; torch sees: 0, 1"):
         require_cuda(2)
+
+
+def test_an_allocator_without_a_history_is_told_with_its_setting(monkeypatch):
+    stand_in(monkeypatch, n_devices=1, backend="cudaMallocAsync")
+    with pytest.raises(RecorderError, match=r"backend cudaMallocAsync.*PYTORCH_CUDA_ALLOC_CONF"):
+        require_cuda(0)

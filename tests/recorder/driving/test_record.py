@@ -288,6 +288,75 @@ def test_a_step_that_a_scaler_leaves_out_ends_an_iteration(run):
     assert "2 of 4 iterations" in done.err
 
 
+def test_a_scaler_with_two_optimizers_makes_one_iteration_of_both(run):
+    script = """
+    scaler, other = torch.amp.GradScaler("cuda"), torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        for one in (optimizer, other):
+            scaler.scale(model(torch.randn(4, 64, device="cuda")).sum()).backward()
+            scaler.step(one)
+            scaler.update()
+            one.zero_grad()
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
+def test_optimizers_that_step_inside_of_backward_make_iterations_of_whole_passes(run):
+    script = """
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step_at_once(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_at_once)
+    backward = torch.autograd.backward
+    for _ in range(5):
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+    """
+    done = run(script)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    forwards = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
+    assert forwards == [0, 1]
+    noted = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "optimizer"]
+    assert noted == [0] * 4 + [1] * 4  # one for each parameter
+
+
+def test_a_capture_lies_where_it_was_meant_when_the_script_changes_its_folder(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    done = run("import os; os.chdir('elsewhere'); train(4)")
+    os.chdir(tmp_path)
+    assert done.names == ["elsewhere", "train.capture"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert "snapconv to-sqlite train.capture" in done.err
+
+
+def test_times_of_a_device_that_is_not_the_one_in_use_are_a_note(run):
+    script = """
+    model = torch.nn.Linear(64, 64).to("cuda:0")
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(4):
+        model(torch.randn(4, 64, device="cuda:0")).sum().backward()
+        optimizer.step()
+    """
+    done = run(script, before="import torch\n", options=["--device", "1"])
+    assert "the times are those of cuda:1" in done.err
+    assert "--device 0" in done.err
+
+
+def test_while_a_cuda_graph_is_captured_no_iteration_ends(run):
+    script = """
+    train(1)
+    is_capturing = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    train(7)
+    torch.cuda.is_current_stream_capturing = is_capturing
+    train(1)
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
 def test_hooks_of_the_script_on_optimizers_are_called_with_ours(run):
     script = """
     from torch.optim.optimizer import register_optimizer_step_post_hook

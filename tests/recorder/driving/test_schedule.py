@@ -1,5 +1,7 @@
 import gc
 
+import pytest
+
 from snapconv.recorder.schedule import Part, Schedule, StepCounter
 
 
@@ -64,10 +66,48 @@ def test_another_optimizer_takes_over_when_the_first_is_gone():
     assert ends.n == 2
 
 
+def scaled(counter, optimizer, *, is_finite):
+    """What a GradScaler's step does."""
+    counter.scaler_steps(optimizer, lambda: counter.stepped(optimizer) if is_finite else None)
+
+
 def test_a_step_that_the_scaler_left_out_ends_an_iteration_too():
     ends, optimizer = Ends(), Optimizer()
-    ends.counter.scaler_updated()  # infinite gradients at first, as usual
-    ends.counter.stepped(optimizer)
-    ends.counter.scaler_updated()
-    ends.counter.scaler_updated()
+    scaled(ends.counter, optimizer, is_finite=False)  # infinite gradients at first, as usual
+    scaled(ends.counter, optimizer, is_finite=True)
+    scaled(ends.counter, optimizer, is_finite=False)
     assert ends.n == 3
+
+
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_a_scaler_that_steps_several_optimizers_makes_one_iteration_of_them(is_finite):
+    ends, critic, generator = Ends(), Optimizer(), Optimizer()
+    for _ in range(3):
+        scaled(ends.counter, critic, is_finite=is_finite)
+        scaled(ends.counter, generator, is_finite=not is_finite)
+    assert ends.n == 3
+
+
+def test_a_step_inside_of_a_backward_pass_ends_the_iteration_with_the_pass():
+    ends, of_weight, of_bias = Ends(), Optimizer(), Optimizer()
+
+    def backward():
+        ends.counter.stepped(of_weight)
+        ends.counter.runs_backward(lambda: ends.counter.stepped(of_weight))  # a pass inside the pass
+        ends.counter.stepped(of_bias)
+        return ends.n
+
+    assert ends.counter.runs_backward(backward) == 0
+    assert ends.n == 1
+
+
+def test_a_backward_pass_that_fails_after_a_step_ends_the_iteration_and_keeps_its_error():
+    ends, optimizer = Ends(), Optimizer()
+
+    def backward():
+        ends.counter.stepped(optimizer)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ends.counter.runs_backward(backward)
+    assert ends.n == 1

@@ -319,7 +319,7 @@ def test_a_disk_that_fills_up_leaves_the_script_alone_and_nothing_half_written(t
     assert done.returncode == 5
     assert "step 4: loss" in done.stdout
     (error,) = [line for line in done.stderr.splitlines() if "error" in line]
-    assert error.startswith(f"snapconv: error: cannot write {tmp_path / 'cnn.capture'}: ")
+    assert error.startswith(f"snapconv: error: cannot write {tmp_path / 'cnn.capture'}: no file may grow")
     assert "Traceback" not in done.stderr
     assert left(tmp_path) == []
 

@@ -130,6 +130,24 @@ def test_everything_is_as_before_after_the_end():
     loss.backward()
 
 
+def test_what_somebody_else_puts_around_backward_stays():
+    calls = []
+    with watching() as observer:
+        before = torch.autograd.backward
+
+        def theirs(*args, **kwargs):
+            calls.append("theirs")
+            return before(*args, **kwargs)
+
+        torch.autograd.backward = theirs
+        observer.stop()
+        loss_of(net()).backward()
+        assert calls == ["theirs"]
+        torch.autograd.backward = before
+    observer.stop()
+    assert torch.autograd.backward is not before
+
+
 @pytest.mark.parametrize("of_all", [True, False], ids=["hook of all optimizers", "hook of one"])
 def test_it_may_be_stopped_from_within_a_step(of_all):
     with watching() as observer:

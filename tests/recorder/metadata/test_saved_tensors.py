@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import ClassVar
 
 import pytest
 
@@ -160,3 +161,48 @@ def test_training_is_bit_equal_with_and_without():
 
     for watched, plain in zip(trained(True), trained(False), strict=True):
         assert torch.equal(watched, plain)
+
+
+class Product(torch.autograd.Function):
+    """A function that asks its weight for more than its values, as fused kernels do."""
+
+    seen: ClassVar[list] = []
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        Product.seen.append(weight)
+        return grad @ weight.t(), x.t() @ grad
+
+
+# As scripts keep it: bound before anyone watches.
+product = Product.apply
+
+
+@pytest.mark.parametrize("call", [Product.apply, product], ids=["by its class", "kept"])
+def test_a_function_of_the_users_gets_back_the_very_tensors_that_it_saved(call):
+    Product.seen.clear()
+    with watching() as observer:
+        model = net()
+        hidden = model[0](X)
+        call(hidden, model[2].weight).sum().backward()
+        saved = {row["addr"] for row in observer.facts({})["saved"]}
+    (weight,) = Product.seen
+    Product.seen.clear()
+    assert weight is model[2].weight
+    assert {addr(hidden), addr(weight)} <= saved
+    assert no_hooks()
+
+
+def test_after_a_function_of_the_users_saved_tensors_are_noted_as_before():
+    with watching() as observer:
+        model = net()
+        hidden = product(model[0](X), model[2].weight.t()[:4, :4].contiguous().detach()[:, :3])
+        out = hidden.exp()
+        assert addr(out) in {row["addr"] for row in observer.facts({})["saved"]}
+        out.sum().backward()

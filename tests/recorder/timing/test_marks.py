@@ -3,6 +3,8 @@
 There is no GPU here: events and streams are stood in for, and the device's time is set by hand.
 """
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -127,3 +129,44 @@ def test_the_processors_clock_knows_nothing_of_launches():
     trace = timer.trace()
     assert trace["launch_bound"] is None
     assert trace["simulated"]
+
+
+def test_in_a_forked_child_nothing_is_marked(device, monkeypatch):
+    timer = Timer(device=3, clock="cuda", project_root=HERE, module_path=lambda module: None)
+    with timer:
+        timer.begin(0)
+        n_recorded = device.n_recorded
+        pid = os.getpid()
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: pid + 1)
+            (W * 2).sum().backward()
+            torch.optim.SGD([W]).step()
+        assert device.n_recorded == n_recorded
+        timer.end()
+
+
+def test_nothing_is_marked_while_a_cuda_graph_is_captured(device, monkeypatch):
+    timer = Timer(device=3, clock="cuda", project_root=HERE, module_path=lambda module: None)
+    with timer:
+        timer.begin(0)
+        n_recorded = device.n_recorded
+        with monkeypatch.context() as capturing:
+            capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            (W * 2).sum().backward()
+            torch.optim.SGD([W]).step()
+        assert device.n_recorded == n_recorded
+        W.exp()
+        timer.end()
+    assert timer.trace()["calls"]["name"] == ["exp"]
+
+
+def test_threads_of_the_engine_may_take_the_last_event_from_each_other(device):
+    class Taken(list):
+        """Between the look and the taking another thread came."""
+
+        def __bool__(self):
+            return True
+
+    clock = CudaClock(3)
+    clock._free = Taken()
+    assert clock.mark() is not None

@@ -1,0 +1,117 @@
+"""What a program did to memory, as small as a test needs it, and how its allocations are classified."""
+
+import pickle
+from itertools import count
+
+import numpy as np
+
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.classify import classify
+from snapconv.analysis.phases import find_phases
+from snapconv.analysis.replay import replay
+from snapconv.analysis.stack_roles import assign_roles
+from snapconv.recorder.allocator import CachingAllocator
+from snapconv.snapshot.load import load_snapshot
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+TORCH = f"{SITE}/torch"
+SUBJECT, OTHER = 7000, 600  # bytes of the allocation that a test is about, and of its neighbours
+WORKSPACE_BYTES = 8_519_680
+
+
+def frames(*stack):
+    return [{"name": name, "filename": file, "line": 1} for name, file in stack]
+
+
+def cpp(name):
+    return (name, "??")
+
+
+MAIN = frames(("main", "/w/proj/train.py"))
+LOAD = frames(("load_batch", "/w/proj/data.py")) + MAIN
+COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
+LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
+CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
+FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
+ENGINE = frames(cpp("torch::autograd::Engine::evaluate_function(int)"))
+RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
+DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
+STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
+ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
+RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
+NESTED = frames(
+    ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
+)
+ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
+APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
+NO_FRAMES = []
+ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
+STACKS = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)}
+
+
+class Job:
+    """What a program did. A free without a stack has that of its alloc, as with context='alloc'."""
+
+    def __init__(self):
+        ticks = count(1000)
+        self.now = lambda: next(ticks)
+        self.model = CachingAllocator(clock=self.now)
+        self.annotations = []
+
+    def alloc(self, stack, size=SUBJECT):
+        return self.model.malloc(size, frames=stack)
+
+    def older(self, stack, size=SUBJECT):
+        """Allocate before recording began."""
+        self.model.stop_recording()
+        addr = self.model.malloc(size, frames=stack)
+        self.model.start_recording()
+        return addr
+
+    def free(self, addr, stack=None):
+        """Free on the next line of the code that the stack names."""
+        self.model.free(addr, frames=stack and [{**frame, "line": 2} for frame in stack])
+
+    def does(self, *stacks):
+        """Show these phases, by an allocation of each that is freed by the same code."""
+        for stack in stacks:
+            self.free(self.alloc(stack, OTHER), stack)
+
+    def note(self, name, stage):
+        self.annotations.append({"name": name, "stage": stage, "device": 0, "time_us": self.now()})
+
+    def snapshot(self):
+        return {**self.model.snapshot(), "external_annotations": self.annotations}
+
+
+def job_of(life):
+    """Live a life: alloc, older (before recording), free, does (others do), begin and end, each of what."""
+    job, subjects = Job(), []
+    for step in life.split(", "):
+        verb, _, what = step.partition(" ")
+        if verb in ("begin", "end"):
+            job.note(ANNOTATIONS[what], "START" if verb == "begin" else "END")
+        elif verb == "free":
+            job.free(subjects.pop(0), STACKS[what])
+        elif verb == "does":
+            job.does(STACKS[what])
+        else:
+            subjects.append(getattr(job, verb)(STACKS[what]))
+    return job
+
+
+def classified(job, path, size=SUBJECT):
+    """Category, evidence and reason of a job's allocations of a size, older ones first."""
+    path.write_bytes(pickle.dumps(job.snapshot()))
+    snapshot = load_snapshot(path)
+    device = snapshot.devices[0]
+    rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
+    made = classify(rows, find_phases(snapshot, device, rows, roles), roles)
+    return [
+        (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
+        for i in np.flatnonzero(rows.requested_bytes == size)
+    ]
+
+
+def categories(rows):
+    return [category for category, *_ in rows]

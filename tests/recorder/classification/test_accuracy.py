@@ -1,0 +1,55 @@
+"""Memory of programs whose truth is known is classified no worse than when the figures were written down."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
+FIGURES = json.loads((BENCH / "results.json").read_text(encoding="utf-8"))
+# Few that differ: a plain step with workspaces, frozen weights, engines within engines, no backward at all.
+ENTRIES = ("cnn", "lora", "checkpointing-reentrant", "cached-inference")
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(BENCH / "run.py"), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_no_case_of_a_few_entries_is_worse_than_its_figures():
+    chosen = [word for entry in ENTRIES for word in ("--entry", entry)]
+    done = run("--quick", "--check", *chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing is worse than before" in done.stderr
+
+
+def cases(**wanted):
+    found = [case for case in FIGURES["cases"] if all(case[key] == value for key, value in wanted.items())]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("stacks", "least"), [("all", 0.99), ("python", 0.97)])
+def test_nearly_all_is_right_from_the_start(stacks, least):
+    for case in cases(stacks=stacks, history="complete", is_unseen=False):
+        assert case["peak"]["right"] >= least, case
+        assert case["peak"]["wrong"] <= 0.005, case
+        assert case["peak"]["unknown"] <= 0.01, case
+
+
+def test_the_figures_are_of_programs_that_differ_in_kind():
+    assert len({case["entry"] for case in FIGURES["cases"]}) >= 16
+
+
+def test_hardly_anything_is_left_out_of_the_figures():
+    assert max(case["peak"]["not_counted"] for case in cases(is_unseen=False)) < 0.001
+
+
+def test_with_all_stacks_every_operation_has_its_name():
+    named = [case["names"] for case in cases(stacks="all") if case["names"] is not None]
+    assert min(named) >= 0.99

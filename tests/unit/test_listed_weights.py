@@ -1,0 +1,100 @@
+"""From a snapshot and a list of parameters to the weights of a report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from snapconv import load
+from snapconv.analysis.weight_names import were_placed
+from snapconv.cli import main
+from snapconv.errors import InputError
+from tests.builders import TraceBuilder, frame
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+MAIN = [frame("main", "/home/me/project/train.py", 30)]
+PLACE = [frame("_apply", "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", 900), *MAIN]
+BUILD = [frame("__init__", "/home/me/project/model.py", 5), *MAIN]
+ENGINE = [frame("torch::autograd::Engine::thread_main(std::shared_ptr)", "??", 0)]
+
+
+def weights_of(tmp_path, builder, rows, **options):
+    path = builder.write(tmp_path / "s.pickle")
+    (tmp_path / "list.json").write_text(json.dumps({"version": 1, "parameters": rows}))
+    return load(path, params=tmp_path / "list.json", project_root="/home/me/project", **options)
+
+
+def row(name, n_elements, **more):
+    return {"name": name, "shape": [n_elements], "dtype": "float32", **more}
+
+
+def test_the_order_of_module_to_is_seen_from_its_frames(tmp_path):
+    # Both have the same size: placed, the inner one comes first.
+    builder = TraceBuilder().segment().alloc(256, frames=PLACE).alloc(256, frames=PLACE)
+    session = weights_of(tmp_path, builder, [row("scale", 64), row("inner.scale", 64)])
+    assert [weight.name for weight in session.report().weights] == ["inner.scale", "scale"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"), [((PLACE, PLACE, BUILD), True), ((PLACE, BUILD, BUILD), False), (([],), None)]
+)
+def test_most_frames_tell_whether_weights_were_placed(tmp_path, frames, expected):
+    builder = TraceBuilder().segment()
+    for one in frames:
+        builder.alloc(256, frames=one)
+    session = load(builder.write(tmp_path / "s.pickle"))
+    stack_ids = session.devices[0].allocations.stack_id
+    assert were_placed(session.snapshot.stacks, stack_ids) is expected
+
+
+def test_what_fits_no_name_is_called_by_its_line_and_a_note_says_how_much(tmp_path):
+    builder = TraceBuilder().segment().alloc(256, frames=PLACE).alloc(768, frames=PLACE)
+    session = weights_of(tmp_path, builder, [row("a", 64), row("b", 1000)])
+    assert [weight.name for weight in session.report().weights] == ["a", "train.py:30#2"]
+    (note,) = [note for note in session.notes if note.slug == "unnamed-weights"]
+    assert "1 weight (768 B, 75.0 %)" in note.message
+    assert "1 tensor" in note.message
+
+
+def test_names_that_another_would_fit_as_well_have_a_note(tmp_path):
+    builder = TraceBuilder().segment().alloc(256, frames=PLACE)
+    session = weights_of(tmp_path, builder, [row("b", 64), row("a", 64)])
+    (note,) = [note for note in session.notes if note.slug == "ambiguous-names"]
+    assert note.message.startswith("256 B of the weights (100.0 %)")
+
+
+def test_everything_named_for_certain_has_no_note(tmp_path):
+    builder = TraceBuilder().segment().alloc(256, frames=PLACE)
+    session = weights_of(tmp_path, builder, [row("a", 64)])
+    assert not {"unnamed-weights", "ambiguous-names"} & {note.slug for note in session.notes}
+
+
+def test_a_frozen_weight_leaves_the_gradient_of_its_size_to_others(tmp_path):
+    builder = TraceBuilder().segment().alloc(256, frames=PLACE).alloc(256, frames=PLACE)
+    builder.alloc(256, frames=ENGINE)
+    frozen, trained = row("frozen", 64, requires_grad=False), row("trained", 64)
+    session = weights_of(tmp_path, builder, [frozen, trained])
+    found = [(weight.name, weight.grad_size_bytes) for weight in session.report().weights]
+    assert found == [("frozen", 0), ("trained", 256)]
+
+
+@pytest.mark.parametrize("snapshot", ["training_step", "training_step_python"])
+def test_a_recorded_run_has_all_names_and_all_gradients(snapshot, tmp_path, capsys):
+    truth = json.loads((FIXTURES / "training_step.truth.json").read_text(encoding="utf-8"))
+    at = {column: i for i, column in enumerate(truth["columns"])}
+    rows = [line for line in truth["allocations"] if line[at["category"]] == "weight"]
+    names = [line[at["module"]] for line in rows]
+    listed = [[name, [line[at["requested_bytes"]] // 4]] for name, line in zip(names, rows, strict=True)]
+    (tmp_path / "list.json").write_text(json.dumps(listed))
+    arguments = [str(FIXTURES / f"{snapshot}.pickle"), "--params", str(tmp_path / "list.json")]
+    assert main(["to-sqlite", *arguments, "-o", str(tmp_path / "out.sqlite")]) == 0
+    said = "100.0 % of the weights' bytes named by list.json (57 of 57 weights), 0.0 %"
+    assert said in capsys.readouterr().out
+    weights = load(arguments[0], params=tmp_path / "list.json").report().weights
+    assert [weight.name for weight in weights] == names
+    assert sum(weight.grad_size_bytes for weight in weights) == truth["gradients_bytes_per_step"]
+
+
+def test_a_list_that_cannot_be_read_is_refused_before_the_snapshot_is(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.json"):
+        load(tmp_path / "no.pickle", params=tmp_path / "nowhere.json")
