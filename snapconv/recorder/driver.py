@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from snapconv.notes import Note
-from snapconv.recorder import history
+from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
 from snapconv.recorder.contents import Ended, Origin, contents_now
 from snapconv.recorder.guard import Guard
@@ -43,6 +43,7 @@ class Driver:
         )
         self.n_bytes: int | None = None
         self._options, self._origin = options, origin
+        self._output = options.output.absolute()  # a script may change its folder
         self._runs_on = origin.kind != "providers" and not options.stop
         self._observer, self._timer, self._say = observer, timer, say
         self._contents: dict[str, Any] | None = None
@@ -89,6 +90,9 @@ class Driver:
             self._timer.begin(schedule.iteration, warm_up=schedule.part is Part.TIMING_WARM_UP)
 
     def _iteration_ended(self) -> None:
+        # What is timed waits for the device; and a graph that is captured runs later, if at all.
+        if environment.is_capturing_graph():
+            return
         schedule = self.schedule
         ended = schedule.part
         if ended in (Part.WARM_UP, Part.MEMORY):
@@ -132,7 +136,7 @@ class Driver:
         self._remark(ended, metadata, has_timing=timing is not None)
         self._say(f"writing {self._options.output}")
         self.n_bytes = write_capture(
-            self._options.output,
+            self._output,
             {**self._contents, "snapconv": metadata},
             timing,
             force=self._options.force,
@@ -140,6 +144,17 @@ class Driver:
         self._contents = None
         if ended is _COMPLETE and self._runs_on:
             self._say("everything is recorded, and the program runs on as without us")
+
+    def _remark_on_device(self, devices: list[dict[str, Any]]) -> None:
+        timed, busiest = self._origin.device, _busiest(devices)
+        if busiest not in (None, timed):
+            self.notes.append(
+                Note(
+                    "other-device",
+                    f"most of the memory is on cuda:{busiest}, and the times are those of cuda:{timed}: "
+                    f"say --device {busiest} to time the operations there",
+                )
+            )
 
     def _remark(self, ended: Ended, metadata: dict[str, Any], *, has_timing: bool) -> None:
         """Add the notes on a capture that is not all it could be."""
@@ -149,6 +164,8 @@ class Driver:
         elif not has_timing:
             why = "none were measured" if self._timer else "nothing was computed"
             self.notes.append(Note("no-timing", f"the capture has no times of operations: {why}"))
+        if has_timing:
+            self._remark_on_device(metadata["devices"])
         if metadata["overflowed"]:
             self.notes.append(
                 Note(
@@ -160,6 +177,12 @@ class Driver:
         if self._observer.failure is not None:
             why = f"a fault of snapconv cut its notes short: {self._observer.failure!r}"
             self.notes.append(Note("incomplete-metadata", why))
+
+
+def _busiest(devices: list[dict[str, Any]]) -> int | None:
+    """Return the device with the most memory in use at its peak."""
+    peaks = {row["device"]: row["max_memory_allocated"] for row in devices}
+    return max(peaks, key=peaks.__getitem__, default=None)
 
 
 def _early(entry: str, ended: Ended, schedule: Schedule) -> str:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from snapconv.errors import NoCudaError, TorchMissingError
+from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.version import VERSION
 
 # The version of the metadata's own shape, see docs/capture.md.
@@ -30,7 +30,7 @@ def require_torch() -> None:
 
 
 def require_cuda(device: int) -> None:
-    """Raise NoCudaError unless torch can use the device.
+    """Raise NoCudaError unless torch can use the device, and RecorderError where it keeps no history.
 
     torch's own answers do not do: a CUDA build without a driver dumps an empty snapshot and reports
     success. (CPU build and driverless CUDA build of torch 2.13 were tried.)
@@ -52,6 +52,19 @@ def require_cuda(device: int) -> None:
     if device >= n_devices:
         there = ", ".join(str(ordinal) for ordinal in range(n_devices))
         raise NoCudaError(f"there is no CUDA device {device}; torch sees: {there}")
+    backend = torch.cuda.get_allocator_backend()
+    if backend != "native":
+        raise RecorderError(
+            f"the allocator backend {backend} keeps no history: take it out of PYTORCH_CUDA_ALLOC_CONF "
+            "(PYTORCH_ALLOC_CONF) to record with torch's own"
+        )
+
+
+def is_capturing_graph() -> bool:
+    """Whether a CUDA graph is being captured: waiting for the device, or asking it, would break that."""
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def process_values(command: Sequence[str]) -> dict[str, Any]:

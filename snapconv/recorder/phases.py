@@ -89,7 +89,8 @@ class Interception:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._replaced: list[tuple[str, Any]] = []
+        # By name: what torch had, and what stands in for it.
+        self._replaced: dict[str, tuple[Any, Any]] = {}
         self._handles: list[Any] = []
         self._is_on = False
 
@@ -99,9 +100,10 @@ class Interception:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         for name in ("backward", "grad"):
-            original = getattr(torch.autograd, name)
-            self._replaced.append((name, original))
-            setattr(torch.autograd, name, self._wrapped(original, is_grad=name == "grad"))
+            if name not in self._replaced:
+                original = getattr(torch.autograd, name)
+                self._replaced[name] = original, self._wrapped(original, is_grad=name == "grad")
+                setattr(torch.autograd, name, self._replaced[name][1])
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._is_on and not is_compiling():
@@ -117,14 +119,17 @@ class Interception:
     def stop(self) -> None:
         """Put back what was there.
 
+        What others have put around ours stays, and so ours does, idle, for another ``stop`` to take away.
         torch fails where a hook is removed while it goes through the hooks of a step: called from one, this
         leaves hooks that do nothing, for another ``stop`` to remove.
         """
         import torch
 
         self._is_on = False
-        while self._replaced:
-            setattr(torch.autograd, *self._replaced.pop())
+        for name, (original, ours) in list(self._replaced.items()):
+            if getattr(torch.autograd, name) is ours:
+                setattr(torch.autograd, name, original)
+                del self._replaced[name]
         if not _is_in_step():
             while self._handles:
                 self._handles.pop().remove()

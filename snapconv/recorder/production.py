@@ -98,8 +98,9 @@ class Recording:
         if not history.is_on():  # otherwise it is the job's, and stays as the job wants it
             history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
             self._parts.callback(history.stop)
-        self._parts.callback(self._stop_observing)
         self._parts.enter_context(counting_steps(StepCounter(self._optimizer_stepped)))
+        # Both put something around backward passes, and the observer, which begins later, has to go first.
+        self._parts.callback(self._stop_observing)
         if self._on_oom:
             self._parts.enter_context(history.out_of_memory_observer(self._out_of_memory))
         if self._on_signal is not None:

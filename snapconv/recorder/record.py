@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 # Read once, when torch or CUDA starts, which a recording makes happen before the user's first line.
-_EARLY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_EARLY_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
 
 
 @dataclass(frozen=True, slots=True)

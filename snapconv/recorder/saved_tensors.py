@@ -2,10 +2,15 @@
 
 torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So ours
 are put there only where nobody else's are, and taken away before anyone else could take them for theirs.
+
+What passes through hooks comes back as a new tensor of the same memory. To torch's own operations that is
+all the same, but a custom function may ask its parameter for more, such as the ``main_grad`` that fused
+kernels add to: what such a function saves is looked at afterwards, without hooks.
 """
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from snapconv.recorder.torch_types import Tensor
@@ -20,6 +25,7 @@ class SavedTensors:
         self._is_open = self._is_there = False
         self._thread = 0
         self._disable: Any = None
+        self._functions: Any = None
 
     def start(self) -> None:
         """Make way for whoever switches hooks off, as torch.func does: it refuses to run above any."""
@@ -35,6 +41,7 @@ class SavedTensors:
             return disable(*args, **kwargs)
 
         autograd._saved_tensors_hooks_disable = disable_without_ours
+        self._make_way_for_functions()
 
     def stop(self) -> None:
         """Close, and leave torch as it was."""
@@ -42,6 +49,7 @@ class SavedTensors:
         if self._disable is not None:
             _autograd()._saved_tensors_hooks_disable = self._disable
             self._disable = None
+            del self._functions.apply
 
     def open(self) -> None:
         """Begin, unless somebody else has hooks in place or hooks are switched off."""
@@ -58,6 +66,40 @@ class SavedTensors:
         if self._is_there and threading.get_ident() == self._thread and _top() == self._pair:
             _autograd()._pop_saved_tensors_default_hooks()
             self._is_there = False
+
+    def _make_way_for_functions(self) -> None:
+        """Close while a custom function is applied.
+
+        Below the class that scripts see, as they keep its ``apply`` under names of their own; torch looks
+        here, at every call, for the one that it inherits.
+        """
+        from torch.autograd.function import _SingleLevelFunction
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            plain = super(_SingleLevelFunction, cls).apply  # type: ignore[misc]  # its base is in C
+            if not self._is_open or threading.get_ident() != self._thread or _top() != self._pair:
+                return plain(*args, **kwargs)
+            self.close()
+            try:
+                result = plain(*args, **kwargs)
+            finally:
+                self.open()
+            self._note_saved_by(result)
+            return result
+
+        self._functions = _SingleLevelFunction
+        _SingleLevelFunction.apply = classmethod(apply)
+
+    def _note_saved_by(self, result: Any) -> None:
+        """Note what the function that made this result has saved."""
+        for made in result if isinstance(result, tuple) else (result,):
+            node = getattr(made, "grad_fn", None)
+            if node is not None:
+                with suppress(RuntimeError):  # what torch says of what it does not give out
+                    for tensor in getattr(node, "saved_tensors", ()):
+                        if tensor is not None:
+                            self._note(tensor)
+                return  # one node makes all results
 
     def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int]":
         if self._is_open:

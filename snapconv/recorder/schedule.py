@@ -1,10 +1,13 @@
 """When an iteration ends, and what each iteration is for."""
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
+
+from snapconv.recorder.phases import is_compiling
 
 
 class Part(Enum):
@@ -58,31 +61,50 @@ class Schedule:
 class StepCounter:
     """Tells the end of an iteration by the steps of one optimizer: the first that stepped.
 
-    A script with several optimizers (a GAN) steps each of them once in an iteration. Where a GradScaler
-    finds infinite gradients it leaves the step out, and its ``update`` ends the iteration instead.
+    A script with several optimizers (a GAN) steps each of them once in an iteration. A step that a
+    GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward pass, as
+    hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is taken in a thread
+    of autograd's, and half of the gradients are still to come.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._optimizer: weakref.ref[Any] | None = None
-        self._stepped = False
+        self._has_stepped = self._waits_for_backward = False
+        self._n_backwards = 0
 
     def stepped(self, optimizer: Any, *_: object) -> None:
         """Be told that an optimizer has stepped; the shape of torch's hook."""
+        self._has_stepped = True
         watched = self._optimizer() if self._optimizer else None
         if watched is None:
             # None yet, or the script has thrown it away and made another.
             self._optimizer = weakref.ref(optimizer)
         elif watched is not optimizer:
             return
-        self._stepped = True
-        self._on_end()
-
-    def scaler_updated(self) -> None:
-        """Be told that a GradScaler has updated its scale, which it does after every iteration's steps."""
-        has_stepped, self._stepped = self._stepped, False
-        if not has_stepped:
+        if self._n_backwards:
+            self._waits_for_backward = True
+        else:
             self._on_end()
+
+    def scaler_steps(self, optimizer: Any, step: Callable[[], Any]) -> Any:
+        """Run a GradScaler's step of an optimizer, which may leave it out."""
+        self._has_stepped = False
+        result = step()
+        if not self._has_stepped:
+            self.stepped(optimizer)
+        return result
+
+    def runs_backward(self, backward: Callable[[], Any]) -> Any:
+        """Run a backward pass."""
+        self._n_backwards += 1
+        try:
+            return backward()
+        finally:
+            self._n_backwards -= 1
+            if self._waits_for_backward and not self._n_backwards:
+                self._waits_for_backward = False
+                self._on_end()
 
 
 @contextmanager
@@ -104,7 +126,7 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
 
     pre = register_optimizer_step_pre_hook(go_last)
     try:
-        with _scaler_updates(counter.scaler_updated):
+        with _scaler_steps(counter), _backward_passes(counter):
             yield
     finally:
         post.remove()
@@ -112,20 +134,50 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
 
 
 @contextmanager
-def _scaler_updates(on_update: Callable[[], None]) -> Iterator[None]:
-    """Call a function after every GradScaler.update; torch 2.3 moved the class."""
+def _scaler_steps(counter: StepCounter) -> Iterator[None]:
+    """Let every GradScaler.step be run by the counter; torch 2.3 moved the class."""
     import torch
 
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-    update = scaler.update
+    original = scaler.step
 
-    def update_and_tell(self: Any, *arguments: Any, **named: Any) -> None:
-        update(self, *arguments, **named)
-        if self.is_enabled():
-            on_update()
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
+        return counter.scaler_steps(optimizer, lambda: original(self, optimizer, *arguments, **named))
 
-    scaler.update = update_and_tell
+    scaler.step = step
     try:
         yield
     finally:
-        scaler.update = update
+        scaler.step = original
+
+
+@contextmanager
+def _backward_passes(counter: StepCounter) -> Iterator[None]:
+    """Let every backward pass be run by the counter.
+
+    ``Tensor.backward`` too, and not only what it calls: a mode for torch functions is taken off while it
+    runs and put back after it, so that the timer's can only come and go outside of it.
+    """
+    import torch
+
+    with _runs_backward(counter, torch.autograd), _runs_backward(counter, torch.Tensor):
+        yield
+
+
+@contextmanager
+def _runs_backward(counter: StepCounter, holder: Any) -> Iterator[None]:
+    original = holder.backward
+
+    @functools.wraps(original)
+    def backward(*arguments: Any, **named: Any) -> Any:
+        if is_compiling():
+            return original(*arguments, **named)
+        return counter.runs_backward(lambda: original(*arguments, **named))
+
+    holder.backward = backward
+    try:
+        yield
+    finally:
+        if holder.backward is backward:  # else somebody has put theirs around it
+            holder.backward = original

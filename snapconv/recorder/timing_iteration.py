@@ -122,8 +122,11 @@ class Iteration:
         return result
 
     def _is_inside(self) -> bool:
-        """Whether a call or a backward pass is being recorded, or this is not our thread."""
-        return self._is_busy or self._running is not None or threading.get_ident() != self._thread
+        """Whether a call or a backward pass is being recorded already, or nothing can be here and now."""
+        return self._is_busy or self._running is not None or not self._may_mark()
+
+    def _may_mark(self) -> bool:
+        return threading.get_ident() == self._thread and self._clock.can_mark()
 
     def _keep(self, call: Call, first_node: int) -> None:
         self._n_calls += 1
@@ -197,14 +200,14 @@ class Iteration:
 
     def optimizer_began(self) -> None:
         """Begin an optimizer's step; one inside another belongs to that."""
-        if threading.get_ident() == self._thread:
+        if self._may_mark():
             self._optimizer_depth += 1
             if self._optimizer_depth == 1:
                 self._next_section()
 
     def optimizer_ended(self) -> None:
         """End an optimizer's step."""
-        if threading.get_ident() == self._thread and self._optimizer_depth:
+        if self._optimizer_depth and self._may_mark():
             self._optimizer_depth -= 1
             if not self._optimizer_depth:
                 self._next_section()

@@ -4,11 +4,14 @@ On a GPU a mark is a CUDA event: making one waits for nothing, and what lies bet
 once the device has come past the second. Without one a mark is the processor's time.
 """
 
+import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol
+
+from snapconv.recorder.environment import is_capturing_graph
 
 _EMPTY_PAIRS = 20
 
@@ -18,6 +21,9 @@ class Clock(Protocol):
 
     def mark(self) -> Any:
         """Mark this point of the work."""
+
+    def can_mark(self) -> bool:
+        """Whether a mark may be made here and now."""
 
     def ms(self, begin: Any, end: Any) -> float:
         """Return the milliseconds between two marks, after ``settle``."""
@@ -38,6 +44,10 @@ class CpuClock:
     def __init__(self) -> None:
         # No method of ours around it: a call of one would take longer than the call it makes.
         self.mark: Callable[[], int] = time.perf_counter_ns
+
+    def can_mark(self) -> bool:
+        """Return True."""
+        return True
 
     def ms(self, begin: int, end: int) -> float:
         """Return the milliseconds between two marks."""
@@ -64,6 +74,7 @@ class CudaClock:
 
     def __init__(self, device: int) -> None:
         self._device = device
+        self._pid = os.getpid()
         self._free: list[Any] = []
         self._used: list[Any] = []
 
@@ -71,10 +82,17 @@ class CudaClock:
         """Record an event."""
         import torch
 
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        try:  # with several devices, several threads of the engine come here
+            event = self._free.pop()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         self._used.append(event)
         return event
+
+    def can_mark(self) -> bool:
+        """Say no in a forked child, where CUDA refuses everything, and while a graph is captured."""
+        return os.getpid() == self._pid and not is_capturing_graph()
 
     def ms(self, begin: Any, end: Any) -> float:
         """Return the milliseconds between two events; CUDA resolves half a microsecond."""

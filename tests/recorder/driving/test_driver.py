@@ -45,6 +45,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.history, "start", lambda **_: log.append(("history on",)))
     monkeypatch.setattr(driver_module.history, "stop", log.told("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
+    monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
     monkeypatch.setattr(driver_module, "contents_now", lambda *_: contents(log))
     return log
 
@@ -52,7 +53,7 @@ def log(monkeypatch):
 def contents(log):
     """A snapshot whose only content is how many there were before it."""
     log.append(("snapshot",))
-    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False}}
+    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False, "devices": []}}
 
 
 @pytest.fixture

@@ -217,13 +217,15 @@ def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkey
 def test_everything_is_off_when_the_block_is_left(job, tmp_path):
     from torch.optim import optimizer
 
-    backward, update = torch.autograd.backward, torch.amp.GradScaler.update
+    backward, of_tensor = torch.autograd.backward, torch.Tensor.backward
+    step = torch.amp.GradScaler.step
     hooks = dict(optimizer._global_optimizer_post_hooks)
     with snapconv.recording(tmp_path):
         job.train(1)
         assert torch.autograd.backward is not backward
     assert torch.autograd.backward is backward
-    assert torch.amp.GradScaler.update is update
+    assert torch.Tensor.backward is of_tensor
+    assert torch.amp.GradScaler.step is step
     assert dict(optimizer._global_optimizer_post_hooks) == hooks
     job.train(1)
     assert not any(torch.cuda.memory._snapshot()["device_traces"])

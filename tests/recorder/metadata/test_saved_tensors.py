@@ -189,7 +189,7 @@ def test_a_function_of_the_users_gets_back_the_very_tensors_that_it_saved(call):
     Product.seen.clear()
     with watching() as observer:
         model = net()
-        hidden = model[0](X)
+        hidden = model(X)
         call(hidden, model[2].weight).sum().backward()
         saved = {row["addr"] for row in observer.facts({})["saved"]}
     (weight,) = Product.seen
@@ -202,7 +202,6 @@ def test_a_function_of_the_users_gets_back_the_very_tensors_that_it_saved(call):
 def test_after_a_function_of_the_users_saved_tensors_are_noted_as_before():
     with watching() as observer:
         model = net()
-        hidden = product(model[0](X), model[2].weight.t()[:4, :4].contiguous().detach()[:, :3])
-        out = hidden.exp()
+        out = product(model(X), model[2].weight).exp()
         assert addr(out) in {row["addr"] for row in observer.facts({})["saved"]}
         out.sum().backward()

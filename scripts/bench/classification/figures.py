@@ -1,0 +1,130 @@
+"""Results -> the figures that are kept in results.json: shares, rounded, in plain values."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from comparison import Bytes, Confusion, Result
+from entries import UNSEEN
+
+Figures = dict[str, Any]
+# Of what is measured, a hundredth of a percent.
+_DIGITS = 4
+
+
+def figures(results: Sequence[Result]) -> Figures:
+    """Gather all results; every case counts the same, however large it is."""
+    return {
+        "cases": [_case(result) for result in results],
+        "categories": _categories(results),
+        "evidence": _calibration(results, lambda evidence, _: evidence),
+        "rules": _calibration(results, lambda evidence, rule: f"{evidence}: {rule}"),
+    }
+
+
+def as_text(found: Figures) -> str:
+    """JSON with one case or rule per line, so that a difference shows what has changed."""
+    parts = []
+    for key, value in found.items():
+        rows = value if isinstance(value, list) else [value]
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        parts.append(f'"{key}": [\n  {lines}\n ]' if isinstance(value, list) else f'"{key}": {lines}')
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+
+def _case(result: Result) -> Figures:
+    case = result.case
+    return {
+        "entry": case.entry,
+        "is_unseen": case.entry in UNSEEN,
+        "optimizer": case.setup.optimizer,
+        "zero_grad": "to none" if case.setup.set_to_none else "to zero",
+        "n_steps": case.setup.n_steps,
+        "stacks": case.stacks,
+        "history": case.history,
+        "peak_bytes": result.at_peak.counted + result.at_peak.not_counted,
+        "peak": _shares(result.at_peak),
+        "activations": _shares(result.at_activations),
+        "names": result.named_right,
+    }
+
+
+def _shares(n_bytes: Bytes) -> Figures:
+    total, everything = n_bytes.counted or 1, n_bytes.counted + n_bytes.not_counted or 1
+    return {
+        "right": _share(n_bytes.right, total),
+        "in_sum": _share(n_bytes.in_sum, total),
+        "wrong": _share(n_bytes.wrong, total),
+        "unknown": _share(n_bytes.unknown, total),
+        "noted": _share(n_bytes.noted, total),
+        "not_counted": _share(n_bytes.not_counted, everything),
+    }
+
+
+def _categories(results: Sequence[Result]) -> Figures:
+    """The confusion at the peak: of the mean case's bytes, by what they are and what was said."""
+    total: dict[tuple[str, str], float] = Counter()
+    for result in results:
+        confusion: Confusion = result.at_peak.confusion
+        for pair, n_bytes in confusion.items():
+            total[pair] += n_bytes / (result.at_peak.counted or 1) / len(results)
+    found: Figures = {}
+    for (true, said), part in sorted(total.items(), key=lambda item: -item[1]):
+        found.setdefault(true, {})[said] = round(part, _DIGITS + 2)
+    return found
+
+
+def _calibration(results: Iterable[Result], key: Callable[[str, str], str]) -> list[Figures]:
+    """How much each kind of evidence decides at the peak, and how much of that is right."""
+    decided: dict[str, float] = Counter()
+    right: dict[str, float] = Counter()
+    results = list(results)
+    for result in results:
+        for (evidence, rule), (n_bytes, n_right) in result.decided.items():
+            decided[key(evidence, rule)] += n_bytes / (result.at_peak.counted or 1)
+            right[key(evidence, rule)] += n_right / (result.at_peak.counted or 1)
+    return [
+        {
+            "name": name,
+            "decided": _share(part, len(results)),
+            # What is left open is neither right nor wrong.
+            "right": None if name.startswith("none") else _share(right[name], part),
+        }
+        for name, part in sorted(decided.items(), key=lambda item: -item[1])
+    ]
+
+
+def _share(part: float, whole: float) -> float:
+    return round(part / whole, _DIGITS)
+
+
+def worse_than(before: Figures, now: Figures, tolerance: float = 0.001) -> list[str]:
+    """Say which cases of now have less right, or more wrong, than the same cases had before."""
+    known = {_name(case): case for case in before["cases"]}
+    faults = []
+    for case in now["cases"]:
+        old = known.get(_name(case))
+        if old is None:
+            continue
+        for moment in ("peak", "activations"):
+            for word, sign in (("right", -1), ("wrong", 1)):
+                change = sign * (case[moment][word] - old[moment][word])
+                if change > tolerance:
+                    faults.append(
+                        f"{_name(case)}: {word} at {moment}: {case[moment][word]:.2%}, "
+                        f"was {old[moment][word]:.2%}"
+                    )
+        if (
+            old["names"] is not None
+            and case["names"] is not None
+            and old["names"] - case["names"] > tolerance
+        ):
+            faults.append(f"{_name(case)}: named right: {case['names']:.2%}, was {old['names']:.2%}")
+    return faults
+
+
+def _name(case: Figures) -> str:
+    return " ".join(
+        str(case[key]) for key in ("entry", "optimizer", "zero_grad", "n_steps", "stacks", "history")
+    )

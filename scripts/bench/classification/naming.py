@@ -1,0 +1,72 @@
+"""What the calls of torch are named that allocate, by a second run of an entry.
+
+The same mode that times operations would show in the stacks of a snapshot, so that run is another one; its
+allocations come in the same order.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from entries import ENTRIES
+from recording import simulation_of
+from setups import Setup
+from torch.overrides import TorchFunctionMode
+
+from snapconv.recorder import history
+from snapconv.recorder.clock import now_us
+from snapconv.recorder.simulation import simulated
+from snapconv.recorder.timing_patches import name_of
+
+Call = tuple[int, int, str]
+
+
+class _Calls(TorchFunctionMode):
+    """Notes when every outermost call of torch began and ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Call] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = name_of(func)
+        began = now_us()
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            if name is not None:
+                self.found.append((began, now_us(), name))
+
+
+def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | None:
+    """The call that each alloc of the run lies in, empty outside of calls.
+
+    None where the second run allocates otherwise than the first, whose ``sizes`` are given.
+    """
+    torch.manual_seed(0)
+    with simulated(simulation_of(entry)), _recording():
+        with _Calls() as calls:
+            steps = ENTRIES[entry](setup)
+            kept = [next(steps) for _ in range(setup.n_steps)][-1:]
+        (trace,) = history.take_snapshot()["device_traces"]
+        del kept
+    allocs = [event for event in trace if event["action"] == "alloc"]
+    if [event["size"] for event in allocs] != sizes:
+        return None
+    began = [call[0] for call in calls.found]
+    return [_name(calls.found, bisect_right(began, event["time_us"]) - 1, event) for event in allocs]
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    history.start(stacks="python", context="all", max_entries=1_000_000)
+    try:
+        yield
+    finally:
+        history.stop()
+
+
+def _name(calls: list[Call], place: int, event: dict[str, Any]) -> str:
+    return calls[place][2] if place >= 0 and event["time_us"] <= calls[place][1] else ""

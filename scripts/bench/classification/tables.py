@@ -1,0 +1,133 @@
+"""The figures of results.json -> tables in Markdown.
+
+Imports nothing of the others, so that the docs can be made without torch.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Figures = dict[str, Any]
+
+_COLUMNS = tuple(
+    (stacks, history)
+    for stacks in ("all", "python")
+    for history in ("complete", "late", "ring", "ring-short")
+)
+_HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
+_USUAL = ("adamw", "to none")
+
+
+def markdown(found: Figures) -> str:
+    """All tables, with a line of explanation before each."""
+    cases = found["cases"]
+    return "\n\n".join(
+        (
+            "Bytes at the peak with the right category in percent, by entry. Those with a star were written "
+            "when the rules were done:",
+            _by_entry(cases),
+            "All cases, by the kind of recording. All but the last two columns are of the peak; a name is "
+            "right where the operation is, by bytes of its activations:",
+            _summary(cases),
+            "Other optimizers, and gradients that are cleared instead of dropped:",
+            _by_optimizer(cases),
+            "What each category's bytes at the peak were taken for, in percent of all bytes:",
+            _confusion(found["categories"]),
+            "What each kind of evidence decided of the bytes at the peak, and how much of that is right:",
+            _calibration("evidence", found["evidence"]),
+            _calibration("rule", found["rules"]),
+        )
+    )
+
+
+def _by_entry(cases: Sequence[Figures]) -> str:
+    usual = [
+        case for case in cases if (case["optimizer"], case["zero_grad"]) == _USUAL and case["n_steps"] > 1
+    ]
+    rows = {}
+    for case in usual:
+        entry = f"`{case['entry']}`{' *' if case['is_unseen'] else ''}"
+        rows.setdefault(entry, {})[case["stacks"], case["history"]] = case["peak"]["right"]
+    return _table(
+        ("entry", *_HEADS),
+        ([entry, *(_percent(row.get(column)) for column in _COLUMNS)] for entry, row in rows.items()),
+    )
+
+
+def _summary(cases: Sequence[Figures]) -> str:
+    def row(stacks: str, history: str) -> list[str]:
+        mine = [case for case in cases if (case["stacks"], case["history"]) == (stacks, history)]
+        names = [case["names"] for case in mine if case["names"] is not None]
+        if not mine:
+            return [f"`{stacks}`, {history}", "0", *[""] * 9]
+        return [
+            f"`{stacks}`, {history}",
+            str(len(mine)),
+            _percent(_mean(case["peak"]["right"] for case in mine)),
+            _percent(min(case["peak"]["right"] for case in mine)),
+            *(
+                _percent(_mean(case["peak"][word] for case in mine))
+                for word in ("in_sum", "wrong", "unknown", "noted", "not_counted")
+            ),
+            _percent(_mean(case["activations"]["right"] for case in mine)),
+            _percent(_mean(names) if names else None),
+        ]
+
+    heads = (
+        "recording",
+        "cases",
+        "right",
+        "worst",
+        "right in sum",
+        "wrong",
+        "unknown",
+        "noted",
+        "not counted",
+    )
+    return _table((*heads, "right at activations", "named right"), (row(*column) for column in _COLUMNS))
+
+
+def _by_optimizer(cases: Sequence[Figures]) -> str:
+    rows: dict[tuple[str, str, str], dict[tuple[str, str], float]] = {}
+    varied = {case["entry"] for case in cases if case["optimizer"] != _USUAL[0]}
+    for case in cases:
+        if case["entry"] in varied and case["n_steps"] > 1:
+            key = case["entry"], case["optimizer"], case["zero_grad"]
+            rows.setdefault(key, {})[case["stacks"], case["history"]] = case["peak"]["right"]
+    columns = [column for column in _COLUMNS if column[1] in ("complete", "late")]
+    return _table(
+        ("entry", "optimizer", "`zero_grad`", *(f"`{stacks}`, {history}" for stacks, history in columns)),
+        (
+            [f"`{entry}`", optimizer, zero_grad, *(_percent(row.get(column)) for column in columns)]
+            for (entry, optimizer, zero_grad), row in rows.items()
+        ),
+    )
+
+
+def _confusion(categories: Figures) -> str:
+    words = [*categories, *({said for row in categories.values() for said in row} - set(categories))]
+    said = sorted(words, key=lambda word: (word == "unknown", words.index(word)))
+    return _table(
+        ("it is", *(f"said {word}" for word in said)),
+        ([true, *(_percent(row.get(word)) for word in said)] for true, row in categories.items()),
+    )
+
+
+def _calibration(head: str, rows: Sequence[Figures]) -> str:
+    return _table(
+        (head, "decided", "right"),
+        ([f"`{row['name']}`", _percent(row["decided"]), _percent(row["right"])] for row in rows),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (heads, ["-"] * len(heads), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

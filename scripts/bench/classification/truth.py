@@ -1,0 +1,158 @@
+"""What every allocation of a recorded run was for, from what was noted and not from any rule of ours.
+
+A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the category
+follows from the definitions, by the phases that were marked: what forward made is an activation if it is
+there when backward begins, else temporary; what a checkpoint computes again is one if it is there when that
+forward ends; what backward and the optimizer make for themselves is temporary. Where that leaves room, the
+truth is ``unknown``, and the allocation is not counted.
+"""
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from recording import WORKSPACE_BYTES, Recording
+
+from snapconv.analysis.categories import Category
+from snapconv.analysis.metadata import Joined, join_metadata
+from snapconv.analysis.recorded import recorded_phases
+from snapconv.analysis.replay import AllocationTable, replay
+from snapconv.snapshot.events import Action, EventTable
+from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.metadata import RecordedPhase
+
+Int8Column = NDArray[np.int8]
+Int64Column = NDArray[np.int64]
+BoolColumn = NDArray[np.bool_]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Per allocation of the whole run: its category, and whether it was noted by name."""
+
+    allocations: AllocationTable
+    category: Int8Column
+    is_noted: BoolColumn
+
+
+def truth_of(recorded: Recording, folder: Path) -> Truth:
+    """Work out the truth of a run; ``folder`` is for a file on the way."""
+    path = folder / "recorded.pickle"
+    path.write_bytes(pickle.dumps(recorded.raw))
+    snapshot = load_snapshot(path)
+    if snapshot.metadata is None:
+        raise ValueError(f"what was noted cannot be read: {snapshot.notes}")
+    (device,) = snapshot.devices
+    allocations = replay(snapshot, device).allocations
+    phases = recorded_phases(snapshot.metadata, device.events)
+    assert phases is not None
+    joined = join_metadata(snapshot.metadata, device.device, device.events, allocations)
+    moments = _Moments(allocations, device.events, phases, recorded)
+    category = _noted(joined, moments)
+    is_noted = category != Category.UNKNOWN
+    blas = is_open(category) & (allocations.requested_bytes == WORKSPACE_BYTES)
+    category[blas] = Category.WORKSPACE
+    for rows, found in moments.by_phase():
+        category[is_open(category) & rows] = found
+    return Truth(allocations, category, is_noted | blas)
+
+
+def _with_forward(phases: Int8Column) -> Int8Column:
+    """Where no module ran before backward, so that no forward was marked, it is what comes before."""
+    begins = np.flatnonzero(np.diff(phases, prepend=-1))
+    run = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(phases))))
+    is_forward = phases[begins] == RecordedPhase.OTHER
+    is_forward &= np.append(phases[begins[1:]] == RecordedPhase.BACKWARD, [False])
+    # After another backward's forward there may be code that sums up its results; a step must lie between.
+    before = np.concatenate(([RecordedPhase.OPTIMIZER], phases[begins[:-1]]))
+    is_forward &= before == RecordedPhase.OPTIMIZER
+    return np.where(is_forward[run], np.int8(RecordedPhase.FORWARD), phases).astype(np.int8)
+
+
+def is_open(category: Int8Column) -> BoolColumn:
+    """Rows without a category so far."""
+    return np.asarray(category == Category.UNKNOWN)
+
+
+def _noted(joined: Joined, moments: "_Moments") -> Int8Column:
+    """Categories from notes alone; the first that applies."""
+    category = np.zeros(len(moments.alloc), np.int8)
+    for rows, found in (
+        (joined.parameters, Category.WEIGHT),
+        (joined.gradients, Category.GRADIENT),
+        (joined.states, Category.OPTIMIZER_STATE),
+        (joined.inputs, Category.INPUT),
+        (joined.saved, Category.ACTIVATION),
+    ):
+        where = np.zeros(len(category), np.bool_)
+        where[rows[rows >= 0]] = True
+        if found is Category.INPUT:
+            # One module's result is the next one's input (a loss after a model); a batch comes from outside.
+            where &= moments.marked_phase != RecordedPhase.FORWARD
+        category[where & is_open(category)] = found
+    return category
+
+
+class _Moments:
+    """When each allocation came and went, in events, and in which phase."""
+
+    def __init__(
+        self, allocations: AllocationTable, events: EventTable, phases: Int8Column, recorded: Recording
+    ) -> None:
+        assert events.time_us is not None
+        self.alloc = allocations.alloc_event
+        end = np.where(
+            allocations.free_requested_event >= 0, allocations.free_requested_event, allocations.end_event
+        )
+        self.end = np.where(end >= 0, end, _NEVER)
+        self.marked_phase = phases[self.alloc]
+        phases = _with_forward(phases)
+        self.phase = phases[self.alloc]
+        self._phases = phases
+        starts = np.array([start for start, _ in recorded.recomputed], np.int64)
+        ends = np.array([end for _, end in recorded.recomputed], np.int64)
+        # What its last lines drop, before anything else is allocated, did not outlive that forward.
+        after = np.append(np.flatnonzero(events.action == Action.ALLOC), len(events))
+        ends = np.searchsorted(events.time_us, ends, side="right")
+        self._recomputed = np.searchsorted(events.time_us, starts), after[np.searchsorted(after, ends)]
+
+    def by_phase(self) -> tuple[tuple[BoolColumn, Category], ...]:
+        """What follows from the phases, for rows that nothing was noted of."""
+        forward, backward = self.phase == RecordedPhase.FORWARD, self.phase == RecordedPhase.BACKWARD
+        step, other = self.phase == RecordedPhase.OPTIMIZER, self.phase == RecordedPhase.OTHER
+        again, until = self._again()
+        ends_within = self.end < self._phase_end()
+        to_backward = self.end >= self._next(RecordedPhase.BACKWARD)
+        next_forward = self._next(RecordedPhase.FORWARD)
+        is_freed = self.end < _NEVER
+        return (
+            (again & (self.end >= until), Category.ACTIVATION),
+            (again, Category.TEMPORARY),
+            (forward & to_backward, Category.ACTIVATION),
+            (forward & is_freed, Category.TEMPORARY),
+            ((backward | step) & ends_within, Category.TEMPORARY),
+            (other & (self.end < next_forward), Category.TEMPORARY),
+            (other & is_freed & (next_forward < _NEVER), Category.INPUT),
+        )
+
+    def _again(self) -> tuple[BoolColumn, Int64Column]:
+        """What a forward within backward made, and the event by which that forward was over."""
+        starts, ends = self._recomputed
+        if not len(starts):
+            return np.zeros(len(self.alloc), np.bool_), self.alloc
+        place = np.maximum(np.searchsorted(starts, self.alloc, side="right") - 1, 0)
+        return (self.alloc >= starts[place]) & (self.alloc < ends[place]), ends[place]
+
+    def _next(self, phase: RecordedPhase) -> Int64Column:
+        """For each allocation the first event of this phase after it."""
+        events = np.append(np.flatnonzero(self._phases == phase), _NEVER)
+        return np.asarray(events[np.searchsorted(events, self.alloc, side="right")])
+
+    def _phase_end(self) -> Int64Column:
+        """For each allocation the event with which another phase than its own begins."""
+        changes = np.append(np.flatnonzero(np.diff(self._phases)) + 1, _NEVER)
+        return np.asarray(changes[np.searchsorted(changes, self.alloc, side="right")])
