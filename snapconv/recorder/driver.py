@@ -113,6 +113,8 @@ class Driver:
     def _keep_memory(self) -> None:
         """Take the snapshot and let the history go: what comes after is to run at full speed."""
         self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
+        if history.is_off():
+            self._remark_on_history()
         self._contents = contents_now(self._origin, self._observer, self._iterations)
         history.stop()
         self._observer.stop()
@@ -144,6 +146,15 @@ class Driver:
         self._contents = None
         if ended is _COMPLETE and self._runs_on:
             self._say("everything is recorded, and the program runs on as without us")
+
+    def _remark_on_history(self) -> None:
+        self.notes.append(
+            Note(
+                "history-off",
+                f"{self._origin.entry} switched torch's memory history off, and with it the recording: "
+                "events are missing; take its calls of _record_memory_history out",
+            )
+        )
 
     def _remark_on_device(self, devices: list[dict[str, Any]]) -> None:
         timed, busiest = self._origin.device, _busiest(devices)

@@ -45,6 +45,14 @@ def is_on() -> bool:
     return bool(tell and tell())
 
 
+def is_off() -> bool:
+    """Whether history is off; False where this torch cannot tell."""
+    import torch
+
+    tell = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(tell and not tell())
+
+
 def take_snapshot() -> dict[str, Any]:
     """Return the allocator's state and the recorded events, as torch gives them."""
     import torch

@@ -71,10 +71,14 @@ class Observer:
         self._interception.start()
         self._calls.start()
 
-    def stop(self) -> None:
-        """Take every hook away; ``facts`` and ``module_path`` still answer."""
-        # Always: called from within a step, it has something left for the next time.
-        self._interception.stop()
+    def stop(self, *, in_last_hook: bool = False) -> None:
+        """Take every hook away; ``facts`` and ``module_path`` still answer.
+
+        From within an optimizer's step, ``in_last_hook`` says that no other hook of it is to be called.
+        Otherwise there is something left for another ``stop``.
+        """
+        # Always: it may have something left from the last time.
+        self._interception.stop(in_last_hook=in_last_hook)
         if not self._is_on:
             return
         self._is_on = False

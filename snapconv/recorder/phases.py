@@ -116,12 +116,12 @@ class Interception:
         self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         self._is_on = True
 
-    def stop(self) -> None:
+    def stop(self, *, in_last_hook: bool = False) -> None:
         """Put back what was there.
 
         What others have put around ours stays, and so ours does, idle, for another ``stop`` to take away.
-        torch fails where a hook is removed while it goes through the hooks of a step: called from one, this
-        leaves hooks that do nothing, for another ``stop`` to remove.
+        torch fails where a hook is removed while it goes through the hooks of a step: called from one that
+        is not the last, this leaves hooks that do nothing, for another ``stop`` to remove.
         """
         import torch
 
@@ -130,7 +130,7 @@ class Interception:
             if getattr(torch.autograd, name) is ours:
                 setattr(torch.autograd, name, original)
                 del self._replaced[name]
-        if not _is_in_step():
+        if in_last_hook or not _is_in_step():
             while self._handles:
                 self._handles.pop().remove()
 

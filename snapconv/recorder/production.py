@@ -190,7 +190,8 @@ class Recording:
 
     def _stop_observing(self) -> None:
         if self._observer is not None:
-            self._observer.stop()
+            # Steps are counted by the last of all hooks; who counts by hand may do so from any.
+            self._observer.stop(in_last_hook=not self._counts_by_hand)
         self._observer = None
 
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, RecorderError
@@ -90,7 +91,8 @@ def record(
             raise driver.guard.failure
         early = _early_environment()
         run = _run_providers if entry.kind == "providers" else _run_script
-        raised = _raised_by(run, entry, argv, options, driver)
+        # A script's names go with its module, and what they hold is a part of the state at its end.
+        raised, _program = _outcome(run, entry, argv, options, driver)
         if isinstance(raised, EntryPointError):
             raise raised
         if _early_environment() != early:
@@ -159,7 +161,7 @@ def _turn_off(driver: Driver, observer: "Observer") -> None:
             turn_off()
 
 
-def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
+def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> ModuleType:
     def on_end() -> None:
         was_complete = driver.is_complete
         driver.iteration_ended()
@@ -168,10 +170,9 @@ def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, drive
 
     with counting_steps(StepCounter(on_end)):
         if entry.kind == "module":
-            script.run_module(entry.path, argv)
-        else:
-            assert entry.code is not None
-            script.run_file(entry.path, entry.code, argv)
+            return script.run_module(entry.path, argv)
+        assert entry.code is not None
+        return script.run_file(entry.path, entry.code, argv)
 
 
 def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
@@ -195,16 +196,15 @@ def _imported(entry: Entry) -> Iterator[Any]:
         sys.modules.pop(module.__name__, None)
 
 
-def _raised_by(run: Callable[..., None], *arguments: Any) -> BaseException | None:
-    """Run the user's program and return what it raised, our frames taken out."""
+def _outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
+    """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
     try:
-        run(*arguments)
+        return None, run(*arguments)
     except _Stop:
-        return None
+        return None, None
     except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is
         frames.clean_traceback(error)
-        return error
-    return None
+        return error, None
 
 
 def _exit_code(raised: BaseException | None) -> int:

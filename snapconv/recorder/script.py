@@ -24,19 +24,24 @@ class _Program:
     spec: ModuleSpec | None = None
 
 
-def run_file(path: str, code: CodeType, argv: Sequence[str]) -> None:
-    """Run a script as ``__main__``; ``path`` is as the user wrote it. Whatever it raises goes through."""
+def run_file(path: str, code: CodeType, argv: Sequence[str]) -> ModuleType:
+    """Run a script as ``__main__``; ``path`` is as the user wrote it. Whatever it raises goes through.
+
+    Returns the ``__main__`` that it was: what its names hold lives as long as that.
+    """
     program = _Program(code, str(Path(path).absolute()), path)
     with _as_main(program, [path, *argv], first_on_path=_folder_of(path)) as main:
         call_user(exec, code, main.__dict__)
+        return main
 
 
-def run_module(name: str, argv: Sequence[str]) -> None:
-    """Run a module as ``__main__``, or a package's ``__main__`` module."""
+def run_module(name: str, argv: Sequence[str]) -> ModuleType:
+    """Run a module as ``__main__``, or a package's ``__main__`` module; returns what ``run_file`` does."""
     with _restored([name, *argv], first_on_path=str(Path.cwd())):
         program = _find_module(name)
         with _as_main(program, [program.argv0, *argv], first_on_path=str(Path.cwd())) as main:
             call_user(exec, program.code, main.__dict__)
+            return main
 
 
 @contextmanager

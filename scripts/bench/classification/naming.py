@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 from entries import ENTRIES
-from recording import simulation_of
+from recording import device_of
 from setups import Setup
 from torch.overrides import TorchFunctionMode
 
 from snapconv.recorder import history
 from snapconv.recorder.clock import now_us
-from snapconv.recorder.simulation import simulated
 from snapconv.recorder.timing_patches import name_of
 
 Call = tuple[int, int, str]
@@ -46,7 +45,7 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
     None where the second run allocates otherwise than the first, whose ``sizes`` are given.
     """
     torch.manual_seed(0)
-    with simulated(simulation_of(entry)), _recording():
+    with device_of(entry), _recording():
         with _Calls() as calls:
             steps = ENTRIES[entry](setup)
             kept = [next(steps) for _ in range(setup.n_steps)][-1:]

@@ -26,6 +26,7 @@ _MAX_ENTRIES = 1_000_000
 # Of some entries only: next to models as small as these, the workspace of a GPU would be most of the memory.
 WITH_WORKSPACE = frozenset(("cnn", "transformer", "amp"))
 # torch's default before Hopper; no tensor of an entry has that size.
+_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACE_CONFIG = ":4096:2:16:8"
 WORKSPACE_BYTES = 8_519_680
 _WORKSPACE_FRAMES = [
@@ -55,7 +56,7 @@ def record(entry: str, setup: Setup) -> Recording:
     torch.manual_seed(0)
     recorded = Recording({})
     observer = Observer()
-    with simulated(simulation_of(entry)), _recomputation(recorded.recomputed):
+    with device_of(entry), _recomputation(recorded.recomputed):
         history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
         observer.start()
         try:
@@ -68,10 +69,18 @@ def record(entry: str, setup: Setup) -> Recording:
     return recorded
 
 
-def simulation_of(entry: str) -> SimulationOptions:
-    """How an entry's device is simulated."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = _WORKSPACE_CONFIG
-    return SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE)
+@contextmanager
+def device_of(entry: str) -> Iterator[None]:
+    """Simulate an entry's device, with cuBLAS's workspaces as large as in the real snapshots."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = _WORKSPACE_CONFIG
+    try:
+        with simulated(SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE)):
+            yield
+    finally:
+        del os.environ[_VARIABLE]
+        if before is not None:
+            os.environ[_VARIABLE] = before
 
 
 def _run(steps: Iterations, n_steps: int, observer: Observer, recorded: Recording) -> None:

@@ -118,6 +118,7 @@ def _history(machine: Machine) -> dict[str, Callable[..., Any]]:
         "setMemoryMetadata": set_metadata,
         "getMemoryMetadata": lambda: history.user_metadata,
         "allocationTraceback": machine.traceback_of,
+        "isHistoryEnabled": lambda: history.is_on,
     }
 
 

@@ -43,6 +43,7 @@ class Iterations:
 def log(monkeypatch):
     log = Log()
     monkeypatch.setattr(driver_module.history, "start", lambda **_: log.append(("history on",)))
+    monkeypatch.setattr(driver_module.history, "is_off", lambda: False)
     monkeypatch.setattr(driver_module.history, "stop", log.told("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)

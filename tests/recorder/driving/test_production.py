@@ -231,6 +231,18 @@ def test_everything_is_off_when_the_block_is_left(job, tmp_path):
     assert not any(torch.cuda.memory._snapshot()["device_traces"])
 
 
+@pytest.mark.parametrize("steps", [(), (0, 2), (1, 3)])
+def test_nothing_is_left_behind_by_chosen_steps(job, tmp_path, steps):
+    from torch.optim import optimizer
+
+    hooks = [dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks)]
+    with snapconv.recording(tmp_path, steps=steps):
+        job.train(5)
+        n_inside = len(optimizer._global_optimizer_post_hooks) - len(hooks[1])
+        assert n_inside == (1 if steps else 2)  # the counter's, and that of the observer that observes
+    assert [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks] == hooks
+
+
 WITHOUT_TYPER = """
 import sys
 import snapconv

@@ -331,6 +331,6 @@ def test_a_full_disk_is_called_so(say, tmp_path, monkeypatch):
     monkeypatch.setattr(capture_files.os, "fsync", full)
     code, said = say(str(file_of("cnn", "train")), *FEW_AND_SMALL)
     assert code == 5
-    assert "cannot write train.capture: the disk is full; free some space" in said
+    assert "train.capture: the disk is full; free some space" in said
     assert "step 4: loss" in said
     assert left(tmp_path) == []

@@ -1,0 +1,188 @@
+"""What scripts do, on their own or in spite of us: they run as alone, and the capture is what was meant."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+
+def test_a_step_that_a_scaler_leaves_out_ends_an_iteration(run):
+    script = """
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
+    for number in range(2):
+        loss = model(torch.randn(4, 64, device="cuda")).sum()
+        if number == 0:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    """
+    done = run(script)
+    assert done.code == 0, done.err
+    assert "2 of 4 iterations" in done.err
+
+
+def test_a_script_that_switches_the_history_off_is_told_what_that_cost(run):
+    done = run("train(1)\ntorch.cuda.memory._record_memory_history(enabled=None)\ntrain(3)")
+    assert "train.py switched torch's memory history off" in done.err
+    done = run("torch.cuda.memory._record_memory_history()\ntrain(4)", options=["--force"])
+    assert "memory history off" not in done.err
+
+
+def test_a_scaler_with_two_optimizers_makes_one_iteration_of_both(run):
+    script = """
+    scaler, other = torch.amp.GradScaler("cuda"), torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        for one in (optimizer, other):
+            scaler.scale(model(torch.randn(4, 64, device="cuda")).sum()).backward()
+            scaler.step(one)
+            scaler.update()
+            one.zero_grad()
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
+def test_optimizers_that_step_inside_of_backward_make_iterations_of_whole_passes(run):
+    script = """
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step_at_once(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_at_once)
+    backward = torch.autograd.backward
+    for _ in range(5):
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+    """
+    done = run(script)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    forwards = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
+    assert forwards == [0, 1]
+    noted = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "optimizer"]
+    assert noted == [0] * 4 + [1] * 4  # one for each parameter
+
+
+def test_a_capture_lies_where_it_was_meant_when_the_script_changes_its_folder(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    done = run("import os; os.chdir('elsewhere'); train(4)")
+    os.chdir(tmp_path)
+    assert done.names == ["elsewhere", "train.capture"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert "snapconv to-sqlite train.capture" in done.err
+
+
+def test_times_of_a_device_that_is_not_the_one_in_use_are_a_note(run):
+    script = """
+    model = torch.nn.Linear(64, 64).to("cuda:0")
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(4):
+        model(torch.randn(4, 64, device="cuda:0")).sum().backward()
+        optimizer.step()
+    """
+    done = run(script, before="import torch\n", options=["--device", "1"])
+    assert "the times are those of cuda:1" in done.err
+    assert "--device 0" in done.err
+
+
+def test_while_a_cuda_graph_is_captured_no_iteration_ends(run):
+    script = """
+    train(1)
+    is_capturing = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    train(7)
+    torch.cuda.is_current_stream_capturing = is_capturing
+    train(1)
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
+def test_hooks_of_the_script_on_optimizers_are_called_with_ours(run):
+    script = """
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    hook = register_optimizer_step_post_hook(lambda *_: print("stepped"))
+    train(5)
+    hook.remove()
+    """
+    done = run(script)
+    assert (done.code, done.out) == (0, "stepped\n" * 5)
+
+
+def test_gradients_that_accumulate_make_one_iteration(run):
+    script = """
+    for _ in range(2):
+        for _ in range(3):
+            model(torch.randn(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    assert "2 of 4 iterations" in run(script).err
+
+
+def test_a_forked_child_ends_as_it_would_alone_and_writes_nothing(run):
+    script = """
+    import os, sys
+    pid = os.fork()
+    if pid == 0:  # steps on the CPU: torch refuses CUDA in a forked child
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        for _ in range(5):
+            optimizer.step()
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert not os.path.exists("train.capture")
+    train(2)
+    """
+    done = run(script, options=["--no-compute"])
+    assert done.code == 0, done.err
+    assert done.err.count("the capture is") == 1
+
+
+def test_workers_of_a_data_loader_do_no_harm(run):
+    script = """
+    from torch.utils.data import DataLoader
+    for batch in DataLoader(torch.randn(64, 64), batch_size=16, num_workers=1):
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    done = run(script)
+    assert done.code == 0, done.err
+    assert done.metadata["ended"]["how"] == "complete"
+
+
+def test_a_variable_that_comes_too_late_is_a_note(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    done = run("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '1'; train(2)", options=["--no-compute"])
+    assert "train.py sets CUDA_VISIBLE_DEVICES when CUDA has started already" in done.err
+
+
+def test_the_results_of_training_are_those_without_recording(run):
+    script = """
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    train(5)
+    print([parameter.double().sum().item() for parameter in model.parameters()])
+    """
+    recorded = run(script).out
+    on_cpu = "exec(open('train.py').read().replace('.cuda()', '').replace('cuda', 'cpu'))"
+    plain = subprocess.run(
+        [sys.executable, "-c", on_cpu],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert recorded == plain.stdout
+
+
+def test_a_script_that_needs_values_where_there_are_none_is_told_its_line(run):
+    done = run("train(1)\nprint(torch.nonzero(torch.ones(3, device='cuda')))", options=["--no-compute"])
+    assert done.code == 6
+    assert "train.py" in done.err
+    assert "Traceback" not in done.err
+    assert done.metadata["ended"]["how"] == "exception"
