@@ -51,7 +51,10 @@ def require_cuda(device: int) -> None:
         )
     if device >= n_devices:
         there = ", ".join(str(ordinal) for ordinal in range(n_devices))
-        raise NoCudaError(f"there is no CUDA device {device}; torch sees: {there}")
+        raise NoCudaError(
+            f"there is no CUDA device {device}; torch sees: {there}. Say which with --device (without it, "
+            "LOCAL_RANK does)"
+        )
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         raise RecorderError(

@@ -94,7 +94,7 @@ class Machine:
         if not 0 <= index < len(self.devices):
             raise RuntimeError(
                 f"CUDA error: invalid device ordinal (cuda:{index}; the simulation has "
-                f"{counted(len(self.devices), 'device')})"
+                f"{counted(len(self.devices), 'device')}; `--device {index}` gives it more)"
             )
         return index
 
