@@ -22,8 +22,10 @@ from snapconv.reports.report import (
     BreakdownRow,
     CategoryTotal,
     IterationRow,
+    LeakRow,
     LineTotal,
     MemoryReport,
+    ModuleTotal,
     Moment,
     OomEvent,
     SourceLine,
@@ -93,6 +95,8 @@ def small_allocations() -> AllocationColumns:
         pools=("(0, 0)", "(0, 1)"),
         rules=("none", "gradients outlive the backward pass", "forward frames"),
         operations=("unknown", "linear", "relu"),
+        module_id=int32(0, 1, -1, -1),
+        modules=(("encoder", "metadata"), ("model/net.py:12 < train.py:40", "frames")),
     )
 
 
@@ -129,6 +133,11 @@ def small_report(**changes) -> MemoryReport:
         ),
         breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
         lines_at_peak=(LineTotal(FORWARD, 1, 2048), LineTotal(BUILD, 1, 1024)),
+        modules_at_peak=(
+            ModuleTotal("model/net.py:12 < train.py:40", "frames", 1, 2048),
+            ModuleTotal("encoder", "metadata", 1, 1024),
+        ),
+        leak_suspects=(LeakRow(0, FORWARD, 0, 0, 8, 4096), LeakRow(-1, None, 0, 0, 3, 1536)),
         iterations=(IterationRow(0, 0, 6, 3584, 1),),
         oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1),),
         timeline=small_timeline(),

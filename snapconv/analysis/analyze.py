@@ -1,7 +1,7 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,10 @@ from snapconv.analysis.classify import classify
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.decisions import Classification
 from snapconv.analysis.history import History, Verdict, judge_history
+from snapconv.analysis.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.analysis.listed_weights import listed_weights, naming_notes
 from snapconv.analysis.metadata import Joined, join_metadata
+from snapconv.analysis.modules import Modules, find_modules
 from snapconv.analysis.noted_weights import noted_weights
 from snapconv.analysis.operations import UNNAMED, name_of_node, name_operations
 from snapconv.analysis.param_names import Naming
@@ -63,8 +65,10 @@ class DeviceAnalysis:
     classification: Classification
     operations: tuple[str, ...]
     operation_id: Int32Column
+    modules: Modules
     iteration: Int32Column
     iterations: tuple[Iteration, ...]
+    leak_suspects: tuple[LeakSuspect, ...]
     weights: WeightTable
     naming: Naming | None
     activation_event: int
@@ -105,9 +109,9 @@ def analyze_device(
     phases = find_phases(snapshot, device, allocations, roles)
     noted = _noted(snapshot, device, allocations)
     classification = classify(allocations, phases, roles, user, noted=noted)
-    history = judge_history(snapshot, device, replayed)
     operations, operation_id = _operations(snapshot.stacks, allocations, phases, user)
     iterations = tuple(_iterations(replayed.allocated, phases))
+    iteration = _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
     around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
     at_most, activation_rows = _activations(allocations, classification.category, around, n_events)
@@ -115,7 +119,7 @@ def analyze_device(
     found = DeviceAnalysis(
         device=device,
         replay=replayed,
-        history=history,
+        history=judge_history(snapshot, device, replayed),
         user_rules=user,
         roles=roles,
         phases=phases,
@@ -123,31 +127,17 @@ def analyze_device(
         classification=classification,
         operations=operations,
         operation_id=operation_id,
-        iteration=_iteration_of(allocations, phases),
+        modules=find_modules(snapshot.stacks, project, allocations, classification.category, noted),
+        iteration=iteration,
         iterations=iterations,
+        leak_suspects=find_leak_suspects(allocations, phases, iteration),
         weights=weights,
         naming=naming,
         activation_event=at_most,
         activation_rows=activation_rows,
-        notes=(
-            *_notes(snapshot, device, replayed, history, project, classification, weights),
-            *_notes_on_wishes(device, phases, user, naming, params),
-        ),
+        notes=(),
     )
-    return read_only(found)
-
-
-def _notes_on_wishes(
-    device: DeviceSnapshot,
-    phases: Phases,
-    user: UserRules,
-    naming: Naming | None,
-    params: ParamList | None,
-) -> Iterator[Note]:
-    """What became of the names and the rules that were asked for."""
-    if naming and params:
-        yield from naming_notes(naming, params, device.device)
-    yield from rule_notes(user, free_sites_known=phases.free_sites_known)
+    return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params))))
 
 
 def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
@@ -239,17 +229,11 @@ def _activations(
 
 
 def _notes(
-    snapshot: Snapshot,
-    device: DeviceSnapshot,
-    replayed: Replay,
-    history: History,
-    project: Project,
-    classification: Classification,
-    weights: WeightTable,
+    snapshot: Snapshot, project: Project, found: DeviceAnalysis, params: ParamList | None
 ) -> Iterator[Note]:
-    ordinal = device.device
+    ordinal, history, weights = found.device.device, found.history, found.weights
     yield from snapshot.notes
-    yield from replayed.notes
+    yield from found.replay.notes
     if history.verdict is Verdict.TRUNCATED:
         yield Note(
             "truncated-history",
@@ -265,17 +249,22 @@ def _notes(
             "left, so they are in no weight's row",
             ordinal,
         )
-    live = replayed.allocations.live_at(replayed.allocated.peak_event)
-    unknown = int(
-        replayed.allocations.block_bytes[live & (classification.category == Category.UNKNOWN)].sum()
-    )
-    if unknown > replayed.allocated.peak // 20:
+    live = found.allocations.live_at(found.peak_event)
+    is_unknown = found.classification.category == Category.UNKNOWN
+    unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
+    if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
             f"{format_bytes(unknown)} of the peak could not be classified; record from the start of the "
             "program with context='all' and stacks='all' for more",
             ordinal,
         )
+    peak = found.replay.allocated.peak
+    yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
+    # What became of the names and the rules that were asked for.
+    if found.naming and params:
+        yield from naming_notes(found.naming, params, ordinal)
+    yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
 
 
 def _why_no_project(project: Project) -> str:

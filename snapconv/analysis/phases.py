@@ -51,6 +51,7 @@ class Phases:
     one before the next run begins. ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark
     the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
+    ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     """
 
     certain: NDArray[np.int8]
@@ -63,6 +64,7 @@ class Phases:
     n_iterations: int
     free_sites_known: bool
     is_recorded: bool = False
+    has_steps: bool = True
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -95,10 +97,13 @@ def find_phases(
     run_end = np.maximum.reduceat(np.where(certain > 0, np.arange(n), 0), begins)[run] if n else run
     run_last = np.append(begins[1:] - 1, n - 1)[run]
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
+    silent_steps = _silent_steps(snapshot, device, certain)
+    has_steps = bool(np.any(phase == Phase.OPTIMIZER)) or len(silent_steps) > 0
     if counted is not None:
         iteration = counted
     else:
-        iteration = _iterations(phase, run_end, run, begins, _silent_steps(snapshot, device, certain))
+        closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
+        iteration = _iterations(phase, run_end, run, begins, silent_steps, closing)
     found = Phases(
         certain=certain,
         phase=phase,
@@ -110,6 +115,7 @@ def find_phases(
         n_iterations=int(iteration[-1]) + 1 if n else 1,
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
+        has_steps=has_steps or counted is not None,
     )
     return read_only(found)
 
@@ -209,13 +215,12 @@ def _iterations(
     run: Int64Column,
     begins: Int64Column,
     silent_steps: Int64Column,
+    closing: Phase,
 ) -> Int32Column:
-    """Iterations end with an optimizer run; without optimizer, with a backward run."""
+    """Iterations end with a run of the closing phase, or with a silent step."""
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    has_steps = np.any(phase == Phase.OPTIMIZER) or len(silent_steps)
-    closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
     ends = np.union1d(run_end[begins[phase[begins] == closing]], silent_steps - 1)
     after = np.zeros(n + 1, np.int32)
     after[ends + 1] = 1

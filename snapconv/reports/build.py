@@ -21,8 +21,10 @@ from snapconv.reports.report import (
     BreakdownRow,
     CategoryTotal,
     IterationRow,
+    LeakRow,
     LineTotal,
     MemoryReport,
+    ModuleTotal,
     Moment,
     OomEvent,
     SourceLine,
@@ -83,6 +85,8 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         allocations=_allocation_columns(snapshot, analysis),
         stacks=_stack_columns(snapshot.stacks, project),
         weight_naming=_weight_naming(analysis),
+        modules_at_peak=_modules_at_peak(analysis, live),
+        leak_suspects=tuple(_leak_suspects(analysis, lines)),
     )
 
 
@@ -235,6 +239,34 @@ def _lines_at_peak(
     )
 
 
+def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
+    """The modules that hold memory at the peak, most bytes first."""
+    found = analysis.modules
+    rows = np.flatnonzero(live & (found.module_id >= 0))
+    n_bytes = np.zeros(len(found.names), np.int64)
+    np.add.at(n_bytes, found.module_id[rows], analysis.allocations.block_bytes[rows])
+    counts = np.bincount(found.module_id[rows], minlength=len(found.names))
+    columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
+    totals = [
+        ModuleTotal(name, evidence.label, count, size)
+        for name, evidence, count, size in zip(*columns, strict=True)
+        if count
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
+
+
+def _leak_suspects(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[LeakRow]:
+    for found in analysis.leak_suspects:
+        yield LeakRow(
+            stack_id=found.stack_id,
+            line=next(iter(lines.of(found.stack_id)), None),
+            first_iteration=found.first_iteration,
+            last_iteration=found.last_iteration,
+            n_allocations=len(found.rows),
+            block_bytes=found.n_bytes,
+        )
+
+
 def _oom_events(analysis: DeviceAnalysis) -> Iterator[OomEvent]:
     events = analysis.device.events
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
@@ -261,7 +293,7 @@ def _timeline(analysis: DeviceAnalysis) -> Timeline:
 
 
 def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> AllocationColumns:
-    rows, found = analysis.allocations, analysis.classification
+    rows, found, modules = analysis.allocations, analysis.classification, analysis.modules
     phase = np.full(len(rows), -1, np.int8)
     traced = rows.alloc_event >= 0
     phase[traced] = analysis.phases.phase[rows.alloc_event[traced]]
@@ -286,6 +318,8 @@ def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> Allocat
         pools=tuple(map(str, snapshot.pools)),
         rules=found.reasons,
         operations=analysis.operations,
+        module_id=modules.module_id,
+        modules=tuple((name, e.label) for name, e in zip(modules.names, modules.evidence, strict=True)),
     )
 
 

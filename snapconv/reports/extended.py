@@ -49,10 +49,12 @@ def _at_peak(report: MemoryReport) -> list[TableRows]:
         (at.line.file_path, at.line.line_number, at.line.function, at.n_allocations, at.block_bytes)
         for at in report.lines_at_peak
     ]
+    modules = [(at.module, at.evidence, at.n_allocations, at.block_bytes) for at in report.modules_at_peak]
     return [
         rows_of(schema.CATEGORIES_AT_PEAK, categories),
         rows_of(schema.BREAKDOWN, [(row.name, row.parent, row.size_bytes) for row in report.breakdown]),
         rows_of(schema.LINES_AT_PEAK, lines),
+        rows_of(schema.MODULES_AT_PEAK, modules),
     ]
 
 
@@ -74,9 +76,14 @@ def _over_time(report: MemoryReport) -> list[TableRows]:
         )
         for oom in report.oom_events
     ]
+    leaks = [
+        (row.stack_id, row.first_iteration, row.last_iteration, row.n_allocations, row.block_bytes)
+        for row in report.leak_suspects
+    ]
     return [
         rows_of(schema.MOMENTS, moments),
         rows_of(schema.ITERATIONS, iterations),
+        rows_of(schema.LEAK_SUSPECTS, leaks),
         rows_of(schema.OOM_EVENTS, oom_events),
     ]
 
@@ -89,6 +96,7 @@ def _words(allocations: AllocationColumns) -> list[TableRows]:
         rows_of(schema.OPERATIONS, list(enumerate(allocations.operations))),
         rows_of(schema.PHASES, [(int(phase), phase.name.lower()) for phase in Phase]),
         rows_of(schema.POOLS, list(enumerate(allocations.pools))),
+        rows_of(schema.MODULES, [(i, *module) for i, module in enumerate(allocations.modules)]),
     ]
 
 
@@ -126,6 +134,7 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
         allocations.stack_id,
         allocations.iteration,
         allocations.phase,
+        allocations.module_id,
     )
     return rows_of_columns(schema.ALLOCATIONS, n_allocations, columns)
 

@@ -16,6 +16,7 @@ _EVENT = "event"
 _US = "µs since 1970"
 
 _NOT_IN_TRACE = "allocated before the trace begins"
+_NO_MODULE = "of no module, or of none that is known"
 _END = "the same, or the event by which that must have happened where the trace has lost it"
 
 
@@ -35,6 +36,10 @@ def _id(name: str, target: str, null: str) -> Column:
 
 def _bytes(name: str, meaning: str) -> Column:
     return Column(name, "INTEGER", meaning, _BYTES)
+
+
+def _iteration(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER REFERENCES snapconv_iterations (iteration)", meaning)
 
 
 _IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](replay.md)"
@@ -119,6 +124,27 @@ LINES_AT_PEAK = define_table(
     _bytes("block_bytes", "what the allocator set aside"),
 )
 
+MODULES_AT_PEAK = define_table(
+    "snapconv_modules_at_peak",
+    "What every module held at the peak of allocated bytes, without the modules that it calls. Memory of no "
+    "known module is not in it.",
+    Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
+    Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+LEAK_SUSPECTS = define_table(
+    "snapconv_leak_suspects",
+    "The stacks that leave memory behind in every iteration up to the end of the trace, three at least, and "
+    "let nothing of it go.",
+    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    _iteration("first_iteration", "the first that left something behind"),
+    _iteration("last_iteration", "the last; what the one after it makes may still be let go"),
+    Column("n_allocations", "INTEGER", "number of allocations that they left behind"),
+    _bytes("block_bytes", "what the allocator set aside for them"),
+)
+
 ITERATIONS = define_table(
     "snapconv_iterations",
     "The training steps; one row for the whole trace where no step could be told.",
@@ -180,6 +206,7 @@ ALLOCATIONS = define_table(
         stands_for_null=-1,
     ),
     _id("phase_id", "snapconv_phases", _NOT_IN_TRACE),
+    _id("module_id", "snapconv_modules", _NO_MODULE),
 )
 
 STACKS = define_table(
@@ -229,6 +256,13 @@ POOLS = _words(
     "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
     "`MemPool`)",
 )
+MODULES = define_table(
+    "snapconv_modules",
+    "The modules that allocations are of.",
+    _KEY,
+    Column("name", "TEXT", "name of the module, see below"),
+    Column("evidence", "TEXT", "how that is known, see below"),
+)
 
 EXTENDED_TABLES: tuple[Table, ...] = (
     REPORT,
@@ -238,7 +272,9 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     CATEGORIES_AT_PEAK,
     BREAKDOWN,
     LINES_AT_PEAK,
+    MODULES_AT_PEAK,
     ITERATIONS,
+    LEAK_SUSPECTS,
     OOM_EVENTS,
     CATEGORIES,
     EVIDENCE,
@@ -246,6 +282,7 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     OPERATIONS,
     PHASES,
     POOLS,
+    MODULES,
     FRAMES,
     STACKS,
     STACK_FRAMES,
@@ -274,6 +311,7 @@ ALLOCATIONS_IN_WORDS = View(
         Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
         Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
         Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
+        Column("module", "TEXT", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
         Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
         Column(
             "function",
@@ -293,7 +331,7 @@ SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule
        allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
        allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
        allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
-       allocation.stack_id, frame.function, frame.file, frame.line
+       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
 FROM snapconv_allocations AS allocation
 LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
 LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
@@ -301,6 +339,7 @@ LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
 LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
 LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
 LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
+LEFT JOIN snapconv_modules AS module ON module.id = allocation.module_id
 LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
 LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
 LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",

@@ -92,6 +92,33 @@ class LineTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleTotal:
+    """What one module held at the peak; ``evidence`` says how its name is known."""
+
+    module: str
+    evidence: str
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeakRow:
+    """What one stack leaves behind in every iteration; ``line`` is its innermost of the project."""
+
+    stack_id: int
+    line: SourceLine | None
+    first_iteration: int
+    last_iteration: int
+    n_allocations: int
+    block_bytes: int
+
+    @property
+    def n_iterations(self) -> int:
+        """The number of iterations that each left something behind."""
+        return self.last_iteration - self.first_iteration + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """A named event of the trace, such as a peak; ``event`` is -1 for before the first event."""
 
@@ -130,7 +157,8 @@ class AllocationColumns:
 
     ``end_event`` is where its block became free: its ``free_completed_event``, or the event by which
     that must have happened where the trace has lost it. ``phase`` is that of its ``alloc_event``, in
-    codes of Phase. Rule 0 is that none decided, operation 0 that it is unknown.
+    codes of Phase. Rule 0 is that none decided, operation 0 that it is unknown. ``modules`` are names, each
+    with its evidence.
     """
 
     alloc_event: Int64Column
@@ -153,6 +181,8 @@ class AllocationColumns:
     pools: tuple[str, ...]
     rules: tuple[str, ...]
     operations: tuple[str, ...]
+    module_id: Int32Column
+    modules: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +250,5 @@ class MemoryReport:
     allocations: AllocationColumns
     stacks: StackColumns
     weight_naming: WeightNaming | None = None
+    modules_at_peak: tuple[ModuleTotal, ...] = ()
+    leak_suspects: tuple[LeakRow, ...] = ()

@@ -91,6 +91,21 @@ VALUES = {
         ),
         (PEAK_ACTIVATIONS, "the high-water mark of activations: `activation_entries` is about this moment"),
     ),
+    ("snapconv_modules", "name"): (
+        ("blocks.3.attn", "its path in the model; what is the model's own is of `(model)`"),
+        (
+            "model.py:35 < train.py:53",
+            "the lines that call it and those around it, innermost first; modules called on one line are one",
+        ),
+    ),
+    ("snapconv_modules", "evidence"): (
+        (
+            "metadata",
+            "the recorder noted it: a parameter's module has its gradient and its optimizer states too, what "
+            "autograd saved is of the module that saved it first",
+        ),
+        ("frames", "from the stack: the module was running"),
+    ),
     ("snapconv_breakdown", "name"): (
         ("weights", "requested bytes of category `weight`, buffers included"),
         ("gradients", "requested bytes of category `gradient`"),
@@ -138,6 +153,25 @@ WHERE coalesce(allocation.free_requested_event, allocation.end_event, following.
       > following.last_event
 GROUP BY allocation.iteration, allocation.category
 ORDER BY allocation.iteration, block_bytes DESC;""",
+    ),
+    (
+        "Which lines does snapconv suspect, and how much does each leave behind in an iteration?",
+        """\
+SELECT frame.file, frame.line, frame.function,
+       sum(suspect.block_bytes / (1 + suspect.last_iteration - suspect.first_iteration)) AS per_iteration
+FROM snapconv_leak_suspects AS suspect
+LEFT JOIN snapconv_stacks AS stack ON stack.id = suspect.stack_id
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id
+GROUP BY frame.id
+ORDER BY per_iteration DESC;""",
+    ),
+    (
+        "What did every module hold at the peak, by category?",
+        """\
+SELECT module, category, count(*) AS n_allocations, sum(block_bytes) AS block_bytes
+FROM snapconv_peak_allocations
+GROUP BY module, category
+ORDER BY block_bytes DESC;""",
     ),
     (
         "How much did the allocator hold on top of what was in use?",

@@ -1,16 +1,19 @@
 """What the terminal ends with: the main figures of a conversion, as text and as JSON-ready values."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from snapconv.analysis.categories import Evidence
 from snapconv.notes import Note
-from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
+from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, SourceLine
 from snapconv.reports.time_report import TimeReport
 from snapconv.reports.time_summary import time_summary_lines, time_summary_values
 from snapconv.units import counted, format_bytes, format_share
 
 _N_LINES = 5
+_LEAST_MODULES = 2
 
 
 def summary_lines(
@@ -48,6 +51,8 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     yield from _naming_lines(report)
     yield from _oom_lines(report)
     yield from _line_lines(report)
+    yield from _module_lines(report)
+    yield from _leak_lines(report)
     yield f"  history: {report.history_verdict}"
     yield f"    {report.history_reason}"
 
@@ -84,9 +89,39 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
     yield f"  project lines at the peak, below {report.project_root or '(no project found)'}"
     for row in report.lines_at_peak[:_N_LINES]:
         size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
-        yield f"  {size:>14}  {row.line.file_path}:{row.line.line_number} in {row.line.function}"
+        yield f"  {size:>14}  {_where(row.line)}"
     if not report.lines_at_peak:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
+
+
+def _module_lines(report: MemoryReport) -> Iterator[str]:
+    """The modules that hold most at the peak: by their paths, or else by the lines that call them.
+
+    A single line that calls the model says nothing that the project's lines do not.
+    """
+    noted = [row for row in report.modules_at_peak if row.evidence == Evidence.METADATA.label]
+    shown = noted or report.modules_at_peak
+    if len(shown) < _LEAST_MODULES:
+        return
+    yield "  modules at the peak" + ("" if noted else ", by the lines that call them")
+    for row in shown[:_N_LINES]:
+        yield f"  {format_bytes(row.block_bytes, like=report.peak_usage_bytes):>14}  {row.module}"
+
+
+def _leak_lines(report: MemoryReport) -> Iterator[str]:
+    """The suspects that a note warns of."""
+    if not any(note.slug == "leak-suspect" for note in report.notes):
+        return
+    yield "  leak suspects: left behind by every iteration, and not freed since"
+    by_line: Counter[str] = Counter()
+    for row in report.leak_suspects:
+        by_line[_where(row.line)] += row.block_bytes // row.n_iterations
+    for where, n_bytes in by_line.most_common(_N_LINES):
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
+
+
+def _where(line: SourceLine | None) -> str:
+    return f"{line.file_path}:{line.line_number} in {line.function}" if line else "no line of the project"
 
 
 def summary_values(
@@ -134,9 +169,24 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
             }
             for row in report.lines_at_peak
         ],
+        "modules_at_peak": [asdict(row) for row in report.modules_at_peak],
+        "leak_suspects": [_leak_values(row) for row in report.leak_suspects],
         "history": {"verdict": report.history_verdict, "reason": report.history_reason},
         "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
         "n_weights": len(report.weights),
         "n_activations": len(report.activations),
         "notes": [{"slug": n.slug, "message": n.message, "device": n.device} for n in report.notes],
+    }
+
+
+def _leak_values(row: LeakRow) -> dict[str, object]:
+    line = row.line
+    return {
+        "file": line.file_path if line else None,
+        "line": line.line_number if line else None,
+        "function": line.function if line else None,
+        "first_iteration": row.first_iteration,
+        "last_iteration": row.last_iteration,
+        "n_allocations": row.n_allocations,
+        "block_bytes": row.block_bytes,
     }

@@ -15,6 +15,7 @@ from snapconv.reports.report import (
     PEAK_ALLOCATED,
     ActivationEntry,
     LineTotal,
+    ModuleTotal,
     SourceLine,
     WeightEntry,
 )
@@ -209,6 +210,24 @@ def test_lines_of_equal_bytes_are_in_the_order_of_their_names(report_of):
     assert found == [("a.py", 8), ("b.py", 7), ("b.py", 9)]
 
 
+def test_modules_at_the_peak_are_told_with_most_bytes_first(report_of):
+    nested = [LINEAR[0], *FORWARD[:2], frame("forward", "/home/me/project/net/model.py", 20), *FORWARD[1:]]
+    builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(3000, frames=nested)
+    builder.alloc(512, frames=LINEAR).alloc(512, frames=MAIN)
+    assert report_of(builder).modules_at_peak == (
+        ModuleTotal("net/model.py:20 < train.py:30", "frames", 1, 3072),
+        ModuleTotal("train.py:30", "frames", 2, 1024),
+    )
+
+
+def test_a_leak_suspect_has_the_innermost_line_of_the_project(report_of):
+    builder = TraceBuilder().segment()
+    for _ in range(4):
+        builder.alloc(600, frames=LINEAR).alloc(512, frames=STEP).free(frames=STEP)
+    assert report_of(builder).leak_suspects[0].line == AT_MODEL
+    assert [(s.n_allocations, s.block_bytes) for s in report_of(builder).leak_suspects] == [(3, 3 * 1024)]
+
+
 def test_failures_have_what_was_asked_free_and_held(report_of):
     builder = TraceBuilder().segment().alloc(1000).oom(4 * MIB, device_free=MIB)
     (oom,) = report_of(builder).oom_events
@@ -248,7 +267,7 @@ def test_the_timeline_has_the_four_curves(report_of):
 
 def test_allocations_are_columns_of_equal_length(report_of):
     rows = report_of(training()).allocations
-    names = set(rows.__slots__) - {"rules", "operations", "pools"}
+    names = set(rows.__slots__) - {"rules", "operations", "pools", "modules"}
     assert {name: len(getattr(rows, name)) for name in names} == dict.fromkeys(names, 5)
     assert [rows.rules[i] for i in rows.rule_id[:2]] == ["module-apply"] * 2
     assert [rows.operations[i] for i in rows.operation_id[2:4]] == ["linear", "linear"]

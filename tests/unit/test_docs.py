@@ -23,6 +23,7 @@ from snapconv.reports.schema import View
 from snapconv.reports.schema_page import EXAMPLES, schema_page
 from snapconv.reports.skyline_memory import TABLES, write_memory_reports
 from snapconv.session import load
+from tests.builders import frame
 from tests.report_builder import small_report
 
 ROOT = Path(__file__).parents[2]
@@ -211,12 +212,14 @@ def flat(value, path="", *, open_at=()):
 def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, capsys):
     paths = set()
     (tmp_path / "list.json").write_text('{"weight": [250]}')
-    for name, frames in (
-        ("with", [{"name": "f", "filename": "/home/me/project/a.py", "line": 1}]),
-        ("without", None),
-    ):
+    main_frame = frame("main", "/home/me/project/a.py", 1)
+    called = [frame("_call_impl", "/site-packages/torch/nn/modules/module.py"), main_frame]
+    step = [frame("step", "/site-packages/torch/optim/sgd.py"), main_frame]
+    for name, frames in (("with", called), ("without", None)):
         model = CachingAllocator()
-        model.malloc(1000, frames=frames)
+        for _ in range(4 if frames else 1):  # four iterations that leave something behind, for a leak
+            model.malloc(1000, frames=frames)
+            model.free(model.malloc(512, frames=step if frames else None), frames=frames and step)
         (tmp_path / name).write_bytes(pickle.dumps(model.snapshot()))
         options = (
             ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []

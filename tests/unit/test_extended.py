@@ -100,6 +100,24 @@ def test_what_was_held_at_the_peak(ask):
         ("model/net.py", 12, "forward", 1, 2048),
         ("train.py", 8, "build", 1, 1024),
     ]
+    assert ask("SELECT * FROM snapconv_modules_at_peak") == [
+        ("model/net.py:12 < train.py:40", "frames", 1, 2048),
+        ("encoder", "metadata", 1, 1024),
+    ]
+
+
+def test_a_leak_suspect_without_a_stack_has_none(ask):
+    assert ask("SELECT * FROM snapconv_leak_suspects") == [(0, 0, 0, 8, 4096), (None, 0, 0, 3, 1536)]
+
+
+def test_every_allocation_has_its_module_or_none(ask):
+    assert ask("SELECT id, module FROM snapconv_allocations_in_words ORDER BY id") == [
+        (0, "encoder"),
+        (1, "model/net.py:12 < train.py:40"),
+        (2, None),
+        (3, None),
+    ]
+    assert ask("SELECT evidence FROM snapconv_modules ORDER BY id") == [("metadata",), ("frames",)]
 
 
 def test_a_line_of_the_project_whose_number_is_not_known_is_null(ask):
@@ -132,8 +150,8 @@ def test_a_time_that_one_event_lacks_is_null(ask):
 
 def test_what_an_allocation_lacks_is_null_and_what_it_has_is_kept(ask):
     assert ask("SELECT * FROM snapconv_allocations WHERE id IN (0, 2)") == [
-        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 0, 0, 3, None, None),
-        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, 2, 1, 0, Phase.FORWARD),
+        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 0, 0, 3, None, None, 0),
+        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, 2, 1, 0, Phase.FORWARD, None),
     ]
     assert ask("SELECT id FROM snapconv_allocations WHERE pool_id IS NULL") == [(3,)]
 

@@ -142,6 +142,21 @@ def test_the_memory_report_has_every_parameter_with_its_bytes_and_its_gradients(
     assert len(found) == 29
 
 
+def test_weights_and_their_states_are_of_the_modules_that_have_them(folder):
+    n_bytes = Counter()
+    for name, n_elements in N_ELEMENTS.items():
+        n_bytes[name.rpartition(".")[0] or "(model)"] += 4 * n_elements
+    found = rows(
+        folder / "transformer.memory.sqlite",
+        "SELECT module, category, sum(requested_bytes) FROM snapconv_peak_allocations "
+        "WHERE category = 'weight' OR category = 'optimizer_state' AND requested_bytes > 4 GROUP BY 1, 2",
+    )
+    of_weights = {module: size for module, category, size in found if category == "weight"}
+    of_states = {module: size for module, category, size in found if category == "optimizer_state"}
+    assert of_weights == n_bytes
+    assert of_states == {module: 2 * size for module, size in n_bytes.items()}  # Adam has two of each
+
+
 def test_the_peak_is_what_the_run_counted(folder, snapshot):
     (device,) = snapshot["snapconv"]["devices"]
     found = rows(

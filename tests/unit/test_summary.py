@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.notes import Note
-from snapconv.reports.report import CategoryTotal, LineTotal, Moment, SourceLine
+from snapconv.reports.report import CategoryTotal, LeakRow, LineTotal, ModuleTotal, Moment, SourceLine
 from snapconv.reports.summary import note_lines, summary_lines, summary_values
 from snapconv.units import counted, format_bytes
 from tests.report_builder import small_report
@@ -113,6 +113,69 @@ def test_without_lines_of_the_project_it_says_so():
     report = replace(REPORT, lines_at_peak=(), project_root=None)
     assert any("none" in line for line in lines(report))
     assert not any("None" in line for line in lines(report))
+
+
+def modules_of(*rows):
+    shown = lines(replace(REPORT, modules_at_peak=rows))
+    begins = [i for i, line in enumerate(shown) if "modules at the peak" in line]
+    ends = [i for i, line in enumerate(shown) if "history:" in line]
+    return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
+
+
+def test_modules_are_shown_by_their_paths_where_these_are_known():
+    noted = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
+    seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
+    assert modules_of(seen, *noted) == ["modules at the peak", "1.00 KiB  head", "0.50 KiB  blocks.0"]
+
+
+def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
+    seen = [ModuleTotal(f"a.py:{n} < b.py:2", "frames", 1, 1024) for n in range(1, 9)]
+    title, *shown = modules_of(*seen)
+    assert title == "modules at the peak, by the lines that call them"
+    assert shown == [f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)]
+
+
+def test_a_single_module_says_nothing():
+    assert modules_of(ModuleTotal("b.py:2", "frames", 1, 1024)) == []
+    assert modules_of() == []
+
+
+GROWS = (Note("leak-suspect", "It grows.", 0),)
+
+
+def leaks_of(*rows, notes=GROWS):
+    shown = lines(replace(REPORT, leak_suspects=rows, notes=notes))
+    begins = [i for i, line in enumerate(shown) if "leak suspects" in line]
+    ends = [i for i, line in enumerate(shown) if "history:" in line]
+    return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
+
+
+def test_leak_suspects_are_told_by_line_with_what_an_iteration_adds():
+    keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
+    rows = (LeakRow(0, keep, 1, 4, 4, 4096), LeakRow(1, log, 0, 4, 5, 7680), LeakRow(2, keep, 1, 4, 4, 4096))
+    assert leaks_of(*rows, LeakRow(-1, None, 1, 4, 4, 2048)) == [
+        ["2.00", "KiB", "a.py:5 in keep"],
+        ["1.50", "KiB", "b.py:6 in log"],
+        ["0.50", "KiB", "no line of the project"],
+    ]
+
+
+def test_growth_that_no_note_warns_of_is_left_to_the_table():
+    assert leaks_of(LeakRow(0, SourceLine("a.py", 5, "keep"), 1, 4, 4, 4096), notes=()) == []
+
+
+def test_machines_get_every_module_and_every_leak_suspect():
+    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    assert values["modules_at_peak"][1] == {
+        "module": "encoder",
+        "evidence": "metadata",
+        "n_allocations": 1,
+        "block_bytes": 1024,
+    }
+    assert [(row["file"], row["line"], row["block_bytes"]) for row in values["leak_suspects"]] == [
+        ("model/net.py", 12, 4096),
+        (None, None, 1536),
+    ]
 
 
 def test_the_verdict_on_the_history_and_its_reason_are_said():

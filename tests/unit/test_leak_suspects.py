@@ -1,0 +1,216 @@
+"""Growth from step to step, on hand-made jobs: what is left behind for good, and what only looks like it."""
+
+import numpy as np
+import pytest
+
+from snapconv.analysis.analyze import analyze_device
+from snapconv.analysis.project import find_project
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import TraceBuilder, frame
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+MAIN = frame("main", "/home/me/project/train.py", 30)
+BUILD = [frame("build", "/home/me/project/train.py", 8), MAIN]
+KEEP = [frame("keep", "/home/me/project/log.py", 5), MAIN]
+FORWARD = [
+    frame("forward", "/home/me/project/model.py", 7),
+    frame("_call_impl", f"{TORCH}/nn/modules/module.py"),
+    MAIN,
+]
+STEP = [frame("_single_tensor_adamw", f"{TORCH}/optim/adamw.py"), MAIN]
+WEIGHT_BYTES = 1 << 20
+
+
+class Training:
+    """A weight, and then steps: forward, backward without a trace of its own, and the optimizer's update."""
+
+    def __init__(self):
+        self.trace = TraceBuilder().segment(64 << 20)
+        self.alloc(BUILD, WEIGHT_BYTES)
+
+    def alloc(self, stack, size=5120):
+        self.trace.alloc(size, frames=stack)
+        return self.trace.events[-1]["addr"]
+
+    def free(self, addr):
+        self.trace.free(addr, frames=[MAIN])
+
+    def step(self, *kept, size=5120):
+        """One step, which keeps an allocation of each of these stacks; return where they are."""
+        activation = self.alloc(FORWARD, 2048)
+        places = [self.alloc(stack, size) for stack in kept]
+        self.free(activation)
+        self.free(self.alloc(STEP, 2048))
+        return places
+
+
+@pytest.fixture
+def analysis_of(tmp_path):
+    def analysis_of(training):
+        snapshot = load_snapshot(training.trace.write(tmp_path / "s.pickle"))
+        project = find_project(snapshot.stacks, root="/home/me/project")
+        return analyze_device(snapshot, snapshot.devices[0], project)
+
+    return analysis_of
+
+
+@pytest.fixture
+def suspects(analysis_of):
+    """The innermost functions of the suspects, with the iterations and the bytes of each."""
+
+    def suspects(training):
+        analysis = analysis_of(training)
+        first_event = analysis.allocations.alloc_event
+        return [
+            (
+                "".join(
+                    one["name"] for one in training.trace.events[first_event[found.rows[0]]]["frames"][:1]
+                ),
+                found.first_iteration,
+                found.last_iteration,
+                found.n_bytes,
+            )
+            for found in analysis.leak_suspects
+        ]
+
+    return suspects
+
+
+def test_the_jobs_have_an_iteration_per_step(analysis_of):
+    training = Training()
+    for _ in range(4):
+        training.step()
+    assert len(analysis_of(training).iterations) == 4
+
+
+def test_what_every_iteration_leaves_behind_is_suspect_the_last_one_still_open(suspects):
+    training = Training()
+    for _ in range(5):
+        training.step(KEEP)
+    assert suspects(training) == [("keep", 0, 3, 4 * 5120)]
+
+
+def test_three_iterations_are_needed_and_one_that_follows_them(suspects):
+    training = Training()
+    for _ in range(3):
+        training.step(KEEP)
+    assert suspects(training) == []
+    training.step()
+    assert suspects(training) == [("keep", 0, 2, 3 * 5120)]
+
+
+def test_growth_may_begin_late(suspects):
+    training = Training()
+    for number in range(8):
+        training.step(*[KEEP] * (number != 1))
+    assert suspects(training) == [("keep", 2, 6, 5 * 5120)]
+
+
+def test_growth_that_has_ended_is_none(suspects):
+    training = Training()
+    for number in range(8):
+        training.step(*[KEEP] * (number < 5))
+    assert suspects(training) == []
+
+
+def test_weights_and_states_of_the_first_step_are_none(suspects):
+    training = Training()
+    training.step(STEP, STEP)
+    for _ in range(6):
+        training.step()
+    assert suspects(training) == []
+
+
+def test_a_cache_that_lets_go_of_the_oldest_is_none(suspects):
+    training, window = Training(), []
+    for _ in range(9):
+        window += training.step(KEEP)
+        if len(window) > 4:
+            training.free(window.pop(0))
+    assert suspects(training) == []
+
+
+def test_what_is_freed_together_after_several_iterations_is_none(suspects):
+    training, held = Training(), []
+    for number in range(8):
+        held += training.step(KEEP)
+        if number == 3:
+            while held:
+                training.free(held.pop())
+    assert suspects(training) == []
+
+
+def test_what_lives_into_the_next_iteration_is_none(suspects):
+    training, before = Training(), []
+    for _ in range(8):
+        now = training.step(KEEP)
+        for addr in before:
+            training.free(addr)
+        before = now
+    assert suspects(training) == []
+
+
+def test_parts_of_a_step_are_not_compared(suspects):
+    """Without a trace of the optimizer, iterations end with backward; a step may sum up several."""
+    engine = [frame("torch::autograd::Engine::evaluate_function(int)", "??", 0)]
+    training = Training()
+    for _ in range(6):
+        training.free(training.alloc(FORWARD, 2048))
+        training.alloc(KEEP)
+        training.free(training.alloc(engine, 2048))
+    assert suspects(training) == []
+    training.step(KEEP)
+    for _ in range(3):
+        training.step(KEEP)
+    assert suspects(training) != []
+
+
+def test_every_stack_is_told_most_bytes_first(suspects):
+    training = Training()
+    for _ in range(5):
+        training.step(KEEP)
+        training.alloc(FORWARD, 512)
+    assert [name for name, *_ in suspects(training)] == ["keep", "forward"]
+
+
+def test_memory_without_a_stack_is_suspected_too(suspects):
+    training = Training()
+    for _ in range(5):
+        training.step([])
+    assert suspects(training) == [("", 0, 3, 4 * 5120)]
+
+
+def test_the_rows_are_what_was_left_behind(analysis_of):
+    training = Training()
+    for _ in range(5):
+        training.step(KEEP)
+    analysis = analysis_of(training)
+    (suspect,) = analysis.leak_suspects
+    assert analysis.allocations.block_bytes[suspect.rows].tolist() == [5120] * 4
+    assert np.all(analysis.iteration[suspect.rows] == [0, 1, 2, 3])
+
+
+def notes_of(analysis):
+    return [note.message for note in analysis.notes if note.slug == "leak-suspect"]
+
+
+def test_a_note_names_what_an_iteration_adds_and_the_line(analysis_of):
+    training = Training()
+    for _ in range(5):
+        training.step(KEEP)
+    (said,) = notes_of(analysis_of(training))
+    assert "iteration from 0 to 3 leaves 5.00 KiB" in said
+    assert said.endswith("log.py:5")
+
+
+@pytest.mark.parametrize(("n_bytes", "is_said"), [(512, True), (48 << 20, False)])
+def test_growth_that_takes_100_000_iterations_to_double_the_peak_is_not_worth_a_note(
+    analysis_of, n_bytes, is_said
+):
+    training = Training()
+    training.alloc(BUILD, n_bytes)
+    for _ in range(5):
+        training.step(KEEP, size=300)
+    analysis = analysis_of(training)
+    assert len(analysis.leak_suspects) == 1
+    assert bool(notes_of(analysis)) is is_said
