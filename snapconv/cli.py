@@ -30,7 +30,8 @@ _STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "
 
 app = typer.Typer(
     name="snapconv",
-    help="Read PyTorch CUDA memory snapshots offline: no GPU, no torch, nothing in the file is run.",
+    help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in the "
+    "file is run), or record a training script.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -136,7 +137,9 @@ def _output_file(text: str | None) -> Path | None:
 _Snapshot = Annotated[
     Path,
     typer.Argument(
-        help="The snapshot: a pickle, its gzip, JSON, or a page of torch's viewer.", callback=_no_pipe
+        metavar="SNAPSHOT",
+        help="A snapshot (a pickle, its gzip, JSON, a page of torch's viewer), or a capture's folder.",
+        callback=_no_pipe,
     ),
 ]
 _Output = Annotated[
@@ -152,7 +155,8 @@ _Extended = Annotated[
     bool, typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are.")
 ]
 _Device = Annotated[
-    int | None, typer.Option("--device", help="Report this device only. Default: a report per device.")
+    int | None,
+    typer.Option("--device", metavar="N", help="Report this device only. Default: a report per device."),
 ]
 _ProjectRoot = Annotated[
     str | None,

@@ -60,7 +60,8 @@ _NoCompute = Annotated[
     bool,
     typer.Option(
         "--no-compute",
-        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times.",
+        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. What "
+        "the script saves is zeros, so it is ended when all is recorded, as with --stop.",
     ),
 ]
 _Capacity = Annotated[
@@ -169,8 +170,7 @@ def record(
     from snapconv.recorder.options import MAX_ENTRIES, RecordOptions
 
     found = find_module(entry) if is_module else find_file(entry)
-    if batch_size is not None and found.kind != "providers":
-        raise typer.BadParameter(f"{entry} has no providers", param_hint="--batch-size")
+    _check_for_providers(found, args or [], batch_size)
     ordinal = _local_rank() if device is None else device
     options = RecordOptions(
         output=output or Path(f"{found.stem}{_rank()}.capture"),
@@ -182,11 +182,20 @@ def record(
         iterations=iterations,
         device=ordinal,
         force=force,
-        stop=stop,
+        stop=stop or no_compute,
         batch_size=batch_size,
         simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, ordinal + 1),
     )
     raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
+
+
+def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None) -> None:
+    """Refuse what goes with a script alone, or with providers alone."""
+    if batch_size is not None and entry.kind != "providers":
+        raise typer.BadParameter(f"{entry.path} has no providers", param_hint="--batch-size")
+    if args and entry.kind == "providers":
+        said = f"{entry.path} has providers, which take no arguments; put snapconv's own options before it"
+        raise typer.BadParameter(said, param_hint=" ".join(args))
 
 
 def _simulation(
@@ -230,6 +239,8 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
     """Record, say how it went, and return the exit code: the program's, or ours where it went well."""
     from snapconv.recorder.record import record as run
 
+    if options.simulation is not None and not options.simulation.compute and not quiet:
+        _say("nothing is computed: what the program prints is zeros, and so is what it saves over its files")
     recorded = run(entry, args, options, say=(lambda _text: None) if quiet else _say)
     if recorded.raised is not None:
         _show(recorded.raised)

@@ -139,7 +139,7 @@ def small_report(**changes) -> MemoryReport:
         ),
         leak_suspects=(LeakRow(0, FORWARD, 0, 0, 8, 4096), LeakRow(-1, None, 0, 0, 3, 1536)),
         iterations=(IterationRow(0, 0, 6, 3584, 1),),
-        oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1),),
+        oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1, (FORWARD, BUILD)),),
         timeline=small_timeline(),
         allocations=small_allocations(),
         stacks=small_stacks(),

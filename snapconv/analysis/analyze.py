@@ -255,8 +255,8 @@ def _notes(
     if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified; record from the start of the "
-            "program with context='all' and stacks='all' for more",
+            f"{format_bytes(unknown)} of the peak could not be classified; {_what_would_tell(found)}, or "
+            "name the code that made them with --rules",
             ordinal,
         )
     peak = found.replay.allocated.peak
@@ -265,6 +265,13 @@ def _notes(
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
+
+
+def _what_would_tell(found: DeviceAnalysis) -> str:
+    """Say what a better recording would have, as far as this one lacks it."""
+    if found.history.verdict is not Verdict.COMPLETE:
+        return "record from the start of the program"
+    return "record it with `snapconv record`, which notes what memory is for"
 
 
 def _why_no_project(project: Project) -> str:

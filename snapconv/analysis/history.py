@@ -1,6 +1,6 @@
 """The verdict on a trace: complete, started late, or truncated, with the reason and by how much."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -35,6 +35,16 @@ class History:
 
 def judge_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
     """Judge one device's trace; what the file cannot tell is said in the reason."""
+    found = _judge(device, replay)
+    metadata = snapshot.metadata
+    if metadata is None or metadata.ended != "complete" or not len(metadata.iterations.iteration):
+        return found
+    last = int(metadata.iterations.iteration.max())
+    until = f"recorded was the program up to the end of its iteration {last}, and it may have gone on"
+    return replace(found, reason=f"{found.reason}; {until}")
+
+
+def _judge(device: DeviceSnapshot, replay: Replay) -> History:
     n_events = len(device.events)
     if not n_events:
         return History(Verdict.NO_TRACE, "the file has no events: only the memory at the dump is known")

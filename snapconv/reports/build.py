@@ -80,7 +80,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
             IterationRow(number, it.first_event, it.last_event, it.peak_bytes, it.peak_event)
             for number, it in enumerate(analysis.iterations)
         ),
-        oom_events=tuple(_oom_events(analysis)),
+        oom_events=tuple(_oom_events(analysis, lines)),
         timeline=_timeline(analysis),
         allocations=_allocation_columns(snapshot, analysis),
         stacks=_stack_columns(snapshot.stacks, project),
@@ -267,7 +267,7 @@ def _leak_suspects(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[L
         )
 
 
-def _oom_events(analysis: DeviceAnalysis) -> Iterator[OomEvent]:
+def _oom_events(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[OomEvent]:
     events = analysis.device.events
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
         yield OomEvent(
@@ -278,6 +278,7 @@ def _oom_events(analysis: DeviceAnalysis) -> Iterator[OomEvent]:
             allocated_bytes=analysis.replay.allocated.at(event),
             reserved_bytes=analysis.replay.reserved.at(event),
             stack_id=int(events.stack_id[event]),
+            frames=lines.of(int(events.stack_id[event])),
         )
 
 

@@ -187,7 +187,10 @@ class AllocationColumns:
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
-    """A failed allocation: what was asked, what the driver had free, what was held then."""
+    """A failed allocation: what was asked, what the driver had free, what was held then.
+
+    ``frames`` are the project's, innermost first: the line that asked, and its callers.
+    """
 
     event: int
     time_us: int | None
@@ -196,6 +199,7 @@ class OomEvent:
     allocated_bytes: int
     reserved_bytes: int
     stack_id: int
+    frames: tuple[SourceLine, ...]
 
 
 @dataclass(frozen=True, slots=True)

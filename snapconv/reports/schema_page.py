@@ -72,7 +72,10 @@ _EXTENDED = """\
 # What the values of a column mean: (table, column) -> (value, meaning); a test compares with the program.
 VALUES = {
     ("snapconv_report", "history_verdict"): (
-        ("complete", "nothing was there before the first event: the peak is that of the process"),
+        (
+            "complete",
+            "nothing was there before the first event: the peak is that of the process up to the dump",
+        ),
         ("started late", "memory was there before the first event: the peak is that of the trace"),
         ("truncated", "the oldest events are lost: the peak is that of what is left"),
         ("no trace", "there are no events: the peak is what is live at the dump"),

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from snapconv.analysis.categories import Evidence
 from snapconv.notes import Note
-from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, SourceLine
+from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, OomEvent, SourceLine
 from snapconv.reports.time_report import TimeReport
 from snapconv.reports.time_summary import time_summary_lines, time_summary_values
 from snapconv.units import counted, format_bytes, format_share
 
 _N_LINES = 5
+_N_CALLERS = 3
 _LEAST_MODULES = 2
 
 
@@ -20,11 +21,12 @@ def summary_lines(
     reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
 ) -> Iterator[str]:
     """The summary of all devices, and of the times where there are any, line by line."""
-    for path, report in reports:
+    for number, (path, report) in enumerate(reports):
+        yield from [""] * bool(number)
         yield from _device_lines(report)
         yield f"  written: {path}"
-        yield ""
     if time:
+        yield ""
         yield from time_summary_lines(*time)
 
 
@@ -81,6 +83,8 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
         f"  out of memory at event {oom.event}: {asked} asked for, {free} free on the device; "
         f"{allocated} allocated, {reserved} reserved"
     )
+    if oom.frames:
+        yield f"    asked for by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
     if more:
         yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
 
@@ -92,6 +96,15 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
         yield f"  {size:>14}  {_where(row.line)}"
     if not report.lines_at_peak:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
+        return
+    more = report.lines_at_peak[_N_LINES:]
+    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.lines_at_peak)
+    for n_bytes, what in (
+        (sum(row.block_bytes for row in more), counted(len(more), "more line")),
+        (rest, "without a line of the project"),
+    ):
+        if n_bytes > 0:
+            yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {what}"
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:
@@ -158,6 +171,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         "breakdown": [
             {"name": row.name, "parent": row.parent, "size_bytes": row.size_bytes} for row in report.breakdown
         ],
+        "oom_events": [_oom_values(oom) for oom in report.oom_events],
         "project_root": report.project_root,
         "lines_at_peak": [
             {
@@ -176,6 +190,17 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         "n_weights": len(report.weights),
         "n_activations": len(report.activations),
         "notes": [{"slug": n.slug, "message": n.message, "device": n.device} for n in report.notes],
+    }
+
+
+def _oom_values(oom: OomEvent) -> dict[str, object]:
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.requested_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "lines": [_where(line) for line in oom.frames],
     }
 
 

@@ -34,7 +34,6 @@ def time_summary_lines(path: Path, report: TimeReport) -> Iterator[str]:
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path}"
-    yield ""
 
 
 def _coverage(times: IterationTimes) -> str:

@@ -126,8 +126,8 @@ def test_the_version_is_shown(snapconv):
     ("argv", "named"),
     [
         (["frobnicate"], "frobnicate"),
-        (["to-sqlite"], "snapshot"),
-        (["info"], "snapshot"),
+        (["to-sqlite"], "SNAPSHOT"),
+        (["info"], "SNAPSHOT"),
         (["info", "run.pickle", "other.pickle"], "other.pickle"),
         (["to-sqlite", "run.pickle", "--nonsense"], "--nonsense"),
         (["to-sqlite", "run.pickle", "--device", "one"], "--device"),

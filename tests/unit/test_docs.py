@@ -220,7 +220,10 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         for _ in range(4 if frames else 1):  # four iterations that leave something behind, for a leak
             model.malloc(1000, frames=frames)
             model.free(model.malloc(512, frames=step if frames else None), frames=frames and step)
-        (tmp_path / name).write_bytes(pickle.dumps(model.snapshot()))
+        failed = {"action": "oom", "size": 512, "device_free": 0, "stream": 0, "frames": frames or []}
+        raw = model.snapshot()
+        raw["device_traces"][0].append(failed)
+        (tmp_path / name).write_bytes(pickle.dumps(raw))
         options = (
             ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []
         )

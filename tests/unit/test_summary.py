@@ -99,14 +99,32 @@ def test_a_report_without_failed_allocations_does_not_speak_of_them():
 
 
 def test_lines_of_the_project_have_file_line_and_function():
-    first = REPORT.lines_at_peak[0].line
-    assert f"{first.file_path}:{first.line_number}" in " ".join(line_with(f" in {first.function}"))
+    first = REPORT.lines_at_peak[0]
+    report = replace(REPORT, oom_events=())
+    (said,) = [line for line in lines(report) if f" in {first.line.function}" in line]
+    assert said.split() == [
+        "2.00", "KiB", f"{first.line.file_path}:{first.line.line_number}", "in", first.line.function,
+    ]  # fmt: skip
 
 
 def test_at_most_five_lines_of_the_project_are_shown():
     many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
-    shown = [line for line in lines(replace(REPORT, lines_at_peak=many)) if "a.py:" in line]
-    assert len(shown) == 5
+    shown = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many)) if " KiB  " in line]
+    assert [line for line in shown if "a.py:" in line] == [f"0.50 KiB  a.py:{n} in f{n}" for n in range(1, 6)]
+
+
+def test_what_the_shown_lines_leave_out_is_summed_up():
+    """Eight lines of 512 bytes, of which five are shown; the rest of the peak has no line."""
+    many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
+    said = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many, peak_usage_bytes=5 << 10))]
+    assert "1.50 KiB  3 more lines" in said
+    assert "1.00 KiB  without a line of the project" in said
+
+
+def test_the_line_that_asked_for_too_much_is_named_with_its_callers():
+    frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
+    report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], frames=frames),))
+    assert "    asked for by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 
 def test_without_lines_of_the_project_it_says_so():

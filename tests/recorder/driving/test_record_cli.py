@@ -43,7 +43,7 @@ def recorded(monkeypatch):
         (["--no-compute", "train.py"], "--no-compute"),
         (["--capacity", "1GiB", "train.py"], "--capacity"),
         (["--cublas-workspace", "train.py"], "--cublas-workspace"),
-        (["--simulate", "--capacity", "24GB", "train.py"], "--capacity"),
+        (["--simulate", "--capacity", "24", "train.py"], "--capacity"),
         (["--batch-size", "3", "train.py"], "--batch-size"),
         (["--iterations", "0", "train.py"], "--iterations"),
         (["--stacks", "some", "train.py"], "--stacks"),
@@ -71,6 +71,29 @@ def test_without_torch_the_command_says_so_and_runs_nothing(here, capsys, monkey
     assert main(["record", "train.py"]) == 6
     assert "pip install torch" in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["train.py"]
+
+
+PROVIDERS = """
+def skyline_model_provider(): ...
+def skyline_input_provider(batch_size=2): ...
+def skyline_iteration_provider(model): ...
+"""
+
+
+def test_what_follows_a_file_of_providers_is_refused_and_not_dropped(here, capsys):
+    (here / "entry.py").write_text(PROVIDERS)
+    assert main(["record", "--simulate", "entry.py", "--batch-size", "64"]) == 2
+    assert "put snapconv's own options before it" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_program_that_computes_nothing_is_ended_when_all_is_recorded_and_warned_of(recorded, capsys):
+    asked = recorded(path=Path("train.capture"))
+    assert main(["record", "--simulate", "--no-compute", "train.py"]) == 0
+    _entry, _arguments, options = asked[0]
+    assert options.stop
+    assert "nothing is computed" in capsys.readouterr().err
+    assert main(["record", "--simulate", "train.py"]) == 0
+    assert not asked[1][2].stop
 
 
 def test_what_follows_the_entry_is_the_scripts(recorded):
