@@ -1,5 +1,6 @@
 """The recorded state of this moment -> the snapshot that a capture holds, metadata included."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000
+
+# What the command line ends a program with when one of these comes, as shells count: 128 and the number.
+_STOPPED_BY = {128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def ended_by(raised: BaseException | None) -> Ended:
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")
     if isinstance(raised, SystemExit):
+        if isinstance(raised.code, int) and raised.code in _STOPPED_BY:
+            return Ended("interrupted", _STOPPED_BY[raised.code])
         return Ended("exit", "" if raised.code is None else str(raised.code))
     return Ended("exception", text)
 

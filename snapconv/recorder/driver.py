@@ -112,7 +112,8 @@ class Driver:
 
     def _keep_memory(self) -> None:
         """Take the snapshot and let the history go: what comes after is to run at full speed."""
-        self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
+        if environment.has_allocated():
+            self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
         if history.is_off():
             self._remark_on_history()
         self._contents = contents_now(self._origin, self._observer, self._iterations)
@@ -201,7 +202,7 @@ def _early(entry: str, ended: Ended, schedule: Schedule) -> str:
     how = {
         "finished": "came to its end",
         "exception": "raised an exception",
-        "interrupted": "was interrupted",
+        "interrupted": f"was terminated ({ended.detail})" if ended.detail else "was interrupted",
         "oom": "ran out of memory",
         "exit": "called sys.exit",
     }[ended.how]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
+from snapconv.recorder.interrupts import held_back
 from snapconv.version import VERSION
 
 # The version of the metadata's own shape, see docs/capture.md.
@@ -17,7 +18,8 @@ METADATA_VERSION = 1
 def require_torch() -> None:
     """Import torch, or raise TorchMissingError."""
     try:
-        import torch  # noqa: F401  # only whether it can be
+        with held_back():
+            import torch  # noqa: F401  # only whether it can be
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise TorchMissingError(f"torch cannot be imported here: {error}") from error
@@ -29,9 +31,10 @@ def require_torch() -> None:
         raise TorchMissingError(f"torch cannot be imported here: {error}") from error
 
 
-def require_cuda(device: int) -> None:
+def require_cuda(device: int, *, can_simulate: bool = True) -> None:
     """Raise NoCudaError unless torch can use the device, and RecorderError where it keeps no history.
 
+    ``can_simulate`` says whether --simulate is there to be named as a way out.
     torch's own answers do not do: a CUDA build without a driver dumps an empty snapshot and reports
     success. (CPU build and driverless CUDA build of torch 2.13 were tried.)
     """
@@ -41,13 +44,15 @@ def require_cuda(device: int) -> None:
         warnings.simplefilter("always")
         n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if n_devices == 0:
-        instead = "add --simulate to record without a GPU"
+        instead = "add --simulate to record without a GPU, or " if can_simulate else ""
         if not torch.backends.cuda.is_built():
-            raise NoCudaError(f"this torch ({torch.__version__}) is built without CUDA: {instead}")
+            raise NoCudaError(
+                f"this torch ({torch.__version__}) is built without CUDA: {instead}install a build with CUDA"
+            )
         why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
         raise NoCudaError(
-            f"torch {torch.__version__} finds no usable GPU or driver on this machine{why}: {instead}, "
-            "or see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
+            f"torch {torch.__version__} finds no usable GPU or driver on this machine{why}: {instead}"
+            "see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
         )
     if device >= n_devices:
         there = ", ".join(str(ordinal) for ordinal in range(n_devices))
@@ -86,6 +91,16 @@ def process_values(command: Sequence[str]) -> dict[str, Any]:
         "allocator_conf": os.environ.get("PYTORCH_ALLOC_CONF")
         or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
     }
+
+
+def has_allocated() -> bool:
+    """Whether anything was allocated on any device so far, as far as torch counts it."""
+    import torch
+
+    return any(
+        torch.cuda.memory_stats(device).get("reserved_bytes.all.peak")
+        for device in range(torch.cuda.device_count())
+    )
 
 
 def device_values(first: int) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ Context = Literal["all", "state", "alloc"]
 MAX_ENTRIES = 1_000_000
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class RecordOptions:
 
 
 def parse_capacity(text: str) -> int:
-    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``, ``4096``; units are binary.
+    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``; GB is GiB, as a GPU's memory is meant.
 
-    Raises ValueError for anything else, and for GB: it says 1000 and is meant as 1024.
+    Raises ValueError for anything else, and for a bare number: ``24`` is never meant as 24 bytes.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?)(?:B?)|B?)", text.strip(), re.IGNORECASE)
-    if not found or re.search(r"[KMGT]B$", text.strip(), re.IGNORECASE):
-        raise ValueError(f"expected a size such as 24GiB or 512MiB, got {text!r}")
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
     n_bytes = int(float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()])
     if n_bytes <= 0:
         raise ValueError(f"expected more than 0 bytes, got {text!r}")

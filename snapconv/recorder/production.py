@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from snapconv.errors import OutputError
+from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
 from snapconv.recorder.contents import Ended, Origin, contents_now, ended_by
@@ -93,7 +93,7 @@ class Recording:
 
     def _begin(self) -> None:
         environment.require_torch()
-        environment.require_cuda(0)
+        environment.require_cuda(0, can_simulate=False)
         self._output.mkdir(parents=True, exist_ok=True)
         if not history.is_on():  # otherwise it is the job's, and stays as the job wants it
             history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
@@ -200,7 +200,9 @@ class Recording:
         if self._guard.failure is not None and not self._is_logged:
             self._is_logged = True
             failure = self._guard.failure
-            _LOG.warning("snapconv: recording is off: %s", failure, exc_info=failure)
+            # Where a fault of ours happened is for whoever mends it; any other says what to do.
+            trace = None if isinstance(failure, SnapconvError) else failure
+            _LOG.warning("snapconv: recording is off: %s", failure, exc_info=trace)
             self._quietly_close()
 
     def _quietly_close(self) -> None:

@@ -20,8 +20,10 @@ from snapconv.recorder.capture import check_output
 from snapconv.recorder.contents import Origin, ended_by
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.entry import Entry, load_providers, provider_module
+from snapconv.recorder.interrupts import held_back
 from snapconv.recorder.options import RecordOptions
 from snapconv.recorder.schedule import StepCounter, counting_steps
+from snapconv.recorder.warned import warnings_name_the_user
 
 if TYPE_CHECKING:
     from snapconv.recorder.observer import Observer
@@ -79,12 +81,14 @@ def record(
     check_output(options.output, force=options.force)
     environment.require_torch()
     with ExitStack() as parts:
-        simulation = _device(options, parts)
+        with held_back():
+            simulation = _device(options, parts)
         origin = _origin(entry, argv, options, simulation)
         timer, observer = _instruments(options, parts)
         driver = Driver(options, origin, observer=observer, timer=timer, say=say)
         say(f"recording {entry.path}, {_plan(driver, options)}")
         parts.callback(_turn_off, driver, observer)
+        parts.enter_context(warnings_name_the_user())
         parts.enter_context(history.out_of_memory_observer(driver.out_of_memory))
         driver.begin()
         if driver.guard.failure is not None:  # nothing of the user's has run, so this is all there is to say

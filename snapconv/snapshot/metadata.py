@@ -4,6 +4,7 @@ The snapshot beside it is good without it. So whatever is wrong here is a note t
 the metadata is left out; nothing here is an error.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -133,7 +134,7 @@ class Metadata:
                 )
             )
         if self.ended != "complete":
-            detail = f" ({self.ended_detail})" if self.ended_detail else ""
+            detail = f" ({_shortened(self.ended_detail)})" if self.ended_detail else ""
             found.append(
                 Note(
                     "ended-early",
@@ -259,6 +260,11 @@ def _ended(raw: object) -> tuple[str, str]:
     if not isinstance(raw, dict):
         return "complete", ""
     return _text(raw, "how") or "complete", _text(raw, "detail")
+
+
+def _shortened(detail: str) -> str:
+    """Return the first two sentences: what torch says of an OOM after them is advice and an address."""
+    return " ".join(re.split(r"(?<=[.!?])\s+", detail, maxsplit=2)[:2])
 
 
 def _not_modelled(raw: object) -> tuple[str, ...]:

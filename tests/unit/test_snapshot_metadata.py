@@ -90,6 +90,18 @@ def test_a_program_that_ended_early_is_noted(tmp_path, how, words):
     assert words in note.message
 
 
+def test_of_a_long_message_two_sentences_are_noted(tmp_path):
+    detail = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 1 GiB. See"
+    [note] = load(tmp_path, metadata(ended={"how": "oom", "detail": detail})).notes
+    said = "(OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.)"
+    assert f"the program ran out of memory {said} before" in note.message
+
+
+def test_a_termination_is_noted_with_its_signal(tmp_path):
+    [note] = load(tmp_path, metadata(ended={"how": "interrupted", "detail": "SIGTERM"})).notes
+    assert "the program was interrupted (SIGTERM) before" in note.message
+
+
 def test_what_the_recorder_knows_of_its_ring_is_believed(tmp_path):
     assert load(tmp_path, metadata(overflowed=True)).devices[0].history_overflowed is True
     assert load(tmp_path, metadata(overflowed=False)).devices[0].history_overflowed is False

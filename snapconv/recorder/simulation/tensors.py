@@ -34,6 +34,13 @@ class TensorPatches:
             self._wrap(patches, name)
         for name in ("to", "cuda", "cpu"):
             self._wrap(patches, name)
+        self._allow_without_a_shape(patches)
+
+    def _allow_without_a_shape(self, patches: Patches) -> None:
+        """Let lazy modules move: of a parameter without a shape torch knows by identity what works."""
+        mixin = self._torch.nn.parameter.UninitializedTensorMixin
+        ours = [getattr(self._tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
+        patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
 
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""

@@ -47,6 +47,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.history, "stop", log.told("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
+    monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
     monkeypatch.setattr(driver_module, "contents_now", lambda *_: contents(log))
     return log
 

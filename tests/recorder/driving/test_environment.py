@@ -58,6 +58,14 @@ def test_a_machine_without_a_driver_is_told_to_simulate_and_what_torch_says(monk
         require_cuda(0)
 
 
+def test_who_cannot_simulate_is_not_told_to(monkeypatch):
+    for is_built in (False, True):
+        stand_in(monkeypatch, is_built=is_built)
+        with pytest.raises(NoCudaError) as refused:
+            require_cuda(0, can_simulate=False)
+        assert "simulate" not in str(refused.value)
+
+
 def test_a_missing_device_is_told_which_there_are(monkeypatch):
     stand_in(monkeypatch, n_devices=2)
     require_cuda(1)

@@ -11,7 +11,10 @@ from snapconv.recorder.options import parse_capacity
         ("1.5g", 3 * 2**29),
         ("80G", 80 * 2**30),
         ("1T", 2**40),
-        ("4096", 4096),
+        ("24GB", 24 * 2**30),
+        ("24 gb", 24 * 2**30),
+        ("8kib", 8 * 2**10),
+        ("2tb", 2 * 2**40),
         ("4096B", 4096),
     ],
 )
@@ -19,7 +22,13 @@ def test_a_size_is_read_in_binary_units(text, n_bytes):
     assert parse_capacity(text) == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "24GB", "24 gb", "-1GiB", "0", "0GiB", "1e9", "24GiB!", "24PiB"])
-def test_what_is_no_size_or_may_mean_two_is_refused(text):
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0GiB", "1e9", "24GiB!", "24PiB", "24ib"])
+def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
+        parse_capacity(text)
+
+
+@pytest.mark.parametrize("text", ["24", "4096", "1.5"])
+def test_a_number_without_a_unit_is_refused_with_one_that_has_it(text):
+    with pytest.raises(ValueError, match="24GiB"):
         parse_capacity(text)

@@ -52,7 +52,7 @@ def test_the_metadata_says_what_was_run_and_on_what(run):
 
 
 def test_the_peak_is_what_torch_says_at_the_end_of_the_memory_iteration(run):
-    done = run("train(2); print(torch.cuda.max_memory_allocated())", options=["--no-compute"])
+    done = run("train(2); print(torch.cuda.max_memory_allocated())")
     (device,) = done.metadata["devices"]
     assert device["max_memory_allocated"] == int(done.out)
     (analysis,) = snapconv.load("train.capture/snapshot.pickle").devices
@@ -169,7 +169,12 @@ def test_the_traceback_through_torch_shows_no_frame_of_ours(run):
 
 @pytest.mark.parametrize(
     ("argument", "code", "said", "detail"),
-    [("3", 3, "", "3"), ("", 0, "", ""), ("'a last word'", 1, "a last word\n", "a last word")],
+    [
+        ("3", 3, "", "3"),
+        ("", 0, "", ""),
+        ("'a last word'", 1, "a last word\n", "a last word"),
+        ("[3]", 1, "[3]\n", "[3]"),
+    ],
 )
 def test_sys_exit_is_obeyed(run, argument, code, said, detail):
     done = run(f"import sys; train(1); sys.exit({argument})")
@@ -183,6 +188,7 @@ def test_ctrl_c_leaves_what_there_is(run):
     done = run("train(1)\nimport os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
     assert done.code == 130
     assert "KeyboardInterrupt" in done.err
+    assert "train.py was interrupted when" in done.err
     assert done.metadata["ended"]["how"] == "interrupted"
 
 
@@ -191,7 +197,9 @@ def test_a_termination_leaves_what_there_is(run):
         "import os, signal; train(1); os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(9)"
     )
     assert done.code == 128 + signal.SIGTERM
-    assert done.metadata["ended"]["how"] == "exit"
+    assert done.metadata["ended"] == {"how": "interrupted", "detail": "SIGTERM"}
+    assert "train.py was terminated (SIGTERM) when 1 of 4 iterations were done" in done.err
+    assert "sys.exit" not in done.err
 
 
 OOM = """
@@ -234,6 +242,7 @@ def test_an_oom_that_the_script_survives_does_not_end_the_recording(run):
 
 def test_a_script_that_ends_early_is_recorded_with_a_note(run):
     done = run("train(1)")
+    assert "taking the snapshot" in done.err
     assert done.code == 0
     assert done.metadata["ended"]["how"] == "finished"
     assert "1 of 4 iterations" in done.err
@@ -249,6 +258,7 @@ def test_a_script_that_never_allocates_is_told_so_and_nothing_is_left(run):
     done = run("print('done')", before="")
     assert (done.code, done.out) == (6, "done\n")
     assert "nothing was allocated on a CUDA device while train.py ran" in done.err
+    assert "taking the snapshot" not in done.err
     assert done.names == []
 
 

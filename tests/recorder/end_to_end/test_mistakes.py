@@ -166,7 +166,7 @@ def test_an_oom_leaves_the_state_in_which_the_allocator_gave_up(tmp_path):
     whole = record("transformer", "train", tmp_path, options=["--simulate", "--no-compute"])
     reserved = whole.metadata["devices"][0]["max_memory_reserved"]
     capacity = reserved // 2
-    options = ["--simulate", "--no-compute", "--capacity", str(capacity), "--force"]
+    options = ["--simulate", "--no-compute", "--capacity", f"{capacity}B", "--force"]
     out = record("transformer", "train", tmp_path, options=options)
     assert out.code == 1
     assert "OutOfMemoryError" in out.said
@@ -190,7 +190,7 @@ def test_an_oom_leaves_the_state_in_which_the_allocator_gave_up(tmp_path):
 def test_a_model_that_fits_exactly_does_fit(tmp_path):
     whole = record("cnn", "train", tmp_path, options=["--simulate", "--no-compute"])
     reserved = whole.metadata["devices"][0]["max_memory_reserved"]
-    options = ["--simulate", "--no-compute", "--force", "--capacity", str(reserved)]
+    options = ["--simulate", "--no-compute", "--force", "--capacity", f"{reserved}B"]
     assert record("cnn", "train", tmp_path, options=options).code == 0
 
 

@@ -204,3 +204,14 @@ def gradients_of_gradients():
     (gradient,) = torch.autograd.grad((x**2).sum(), x, create_graph=True)
     gradient.sum().backward()
     assert x.grad.is_cuda
+
+
+@case
+def lazy_modules():
+    for move in (nn.Module.cuda, lambda model: model.to(DEVICE)):
+        model = move(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
+        model(on_device(2, 3, 5)).sum().backward()
+        (_, layer) = model
+        assert layer.weight.shape == (4, 15)
+        assert layer.weight.is_cuda
+        assert layer.weight.grad.is_cuda

@@ -28,6 +28,7 @@ def state_of_torch():
         torch.backends.cudnn,
         torch.serialization,
         torch.Tensor,
+        torch.nn.parameter.UninitializedTensorMixin,
         torch.UntypedStorage,
         threading.Thread,
         addresses,
