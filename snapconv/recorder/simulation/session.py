@@ -1,9 +1,9 @@
 """A simulation from its first patch to its last restored attribute."""
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 
 from snapconv.errors import RecorderError
 from snapconv.recorder import addresses
@@ -97,7 +97,11 @@ def _eager() -> Iterator[None]:
 
 
 def _import_torch() -> None:
-    """Import all that looks at torch.cuda while it is imported, before that is changed."""
+    """Import what looks at torch.cuda while it is imported, before that is changed.
+
+    torch.optim imports torch._dynamo at its first step, which lists torch.cuda's functions (2.13).
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-    assert "torch.optim" in sys.modules
+        for name in ("torch.optim", "torch._dynamo"):
+            import_module(name)
