@@ -121,7 +121,8 @@ def _command(name: str | None, callback: Callable[..., Any] | None) -> str:
 
 def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, str, bool]]:
     """Return for every parameter: how it is written, its help, and whether it is an option."""
-    for name, hint in typing.get_type_hints(callback, include_extras=True).items():
+    for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
+        hint = parameter.annotation
         for info in typing.get_args(hint)[1:]:
             if isinstance(info, ArgumentInfo):
                 yield (info.metavar or name.upper()), info.help or "", False
