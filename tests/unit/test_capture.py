@@ -1,6 +1,7 @@
 """The folder of a capture stands for the files in it."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_capture_becomes_a_report_with_names_beside_it(tmp_path):
     folder = recorded(tmp_path)
     [(output, report)] = to_sqlite(folder, ConvertOptions()).reports
     assert output == tmp_path / "train.memory.sqlite"
-    with sqlite3.connect(output) as database:
+    with closing(sqlite3.connect(output)) as database:
         assert database.execute(
             "SELECT name, size_bytes, grad_size_bytes FROM weight_entries"
         ).fetchall() == [("fc.weight", 500, 0)]

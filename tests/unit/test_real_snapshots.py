@@ -7,6 +7,7 @@ each figure is. Everything here is exact to the byte, except where the file itse
 import json
 import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +48,8 @@ class Converted:
     def rows(self, query):
         """The rows of a query, one list per device."""
         for path in self.reports.values():
-            with sqlite3.connect(path) as database:
+            with closing(sqlite3.connect(path)) as database:
                 yield database.execute(query).fetchall()
-            database.close()
 
 
 @pytest.fixture(scope="module", params=sorted(TRUTH) or ["none"])
