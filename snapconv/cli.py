@@ -197,7 +197,10 @@ def _to_sqlite(
     as_json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Convert a snapshot to Skyline's SQLite memory report, one per device."""
+    """Convert a snapshot to Skyline's SQLite memory report, one per device.
+
+    A capture with times becomes Skyline's run time report too.
+    """
     from snapconv.convert import ConvertOptions, to_sqlite
     from snapconv.reports.summary import note_lines, summary_lines, summary_values
 

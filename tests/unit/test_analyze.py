@@ -204,6 +204,17 @@ def test_more_than_a_twentieth_that_is_unknown_is_remarked_upon(analysed, unknow
     assert ("much-unknown" in slugs(analysed(builder))) == is_noted
 
 
+@pytest.mark.parametrize(
+    ("was_there", "advice"),
+    [(False, "record it with `snapconv record`"), (True, "record from the start of the program")],
+)
+def test_what_would_tell_more_is_what_this_recording_lacks(analysed, was_there, advice):
+    builder = TraceBuilder().segment(traced=not was_there).alloc(4096, traced=not was_there)
+    builder.alloc(4096, frames=MAIN)
+    (note,) = [note for note in analysed(builder).notes if note.slug == "much-unknown"]
+    assert advice in note.message
+
+
 def columns(value, path):
     """Every array in a table and in the tables that it holds, with where it is."""
     for field in fields(value):

@@ -236,6 +236,13 @@ def test_failures_have_what_was_asked_free_and_held(report_of):
     assert (oom.allocated_bytes, oom.reserved_bytes) == (1024, 2 * MIB)
 
 
+def test_a_failure_has_the_lines_of_the_project_that_asked_innermost_first(report_of):
+    raw = TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
+    raw["device_traces"][0][-1]["frames"] = LINEAR
+    (oom,) = report_of(raw).oom_events
+    assert (oom.frames[0], oom.frames[-1]) == (AT_MODEL, AT_MAIN)
+
+
 def test_the_source_says_what_was_read(report_of):
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}
     raw = training().snapshot(TraceBuilder(device=2).segment(), allocator_settings=settings)

@@ -7,7 +7,8 @@ import pytest
 from snapconv.analysis.history import Verdict, judge_history
 from snapconv.analysis.replay import replay
 from snapconv.snapshot.load import load_snapshot
-from tests.builders import MIB, TraceBuilder
+from tests.builders import MIB, START_US, TraceBuilder
+from tests.metadata_builder import metadata
 
 
 @pytest.fixture
@@ -165,3 +166,16 @@ def test_every_device_is_judged_by_its_own_trace(tmp_path):
         judge_history(snapshot, device, replay(snapshot, device)).verdict for device in snapshot.devices
     ]
     assert verdicts == [Verdict.COMPLETE, Verdict.STARTED_LATE]
+
+
+@pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False)])
+def test_of_a_capture_the_verdict_says_how_far_the_recording_went(judged, ended, goes_on):
+    """A program that goes on may need more later; one that ended early has a note of its own."""
+    marks = [
+        {"iteration": number, "kind": "memory", "began_us": START_US, "ended_us": START_US + 9}
+        for number in (0, 1)
+    ]
+    noted = metadata(iterations=marks, ended={"how": ended, "detail": ""})
+    verdict, reason = judged(TraceBuilder().segment().alloc(512).free(), snapconv=noted)
+    assert verdict is Verdict.COMPLETE
+    assert ("up to the end of its iteration 1, and it may have gone on" in reason) is goes_on
