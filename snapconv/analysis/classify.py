@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.decisions import Classification, Decisions, Opinion
-from snapconv.analysis.facts import Facts, at, next_of
+from snapconv.analysis.facts import Facts, at, first_before
 from snapconv.analysis.held import decide_held, made_in_bulk
+from snapconv.analysis.inference import decide_inference
 from snapconv.analysis.metadata import Joined, decide_noted
 from snapconv.analysis.persistent import sort_persistent
 from snapconv.analysis.phases import Phase, Phases
@@ -72,6 +73,7 @@ def _decide(decisions: Decisions, facts: Facts, user: UserRules, noted: Joined |
     _forward(decisions, facts)
     _old(decisions, facts)
     sort_persistent(decisions, facts.persistent_candidates(decisions.category))
+    decide_inference(decisions, facts)
     decide_held(decisions, facts)
 
 
@@ -88,6 +90,7 @@ def _by_frames(decisions: Decisions, facts: Facts) -> None:
     every = np.ones(len(facts.alloc), np.bool_)
     decisions.decide_by_role(every, Role.WORKSPACE, Category.WORKSPACE)
     decisions.decide_by_role(every, Role.COMMUNICATION, Category.COMMUNICATION)
+    decisions.decide_by_role(every, Role.CACHE, Category.ACTIVATION)
     sizes = facts.allocations.requested_bytes
     is_size = np.isin(sizes, CUBLAS_WORKSPACE_BYTES) & facts.is_live_at_dump
     if not facts.roles.has_cpp:
@@ -103,6 +106,7 @@ def _by_frames(decisions: Decisions, facts: Facts) -> None:
 def _by_release(decisions: Decisions, facts: Facts) -> None:
     """What a backward node let go of was kept for backward; what zero_grad drops is a gradient."""
     in_optimizer = facts.has(Role.OPTIMIZER) | (facts.alloc_phase == Phase.OPTIMIZER)
+    _batch_of_graph(decisions, facts)
     released = facts.freed_by(Role.RELEASE)
     decisions.decide_by_role(released & ~in_optimizer, Role.RELEASE, Category.ACTIVATION, free_site=True)
     may_be_gradient = (facts.is_engine | ~facts.is_traced) & ~facts.has(Role.MODULE_CALL)
@@ -110,6 +114,16 @@ def _by_release(decisions: Decisions, facts: Facts) -> None:
     dropped = facts.freed_by(Role.ZERO_GRAD)
     for where, evidence in ((annotated, Evidence.ANNOTATION), (dropped, Evidence.FREE_SITE)):
         decisions.decide(may_be_gradient & where, Category.GRADIENT, evidence, "dropped-in-zero-grad")
+
+
+def _batch_of_graph(decisions: Decisions, facts: Facts) -> None:
+    """A batch that nothing but the graph still held, made just before the first module that saves one."""
+    saved = np.flatnonzero(facts.in_forward & facts.is_freed_by_engine)
+    is_first = facts.alloc < first_before(facts.next_backward, facts.alloc, saved, facts.n_events)
+    batch = facts.may_be_input & is_first & facts.feeds_module & facts.is_freed_by_engine
+    slug = "made-outside-modules-used-in-forward"
+    decisions.decide(batch & facts.made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)
+    decisions.decide(batch, Category.INPUT, Evidence.LIFETIME, slug)
 
 
 def _optimizer(decisions: Decisions, facts: Facts) -> None:
@@ -164,17 +178,20 @@ def _backward(decisions: Decisions, facts: Facts) -> None:
     kept = made & ~within
     before = ~facts.is_traced & facts.has(Role.ENGINE) & facts.is_live_at_dump
     decisions.decide((kept | before) & known, Category.GRADIENT, Evidence.LIFETIME, "kept-after-backward")
+    # The results of a backward that is itself differentiated, as far as the program holds them.
+    differentiated = np.unique(facts.alloc_run_last[kept & other_run & facts.is_freed_by_engine])
+    results = kept & other_run & np.isin(facts.alloc_run_last, differentiated)
+    decisions.decide(results, Category.ACTIVATION, Evidence.LIFETIME, "held-for-another-backward")
 
 
 def _forward(decisions: Decisions, facts: Facts) -> None:
     """Forward's results: kept into backward, activation; freed before, temporary; inputs by origin."""
     in_forward, outside, decide = facts.in_forward, facts.outside, decisions.decide
     reaches_backward = (facts.next_backward < facts.n_events) & (facts.end >= facts.next_backward)
-    made_from_nothing = facts.has(Role.COPY) | facts.has(Role.FACTORY)
     of_loss = facts.mid_forward & ~facts.feeds_module
     may_be_input = facts.may_be_input
     decide(
-        may_be_input & made_from_nothing & facts.is_freed,
+        may_be_input & facts.made_from_nothing & facts.is_freed,
         Category.INPUT, Evidence.FRAMES, "made-outside-modules-used-in-forward",
     )  # fmt: skip
     decide(
@@ -198,7 +215,8 @@ def _forward(decisions: Decisions, facts: Facts) -> None:
         Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
     )  # fmt: skip
     # With Python-only stacks, what feeds a module may as well be the next batch.
-    of_forward = of_loss | (facts.mid_forward & np.bool_(facts.roles.has_cpp))
+    is_result = facts.mid_forward if facts.roles.has_cpp else facts.mid_forward & facts.is_computed
+    of_forward = of_loss | is_result
     decide(of_forward & reaches_backward, Category.ACTIVATION, Evidence.LIFETIME, "kept-into-backward")
     decide(
         of_forward & facts.is_freed & ~reaches_backward,
@@ -236,9 +254,16 @@ def _old(decisions: Decisions, facts: Facts) -> None:
 
     Unless the trace begins within that backward, and its stacks would say so if it were.
     """
-    first_forward = next_of(
-        np.flatnonzero(facts.phases.certain == Phase.FORWARD), np.array([-1]), facts.n_events
+    first_forward, first_backward = (
+        facts.phases.next_after(phase, np.array([-1]))[0] for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
+    # Where the trace begins within a forward, that forward had made what its modules soon drop.
+    shown = np.flatnonzero(facts.phases.certain)
+    if len(shown) and facts.phases.certain[shown[0]] == Phase.FORWARD and first_backward < facts.n_events:
+        dropped = (facts.end_phase == Phase.FORWARD) & (facts.end <= facts.phases.run_end[shown[0]])
+        decisions.decide(
+            ~facts.is_traced & dropped, Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward"
+        )
     names_release = len(facts.roles.is_empty) > 0 and bool(facts.roles.has[Role.RELEASE].any())
     kept = (first_forward < facts.end) | np.bool_(not names_release)
     decisions.decide(

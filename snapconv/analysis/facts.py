@@ -4,6 +4,8 @@ Allocations, phases and roles of stacks in; one bool or one event per allocation
 but those that it is told.
 """
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,15 +79,41 @@ class Facts:
 
         Where a loss or backward comes next, it belongs to the loss and is no input.
         """
-        carried = at(self.phases.phase, self.alloc)
-        mid_forward = self.outside & (carried == Phase.FORWARD) & (self.next_run_phase == Phase.BACKWARD)
-        in_module = self.has(Role.MODULE_CALL) & self.in_forward
-        in_loss = self.in_forward & ~in_module
-        next_module = next_of(self.alloc[in_module], self.alloc, self.n_events)
+        carried, run_last = at(self.phases.phase, self.alloc), at(self.phases.run_last, self.alloc, -1)
+        # Gradients may be dropped just before backward.
+        after = next_of(np.flatnonzero(self.phases.phase != Phase.OTHER), run_last, self.n_events)
+        is_last = at(self.phases.phase, after) == Phase.BACKWARD
+        mid_forward = self.outside & (carried == Phase.FORWARD) & is_last
+        in_loss = self.in_forward & ~self.made_by_module
+        next_module = next_of(self.alloc[self.made_by_module], self.alloc, self.n_events)
         next_loss = next_of(self.alloc[in_loss], self.alloc, self.n_events)
         return mid_forward, next_module < np.minimum(next_loss, self.next_backward)
 
+    @cached_property
+    def made_by_module(self) -> BoolColumn:
+        """What modules make in forward, as opposed to losses."""
+        return self.has(Role.MODULE_CALL) & self.in_forward
+
+    @cached_property
+    def made_from_nothing(self) -> BoolColumn:
+        """What is copied to the device or filled there, and not computed."""
+        return self.has(Role.COPY) | self.has(Role.FACTORY)
+
     @property
+    def is_computed(self) -> BoolColumn:
+        """What a line makes from another result of its own, of the same size, which it then drops."""
+        stack, sizes = self.allocations.stack_id, self.allocations.requested_bytes
+        rows = np.flatnonzero(self.is_traced)
+        rows = rows[np.argsort(self.alloc[rows])]
+        before, row = rows[:-1], rows[1:]
+        after = np.append(self.alloc[rows[2:]], self.n_events)[: len(row)]
+        alike = (stack[before] == stack[row]) & (stack[row] >= 0) & (sizes[before] == sizes[row])
+        dropped = (self.end[before] > self.alloc[row]) & (self.end[before] < after)
+        found = np.zeros(len(stack), np.bool_)
+        found[row[alike & dropped]] = True
+        return found
+
+    @cached_property
     def may_be_input(self) -> BoolColumn:
         """What is made outside of modules and is there when one runs."""
         used_in_forward = (self.next_forward < self.n_events) & (self.end >= self.next_forward)
@@ -93,13 +121,22 @@ class Facts:
         return np.asarray(own & used_in_forward)
 
     @property
+    def before_backward_without_modules(self) -> BoolColumn:
+        """What is made since the last backward or step, if a backward comes next and no module runs."""
+        certain, modules = self.phases.certain, np.sort(self.alloc[self.made_by_module])
+        others = np.flatnonzero((certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER))
+        is_next = self.next_backward < next_of(modules, self.alloc, self.n_events)
+        is_first = _last_of(modules, self.alloc) <= _last_of(others, self.alloc)
+        return np.asarray(self.outside & is_next & is_first)
+
+    @cached_property
     def old_outside(self) -> BoolColumn:
         """What is older than the trace, has a stack all the same, and was made outside of modules."""
         elsewhere = self.has(Role.MODULE_CALL) | self.has(Role.LOSS) | self.has(Role.ENGINE)
         elsewhere |= self.has(Role.OPTIMIZER) | self.has(Role.PLACEMENT)
         return np.asarray(~self.is_traced & ~self.has_no_frames & ~elsewhere)
 
-    @property
+    @cached_property
     def has_no_frames(self) -> BoolColumn:
         """Rows without a stack, or with one that has no frame."""
         stack = self.allocations.stack_id
@@ -128,6 +165,7 @@ class Facts:
             summed=in_backward,
             iteration=self.iteration,
             whole=self._whole_iterations(),
+            n_states=self.phases.n_states,
         )
 
     def _whole_iterations(self) -> Int64Column:
@@ -153,3 +191,16 @@ def next_of(events: Int64Column, after: Int64Column, missing: int) -> Int64Colum
     """For each event the first later one of ``events``."""
     found = np.append(np.sort(events), missing)
     return np.asarray(found[np.searchsorted(found[:-1], after, side="right")])
+
+
+def first_before(following: Int64Column, alloc: Int64Column, rows: Int64Column, missing: int) -> Int64Column:
+    """For each row the first alloc of the given rows that the same event follows; ``missing`` for none."""
+    first = np.full(missing + 1, missing)
+    np.minimum.at(first, following[rows], alloc[rows])
+    return np.asarray(first[following])
+
+
+def _last_of(events: Int64Column, before: Int64Column) -> Int64Column:
+    """For each event the last earlier one of ``events``, which are in order; -1 where there is none."""
+    found = np.append(events, -1)
+    return np.asarray(found[np.searchsorted(events, before) - 1])

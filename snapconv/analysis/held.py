@@ -4,33 +4,83 @@ Its batches, results that it keeps, weights that are no module's, states of an o
 who made them, when, how often and how large. Asked last, when gradients and weights are known.
 """
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.decisions import Decisions
-from snapconv.analysis.facts import Facts, next_of
+from snapconv.analysis.facts import Facts, first_before
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.rules import Role
+from snapconv.analysis.stack_roles import innermost_python, stacks_by_frame
 
 BoolColumn = NDArray[np.bool_]
 Int64Column = NDArray[np.int64]
 
+# A parameter may have no gradient, or share its memory.
+_NEARLY = 0.9
+# Fewer sizes may agree by chance.
+_LEAST_SIZES = 2
+
 
 def decide_held(decisions: Decisions, facts: Facts) -> None:
     """Decide what is still open and was made, or is let go of, by the program's own code."""
+    _for_every_parameter(decisions, facts)
     _outside_torch(decisions, facts)
-    _kept(decisions, facts)
+    _forward_of_functions(decisions, facts)
+    old, heirs = _heirs(facts, ~facts.is_traced & (decisions.category == Category.UNKNOWN))
+    _kept(decisions, facts, heirs)
+    for which in np.unique(decisions.category[heirs]).tolist():
+        if which != Category.UNKNOWN:
+            replaced = np.zeros(len(facts.alloc), np.bool_)
+            replaced[old[decisions.category[heirs] == which]] = True
+            decisions.decide(replaced, Category(which), Evidence.FREE_SITE, "replaced-on-the-same-line")
+    _let_go_alike(decisions, facts)
     _let_go_by_program(decisions, facts)
+
+
+def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
+    """What a line of the program makes for every parameter that has a gradient, and keeps.
+
+    Zeros are an optimizer's moments, copies are a second model's weights. What is twice as large is in full
+    precision where the model is in half, which only optimizers need.
+    """
+    sizes, stack = facts.allocations.requested_bytes, facts.allocations.stack_id
+    kept = (facts.outside | facts.old_outside) & facts.is_live_at_dump
+    rows = np.flatnonzero(kept & (decisions.category == Category.UNKNOWN) & (stack >= 0))
+    is_gradient = decisions.category == Category.GRADIENT
+    wanted = Counter(sizes[_fullest(is_gradient, sizes, facts.iteration)].tolist())
+    as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+    for of_line in _groups(rows, stack):
+        made = Counter(sizes[of_line].tolist())
+        as_large[of_line] = _is_nearly(made, wanted)
+        in_full[of_line] = _is_nearly(made, Counter({2 * size: n for size, n in wanted.items()}))
+    slug, is_copy = "made-for-every-parameter", facts.has(Role.CLONE) | facts.has(Role.COPY)
+    decisions.decide(as_large & facts.has(Role.ZEROS), Category.OPTIMIZER_STATE, Evidence.FRAMES, slug)
+    decisions.decide(as_large & is_copy, Category.WEIGHT, Evidence.FRAMES, slug)
+    decisions.decide(in_full, Category.OPTIMIZER_STATE, Evidence.LIFETIME, slug)
+
+
+def _groups(rows: Int64Column, key: np.ndarray) -> list[Int64Column]:
+    """The rows in groups of one key."""
+    order = rows[np.argsort(key[rows], kind="stable")]
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+
+
+def _is_nearly(made: Counter[int], wanted: Counter[int]) -> bool:
+    """Whether nearly all bytes of two lots are of the same sizes, as often."""
+    both = sum(size * n for size, n in (made & wanted).items())
+    most = max(sum(size * n for size, n in lot.items()) for lot in (made, wanted))
+    return len(wanted) >= _LEAST_SIZES and both >= _NEARLY * most
 
 
 def _outside_torch(decisions: Decisions, facts: Facts) -> None:
     """Weights that are no module's, and states of an optimizer that is none of torch's."""
     sizes = facts.allocations.requested_bytes
     category = decisions.category
-    first_backward = next_of(
-        np.flatnonzero(facts.phases.certain == Phase.BACKWARD), np.array([-1]), facts.n_events
-    )[0]
+    first_backward = facts.phases.next_after(Phase.BACKWARD, np.array([-1]))[0]
     may_be = facts.outside | facts.old_outside
     kept = may_be & facts.is_live_at_dump & (category == Category.UNKNOWN)
     before = kept & (facts.alloc < first_backward) & (first_backward < facts.n_events)
@@ -50,29 +100,98 @@ def _outside_torch(decisions: Decisions, facts: Facts) -> None:
     decisions.decide(after, Category.OPTIMIZER_STATE, Evidence.LIFETIME, "made-after-backward-and-kept")
 
 
-def _kept(decisions: Decisions, facts: Facts) -> None:
+def _forward_of_functions(decisions: Decisions, facts: Facts) -> None:
+    """A forward without any module begins with the first result that its backward lets go of."""
+    decide, category = decisions.decide, decisions.category
+    in_functions = facts.before_backward_without_modules
+    saved = np.flatnonzero(in_functions & facts.is_freed_by_engine & (category == Category.ACTIVATION))
+    begin = first_before(facts.next_backward, facts.alloc, saved, facts.n_events)
+    is_kept, made_by_forward = facts.end >= facts.next_backward, in_functions & (facts.alloc >= begin)
+    decide(made_by_forward & is_kept, Category.ACTIVATION, Evidence.LIFETIME, "kept-into-backward")
+    decide(
+        made_by_forward & facts.is_freed & ~is_kept,
+        Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward",
+    )  # fmt: skip
+    if not facts.made_by_module.any():
+        given = in_functions & is_kept & (begin < facts.n_events) & ~made_in_bulk(decisions, facts)
+        decide(given, Category.INPUT, Evidence.LIFETIME, "made-outside-modules-used-in-forward")
+
+
+def _heirs(facts: Facts, where: BoolColumn) -> tuple[Int64Column, Int64Column]:
+    """The marked rows that the program lets go of where it has just made another of the size, and those.
+
+    A line that gives a variable a new value makes that first, and then drops the one before.
+    """
+    table, stacks = facts.allocations, facts.roles.stacks
+    old = np.flatnonzero(where & facts.is_freed & ~facts.is_freed_by_engine & (table.free_stack_id >= 0))
+    if not facts.phases.free_sites_known or not len(old):
+        return old[:0], old[:0]
+    sizes, width = table.requested_bytes, facts.n_events + 1
+    new = np.flatnonzero(facts.is_traced & ~facts.is_freed_by_engine & np.isin(sizes, np.unique(sizes[old])))
+    line, stacks_with = innermost_python(stacks)[table.free_stack_id[old]], stacks_by_frame(stacks)
+    heir = np.full(len(old), -1, np.int64)
+    for frame in np.unique(line[line >= 0]).tolist():
+        made = new[np.isin(table.stack_id[new], stacks_with(frame))]
+        keys = sizes[made] * width + facts.alloc[made]
+        order = np.argsort(keys)
+        here = np.flatnonzero(line == frame)
+        gone = old[here]
+        last = np.searchsorted(keys[order], sizes[gone] * width + facts.end[gone]) - 1
+        youngest = made[order[last]] if len(made) else np.full(len(gone), -1)
+        fits = (last >= 0) & (sizes[youngest] == sizes[gone]) & (facts.end[youngest] > facts.end[gone])
+        heir[here[fits]] = youngest[fits]
+    return old[heir >= 0], heir[heir >= 0]
+
+
+def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
     """What the program still holds at the dump: its batch, and results of a forward that the trace lost."""
-    if not facts.in_forward.any():
+    if not (facts.in_forward.any() or np.any(facts.next_backward < facts.n_events)):
         return
     stack = facts.allocations.stack_id
     is_live = facts.is_live_at_dump & ~made_in_bulk(decisions, facts)
-    made_from_nothing = facts.has(Role.COPY) | facts.has(Role.FACTORY)
     slug = "made-outside-modules-used-in-forward"
     may_be = (facts.may_be_input | facts.old_outside) & is_live
-    decisions.decide(may_be & made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)
+    decisions.decide(may_be & facts.made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)
     # Of what is computed, and of everything where no C++ frame tells: what was there at first, what takes the
     # place of an earlier one, and what is of the last iteration.
-    is_renewed = np.isin(stack, stack[facts.outside & facts.is_freed])
-    is_last = is_renewed | (facts.iteration >= facts.iteration[facts.in_forward].max())
-    is_last |= facts.alloc < facts.alloc[facts.in_forward].min()
+    is_heir = np.isin(np.arange(len(stack)), heirs)
+    is_renewed = np.isin(stack, stack[facts.outside & facts.is_freed]) | is_heir
+    forward = facts.in_forward
+    is_last = is_renewed | (facts.iteration >= facts.iteration[forward].max(initial=-1))
+    is_last |= facts.alloc < facts.alloc[forward].min(initial=facts.n_events)
     decisions.decide(
         may_be & is_last & (facts.feeds_module | ~facts.is_traced), Category.INPUT, Evidence.LIFETIME, slug
     )
+    # It takes the place of what was there in forward, and will be there in the next.
+    decisions.decide(is_heir & facts.outside & is_live, Category.INPUT, Evidence.LIFETIME, slug)
     made_in_forward = (facts.has(Role.MODULE_CALL) | facts.has(Role.LOSS)) & ~facts.has(Role.ENGINE)
     decisions.decide(
         ~facts.is_traced & facts.is_live_at_dump & made_in_forward & (facts.next_backward < facts.n_events),
         Category.ACTIVATION, Evidence.LIFETIME, "kept-into-backward",
     )  # fmt: skip
+
+
+def _let_go_alike(decisions: Decisions, facts: Facts) -> None:
+    """What is older than the trace is of the kind that its line lets go of, if that is only ever one.
+
+    A line that runs in every iteration, `cache = longer` or the end of a function. What it makes and drops
+    itself did not live long.
+    """
+    if not facts.phases.free_sites_known:
+        return
+    site, category = facts.allocations.free_stack_id, decisions.category
+    by_program = facts.is_freed & ~facts.is_freed_by_engine & (site >= 0)
+    old = by_program & ~facts.is_traced & (category == Category.UNKNOWN)
+    seen = np.flatnonzero(by_program & facts.is_traced & np.isin(site, site[old]))
+    lived = facts.end - facts.alloc
+    for which in np.unique(category[seen]).tolist():
+        alike = seen[category[seen] == which]
+        only = np.setdiff1d(site[alike], site[seen[category[seen] != which]])
+        where = old & np.isin(site, only)
+        if which == Category.TEMPORARY:
+            where &= facts.end <= lived[alike].max()
+        if which != Category.UNKNOWN:
+            decisions.decide(where, Category(which), Evidence.FREE_SITE, "freed-where-its-like-are")
 
 
 def _let_go_by_program(decisions: Decisions, facts: Facts) -> None:

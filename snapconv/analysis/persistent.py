@@ -23,6 +23,9 @@ _NEEDED_SHARE = 0.98
 # Even the smallest layers have tensors of three sizes: two matrices and a vector.
 _LEAST_SIZES = 3
 
+# The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
+_FULL_COPIES = (3, 2, 1)
+
 _Copies = tuple[tuple[int, dict[Category, int]], ...]
 # How many of n blocks of one size are what. In the order in which they are made, and so of their addresses
 # where those tell: weights, gradients in the first backward, states in the first step.
@@ -30,6 +33,14 @@ _COPIES: _Copies = (
     (4, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 2}),
     (3, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
 )
+# Where the optimizer is known to keep so many states.
+_COPIES_BY_STATES: dict[int | None, _Copies] = {
+    2: (_COPIES[0], (3, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 2})),
+    1: (
+        (3, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 1}),
+        (2, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
+    ),
+}
 _COPIES_WITH_GRADIENTS: _Copies = (
     _COPIES[0],
     (3, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 1}),
@@ -42,7 +53,8 @@ class Persistent:
     """Rows that only sizes can tell apart, and the rows to compare them with (bool per allocation).
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
-    them. ``whole`` are the iterations whose backward the trace has from its beginning.
+    them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
+    states the optimizer keeps for every parameter, if that is known.
     """
 
     candidates: BoolColumn
@@ -51,6 +63,7 @@ class Persistent:
     summed: BoolColumn
     iteration: Int64Column
     whole: Int64Column
+    n_states: int | None = None
 
 
 def sort_persistent(decisions: Decisions, known: Persistent) -> None:
@@ -65,8 +78,14 @@ def sort_persistent(decisions: Decisions, known: Persistent) -> None:
     yardstick = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil what fits as a whole.
     is_poor = 2 * sizes[rows][np.isin(sizes[rows], yardstick)].sum() < sizes[rows].sum()
-    if is_poor and _sort_by_structure(decisions, rows, sizes, np.unique(sizes[known.summed])):
+    if is_poor and _sort_by_structure(decisions, rows, np.unique(sizes[known.summed]), known.n_states):
         return
+    is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
+    if by_gradients and is_whole and _sort_by_precision(decisions, rows, sizes[gradients]):
+        return
+    if by_gradients and is_whole and known.n_states:
+        made = known.states & (decisions.allocations.end_event < 0)
+        _sort_by_states(decisions, rows, sizes[gradients], sizes[made], known.n_states)
     if by_gradients:
         _sort_by_copies(decisions, rows, yardstick, Category.OPTIMIZER_STATE, "gradients")
         _frozen(decisions, rows, gradients, known)
@@ -122,6 +141,57 @@ def _one_copy_of_states(allocations: AllocationTable, known: Persistent) -> Int6
     return np.asarray(rows[inverse == totals.argmax()])
 
 
+def _sort_by_precision(decisions: Decisions, rows: Int64Column, gradients: Int64Column) -> bool:
+    """Weights in half precision whose optimizer keeps its own in full: every size has copies twice as large.
+
+    Believed if one number of copies explains nearly all bytes; say if so.
+    """
+    sizes, n_gradients = decisions.allocations.requested_bytes, _counted(gradients)
+    groups = _by_size(rows, sizes)
+    total = sum(size * len(members) for size, members in groups)
+    for n_copies in _FULL_COPIES:
+        split = {
+            size: (n_gradients.get(size, 0), n_copies * n_gradients.get(size // 2, 0) * (size % 2 == 0))
+            for size, _ in groups
+        }
+        fitting = [(size, members) for size, members in groups if sum(split[size]) == len(members)]
+        if sum(size * len(members) for size, members in fitting) < _NEEDED_SHARE * total:
+            continue
+        weight, state = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+        for size, members in fitting:
+            weight[members[: split[size][0]]] = True
+            state[members[split[size][0] :]] = True
+        decisions.decide(weight, Category.WEIGHT, Evidence.SIZES, "as-many-as-gradients")
+        decisions.decide(state, Category.OPTIMIZER_STATE, Evidence.SIZES, "copies-in-full-precision")
+        return True
+    return False
+
+
+def _sort_by_states(
+    decisions: Decisions, rows: Int64Column, gradients: Int64Column, made: Int64Column, n_states: int
+) -> None:
+    """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
+
+    Weights are at least as many as the gradients: more where a part of the model is not trained, or a copy of
+    it is kept. But if every size is a multiple of a weight and its states, then all have states, and some had
+    no gradient this time: an expert that was not asked. ``made`` are the sizes of states made in the trace.
+    """
+    sizes = decisions.allocations.requested_bytes
+    weight, state = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+    n_gradients, n_made, groups = _counted(gradients), _counted(made), _by_size(rows, sizes)
+    all_have_states = not n_made and all(len(members) % (1 + n_states) == 0 for _, members in groups)
+    for size, members in groups:
+        n_trained = n_gradients.get(size, 0)
+        n_old = max(n_states * n_trained - n_made.get(size, 0), 0)
+        n_weights = len(members) // (1 + n_states) if all_have_states else len(members) - n_old
+        if n_trained and n_weights >= n_trained:
+            # Models are built before the first step, and so their weights come first.
+            weight[members[:n_weights]] = True
+            state[members[n_weights:]] = True
+    decisions.decide(weight, Category.WEIGHT, Evidence.SIZES, "beside-gradients-and-states")
+    decisions.decide(state, Category.OPTIMIZER_STATE, Evidence.SIZES, "states-of-the-optimizer")
+
+
 def _sort_by_copies(
     decisions: Decisions, rows: Int64Column, yardstick: Int64Column, others: Category, reason: str
 ) -> None:
@@ -130,7 +200,7 @@ def _sort_by_copies(
     Up to two further copies can be optimizer state, one can be gradients.
     """
     sizes = decisions.allocations.requested_bytes
-    n_expected = dict(zip(*(part.tolist() for part in np.unique(yardstick, return_counts=True)), strict=True))
+    n_expected = _counted(yardstick)
     weight = np.zeros(len(sizes), np.bool_)
     other = np.zeros(len(sizes), np.bool_)
     for size, members in _by_size(rows, sizes):
@@ -146,19 +216,21 @@ def _sort_by_copies(
 
 
 def _sort_by_structure(
-    decisions: Decisions, rows: Int64Column, sizes: Int64Column, summed: Int64Column
+    decisions: Decisions, rows: Int64Column, summed: Int64Column, n_states: int | None
 ) -> bool:
     """Believe n copies of everything only if nearly all bytes agree and some tensor is unique; say if so.
 
     Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
-    third is Adam's other state, or a gradient beside SGD's momentum. That is told by backward, if it is
-    seen to add to gradients that stay: it makes temporaries of their sizes (``summed``). Else it stays
-    open.
+    third is Adam's other state, or a gradient beside SGD's momentum. That is told by the optimizer, if it is
+    known, or by backward, if it is seen to add to gradients that stay: it makes temporaries of their sizes
+    (``summed``). Else it stays open.
     """
+    sizes = decisions.allocations.requested_bytes
     groups = [(size, members) for size, members in _by_size(rows, sizes) if size >= _SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)
     have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
-    for n_copies, parts in _COPIES_WITH_GRADIENTS if have_gradients else _COPIES:
+    likely = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES_BY_STATES.get(n_states, _COPIES)
+    for n_copies, parts in likely:
         fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
         has_unique = any(len(members) == n_copies for _, members in fitting)
         if not has_unique or sum(size * len(m) for size, m in fitting) < _NEEDED_SHARE * total:
@@ -180,6 +252,11 @@ def _split_copies(
             chosen[members[each * first : each * (first + n_parts)]] = True
         decisions.decide(chosen, category, Evidence.SIZES, f"{n_copies}-copies-of-every-size")
         first += n_parts
+
+
+def _counted(sizes: Int64Column) -> dict[int, int]:
+    """How often every size occurs."""
+    return dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True))
 
 
 def _by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.columns import read_only
+from snapconv.analysis.optimizers import states_per_parameter
 from snapconv.analysis.real_events import real_events
 from snapconv.analysis.recorded import recorded_iterations, recorded_phases
 from snapconv.analysis.replay import AllocationTable
@@ -52,6 +53,7 @@ class Phases:
     the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
+    ``n_states``: tensors that the optimizer keeps for every parameter, None where that is not known.
     """
 
     certain: NDArray[np.int8]
@@ -65,6 +67,7 @@ class Phases:
     free_sites_known: bool
     is_recorded: bool = False
     has_steps: bool = True
+    n_states: int | None = None
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -116,6 +119,7 @@ def find_phases(
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
         has_steps=has_steps or counted is not None,
+        n_states=states_per_parameter(snapshot, roles),
     )
     return read_only(found)
 

@@ -66,6 +66,12 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         (Evidence.FREE_SITE,),
         "made by the engine and let go of by the engine in a later backward",
     ),
+    DecisionRule(
+        "held-for-another-backward",
+        (_A,),
+        _LIFE,
+        "made by the engine in a backward of which a later one lets go, and held by the program",
+    ),
     DecisionRule("kept-after-backward", (_G,), _LIFE, "made by the engine, kept, as large as a weight"),
     DecisionRule(
         "made-outside-modules-used-in-forward",
@@ -101,6 +107,18 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         _LIFE,
         "made outside of modules, freed before the next forward or backward",
     ),
+    DecisionRule(
+        "beside-gradients-and-states",
+        (_W,),
+        _SIZES,
+        "of a size that gradients have, and more than the states that this optimizer keeps for them",
+    ),
+    DecisionRule(
+        "states-of-the-optimizer",
+        (_S,),
+        _SIZES,
+        "as many of a size as this optimizer keeps for the parameters that have gradients",
+    ),
     DecisionRule("as-many-as-gradients", (_W,), _SIZES, "as many old blocks of a size as gradients"),
     DecisionRule(
         "whole-copies-beside-gradients",
@@ -125,19 +143,44 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "3-copies-of-every-size",
         (_W, _S, _G),
         _SIZES,
-        "every size occurs in threes: a weight, a state, and a gradient if backward is seen to add to it",
+        "every size occurs in threes: a weight, a state, and what the optimizer or backward says",
     ),
     DecisionRule(
         "2-copies-of-every-size",
-        (_W, _G),
+        (_W, _S, _G),
         _SIZES,
-        "every size occurs twice, and backward is seen to add to gradients of these sizes",
+        "every size occurs twice: a weight, and one state or a gradient that backward adds to",
     ),
     DecisionRule(
         "stays-without-gradient",
         (_W,),
         _SIZES,
         "as large as no gradient, although the trace has all of a step, and such sizes repeat: not trained",
+    ),
+    DecisionRule(
+        "copies-in-full-precision",
+        (_S,),
+        _SIZES,
+        "every size of a gradient occurs twice as large, as often or a whole number of times as often",
+    ),
+    DecisionRule(
+        "made-for-every-parameter",
+        (_S, _W),
+        (Evidence.FRAMES, *_LIFE),
+        "kept, and made outside of modules by a line that makes one for every parameter: zeros or in full "
+        "precision, an optimizer's; copies, a second model's",
+    ),
+    DecisionRule(
+        "sizes-in-turn",
+        (_W,),
+        _SIZES,
+        "old, where nothing is trained, among sizes that take turns in memory, as those of layers do",
+    ),
+    DecisionRule(
+        "one-for-every-layer",
+        (_A,),
+        _SIZES,
+        "kept outside of modules where nothing is trained, once or twice for every layer: a cache",
     ),
     DecisionRule(
         "kept-and-has-a-gradient",
@@ -150,6 +193,18 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         (_S,),
         _LIFE,
         "made outside of modules after backward by a line that makes several as large as weights, and kept",
+    ),
+    DecisionRule(
+        "replaced-on-the-same-line",
+        tuple(which for which in Category if which != Category.UNKNOWN),
+        (Evidence.FREE_SITE,),
+        "older than the trace, let go of by a line that has just made another of its size, which is this",
+    ),
+    DecisionRule(
+        "freed-where-its-like-are",
+        tuple(which for which in Category if which != Category.UNKNOWN),
+        (Evidence.FREE_SITE,),
+        "older than the trace, let go of by a line that lets go of nothing but this",
     ),
     DecisionRule(
         "replaced-by-one-of-its-size",

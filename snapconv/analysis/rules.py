@@ -27,6 +27,9 @@ class Role(IntEnum):
     FACTORY = 10
     RECOMPUTE = 11
     REENTERED = 12
+    ZEROS = 13
+    CLONE = 14
+    CACHE = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(backward|grad)$",
         r"torch/autograd/__init__\.py$",
         "torch.autograd.backward and grad call the engine",
+        "2.0-2.13",
+    ),
+    FrameRule(
+        "tensor-backward",
+        Role.ENGINE,
+        r"^backward$",
+        r"torch/_tensor\.py$",
+        "Tensor.backward lets go of the gradient that it began with",
         "2.0-2.13",
     ),
     FrameRule(
@@ -198,6 +209,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13",
     ),
     FrameRule(
+        "serving-weights",
+        Role.PLACEMENT,
+        r"^(__init__|create_weights|load_weights|process_weights_after_loading)$",
+        r"(vllm/model_executor|sglang/srt)/(layers|models|model_loader)/",
+        "engines that serve models make each layer's weights on the device, and fill them later",
+        "sources of these packages; vLLM's seen with torch 2.5",
+    ),
+    FrameRule(
         "fsdp-parameters",
         Role.PLACEMENT,
         r"^(_init_flat_param_and_metadata|flatten_tensors|init_flat_param_attributes|_init_sharded_param)$",
@@ -222,6 +241,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "cuDNN asks for scratch memory through the caching allocator",
         "2.1-2.13; seen 2.5-2.7",
+    ),
+    FrameRule(
+        "serving-cache",
+        Role.CACHE,
+        r"^(_allocate_kv_cache\w*|_create_buffers\w*|lazy_initialization|early_initialization)$",
+        r"(vllm/(v1/)?worker/|sglang/srt/mem_cache/|transformers/cache_utils\.py$)",
+        "keys and values of what has been read, kept for every word to come",
+        "sources of these packages; vLLM's seen with torch 2.5",
     ),
     FrameRule(
         "process-group",
@@ -267,6 +294,22 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.1-2.13; seen 2.5-2.9",
     ),
     FrameRule(
+        "zeros",
+        Role.ZEROS,
+        r"^at::_ops::(zeros|zeros_like|new_zeros)(_\w+)?::call",
+        "",
+        "filled with zeros: moments and caches begin so",
+        "2.1-2.13",
+    ),
+    FrameRule(
+        "clone",
+        Role.CLONE,
+        r"^at::_ops::clone::call",
+        "",
+        "a copy of a tensor on its device",
+        "2.1-2.13",
+    ),
+    FrameRule(
         "recompute",
         Role.RECOMPUTE,
         r"^(recompute_fn|unpack_hook|unpack_hook_with_error_cb|backward)$",
@@ -295,3 +338,26 @@ FRAME_RULES: tuple[FrameRule, ...] = (
 # Sizes of the workspaces that cuBLAS asks for by default (bytes), where no C++ frame names them:
 # 2 x 4096 KiB + 8 x 16 KiB, and 32 MiB on Hopper (aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRule:
+    """How many tensors of its own an optimizer keeps for every parameter, each as large as it.
+
+    ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames.
+    """
+
+    name: str
+    file: str
+    n_states: int
+    reason: str
+
+
+# From the sources of torch 2.1 to 2.13. What depends on its arguments (SGD, RMSprop) is not here. Adam's
+# third state, with amsgrad, is so rare that a third copy is more likely one of the weights.
+OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
+    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, "exp_avg and exp_avg_sq"),
+    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, "square_avg and acc_delta"),
+    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, "prev and step_size"),
+    OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, "sum"),
+)

@@ -24,6 +24,7 @@ class StackRoles:
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
     """
 
+    stacks: StackTable
     rules: tuple[FrameRule, ...]
     has: BoolColumn
     rule_id: NDArray[np.int32]
@@ -53,7 +54,31 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
         has[rule.role] |= hit
         rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    return read_only(StackRoles(rules, has, rule_id, lengths == 0, has_cpp))
+    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, has_cpp))
+
+
+def innermost_python(stacks: StackTable) -> NDArray[np.int32]:
+    """For every stack its innermost Python frame, -1 without one."""
+    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
+    places = np.flatnonzero(python[stacks.frame_ids])
+    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    found, first = np.unique(owner, return_index=True)
+    frames = np.full(len(stacks), -1, np.int32)
+    frames[found] = stacks.frame_ids[places[first]]
+    return frames
+
+
+def stacks_by_frame(stacks: StackTable) -> Callable[[int], NDArray[np.int64]]:
+    """What gives, for a frame, the stacks in which it stands."""
+    owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
+    order = np.argsort(stacks.frame_ids, kind="stable")
+    frames = stacks.frame_ids[order]
+
+    def stacks_with(frame: int) -> NDArray[np.int64]:
+        first, after = np.searchsorted(frames, (frame, frame + 1)).tolist()
+        return np.asarray(owner[order[first:after]])
+
+    return stacks_with
 
 
 def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> BoolColumn:

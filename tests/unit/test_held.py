@@ -14,13 +14,18 @@ from tests.classified_jobs import (
     SUBJECT,
     WORKSPACE_BYTES,
     ZERO_GRAD,
+    ZEROS,
     Job,
     categories,
     classified,
+    cpp,
+    frames,
 )
 
 WEIGHT, GRADIENT, INPUT = Category.WEIGHT, Category.GRADIENT, Category.INPUT
 ACTIVATION, WORKSPACE = Category.ACTIVATION, Category.WORKSPACE
+STATE, TEMPORARY, UNKNOWN = Category.OPTIMIZER_STATE, Category.TEMPORARY, Category.UNKNOWN
+CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
 
 
 @pytest.fixture
@@ -85,3 +90,94 @@ def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found)
     job.free(other, ENGINE)
     job.does(FORWARD)
     assert categories(found(job)) == [ACTIVATION, Category.UNKNOWN]
+
+
+SHAPES = (7000, 9000)
+
+
+def with_copies(stack, factor=1, shapes=SHAPES):
+    """A model whose weights have gradients, and what a line makes beside every one of them."""
+    job = Job()
+    for size in SHAPES:
+        job.alloc(APPLY, size)
+    for size in shapes:
+        job.alloc(stack, factor * size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in SHAPES]:
+        job.free(addr, ZERO_GRAD)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("stack", "factor", "category", "evidence"),
+    [
+        (ZEROS, 1, STATE, Evidence.FRAMES),
+        (CLONE, 1, WEIGHT, Evidence.FRAMES),
+        (CLONE, 2, STATE, Evidence.LIFETIME),
+        (MAIN, 2, STATE, Evidence.LIFETIME),
+    ],
+    ids=["moments", "a second model", "weights in full precision", "the same without frames of C++"],
+)
+def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(
+    stack, factor, category, evidence, found
+):
+    job = with_copies(stack, factor)
+    size = factor * SHAPES[0]
+    assert found(job, size)[factor == 1] == (category, evidence, "made-for-every-parameter")
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[:1], (*SHAPES, 20_000)], ids=["for some", "and for others"])
+def test_what_a_line_makes_for_some_parameters_may_be_anything(shapes, found):
+    assert categories(found(with_copies(CLONE, shapes=shapes)))[1] not in (WEIGHT, STATE)
+
+
+def test_a_single_size_may_agree_by_chance(found):
+    job = Job()
+    job.alloc(APPLY)
+    job.alloc(CLONE)
+    job.does(FORWARD)
+    job.free(job.alloc(ENGINE), ZERO_GRAD)
+    assert categories(found(job)) == [WEIGHT, INPUT, GRADIENT]
+
+
+def test_a_line_that_gives_a_variable_a_new_value_tells_what_the_old_one_was(found):
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.alloc(LOAD)
+    job.model.free(old, frames=LOAD)
+    job.alloc(FORWARD)
+    job.does(ENGINE)
+    found_of_old = found(job)[0]
+    assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
+
+
+def test_a_line_that_drops_several_kinds_tells_nothing_of_what_is_older(found):
+    job = Job()
+    old = job.older(NO_FRAMES, SUBJECT + 1)
+    batch, result = job.alloc(LOAD), job.alloc(FORWARD)
+    job.does(ENGINE)
+    for addr in (batch, result, old):
+        job.free(addr, MAIN)
+    assert categories(found(job)) == [INPUT, ACTIVATION]
+    assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
+
+
+def test_a_temporary_of_its_line_is_not_older_than_those_of_the_line_get(found):
+    job = Job()
+    old = job.older(NO_FRAMES, SUBJECT + 1)
+    job.does(FORWARD, ENGINE)
+    job.does(MAIN)
+    job.free(old, MAIN)
+    assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
+
+
+def test_a_forward_without_modules_begins_with_the_first_result_that_backward_lets_go_of(found):
+    job = Job()
+    batch, saved, dropped, kept = (job.alloc(MAIN) for _ in range(4))
+    job.free(dropped, MAIN)
+    job.does(ENGINE)
+    job.free(saved, RELEASE)
+    job.does(ENGINE)
+    job.free(kept, MAIN)
+    job.free(batch, MAIN)
+    assert categories(found(job)) == [INPUT, ACTIVATION, TEMPORARY, ACTIVATION]

@@ -35,7 +35,7 @@ def allocations_of(sizes, stacks):
     )
 
 
-def sort(*rows, whole=()):
+def sort(*rows, whole=(), n_states=None):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
     The categories of the candidates as bytes per category, with the reasons.
@@ -51,6 +51,7 @@ def sort(*rows, whole=()):
         states=kinds == STATE,
         summed=kinds == SUMMED,
         whole=np.array(whole, np.int64),
+        n_states=n_states,
         iteration=np.where(kinds == STATE, extra // 100, extra),
     )
     sort_persistent(decisions, known)
@@ -88,6 +89,57 @@ def test_whole_copies_beside_the_gradients_are_optimizer_states(n_states):
 def test_more_copies_than_two_states_are_not_believed():
     found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0))
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 3 * TOTAL}
+
+
+def test_where_the_states_are_known_further_copies_are_a_second_model():
+    found, reasons = sort(*copies(PLAIN, 5), *copies(GRADIENT, 1, more=0), whole=[0], n_states=2)
+    assert found == {Category.WEIGHT: 3 * TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}
+    assert reasons == {"beside-gradients-and-states", "states-of-the-optimizer"}
+
+
+def test_a_part_of_a_model_that_is_not_trained_has_no_states():
+    rows = [*copies(PLAIN, 3), (PLAIN, 4 * KIB), (PLAIN, 20 * KIB), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[0], n_states=2)[0] == {
+        Category.WEIGHT: TOTAL + 24 * KIB,
+        Category.OPTIMIZER_STATE: 2 * TOTAL,
+    }
+
+
+def test_what_has_states_but_no_gradient_this_time_is_a_weight_with_its_states():
+    gradients = copies(GRADIENT, 1, shapes=SHAPES[1:], more=0)  # one of two experts of 4 KiB was not asked
+    assert sort(*copies(PLAIN, 3), *gradients, whole=[0], n_states=2)[0] == {
+        Category.WEIGHT: TOTAL,
+        Category.OPTIMIZER_STATE: 2 * TOTAL,
+    }
+
+
+def test_states_that_are_made_in_the_trace_are_not_looked_for_before_it():
+    states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=4)]
+    rows = [*copies(PLAIN, 2), *states, *copies(GRADIENT, 2, more=0)]  # more bytes than a copy of the states
+    assert sort(*rows, whole=[0], n_states=1)[0] == {Category.WEIGHT: 2 * TOTAL}
+
+
+def test_where_a_gradient_may_be_missing_states_are_not_counted():
+    rows = [*copies(PLAIN, 5), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[1], n_states=2)[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 4 * TOTAL}
+
+
+def twice(shapes):
+    return tuple(2 * size for size in shapes)
+
+
+@pytest.mark.parametrize("n_copies", [1, 2, 3])
+def test_copies_twice_as_large_are_what_an_optimizer_keeps_in_full_precision(n_copies):
+    full = copies(PLAIN, n_copies, shapes=twice(SHAPES))
+    found, reasons = sort(*copies(PLAIN, 1), *full, *copies(GRADIENT, 1, more=0), whole=[0])
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * n_copies * TOTAL}
+    assert reasons == {"as-many-as-gradients", "copies-in-full-precision"}
+
+
+def test_copies_twice_as_large_of_a_part_of_the_sizes_are_none_in_full_precision():
+    part = copies(PLAIN, 2, shapes=twice(SHAPES[2:]))
+    rows = [*copies(PLAIN, 1), *part, *copies(GRADIENT, 1, more=0)]
+    assert Category.OPTIMIZER_STATE not in sort(*rows, whole=[0])[0]
 
 
 def test_a_part_of_a_copy_stays_unknown():
@@ -184,6 +236,19 @@ def test_of_three_copies_of_every_size_one_may_be_a_state_or_a_gradient():
     assert reasons == {"3-copies-of-every-size"}
 
 
+@pytest.mark.parametrize(
+    ("n_copies", "n_states", "expected"),
+    [
+        (3, 2, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 2}),
+        (3, 1, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 1}),
+        (2, 1, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
+    ],
+)
+def test_the_optimizer_tells_what_the_copies_are(n_copies, n_states, expected):
+    found, _ = sort(*copies(PLAIN, n_copies), n_states=n_states)
+    assert found == {category: n * TOTAL for category, n in expected.items()}
+
+
 def test_where_backward_adds_to_gradients_two_copies_are_weights_and_gradients():
     found, reasons = sort(*copies(PLAIN, 2), *copies(SUMMED, 1))
     assert found == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
@@ -249,6 +314,9 @@ REASONS = {
     "3-copies-of-every-size",
     "2-copies-of-every-size",
     "stays-without-gradient",
+    "beside-gradients-and-states",
+    "states-of-the-optimizer",
+    "copies-in-full-precision",
 }
 
 
@@ -260,5 +328,7 @@ def test_every_reason_is_given_by_a_test_above():
         sort(*copies(PLAIN, 3)),
         sort(*copies(PLAIN, 2), *copies(SUMMED, 1)),
         sort(*copies(PLAIN, 2, shapes=LAYER), (GRADIENT, 4 * KIB, 0), whole=[0]),
+        sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), whole=[0], n_states=2),
+        sort(*copies(PLAIN, 1, shapes=SHAPES + twice(SHAPES)), *copies(GRADIENT, 1, more=0), whole=[0]),
     ]
     assert set().union(*(reasons for _, reasons in jobs)) == REASONS

@@ -124,7 +124,7 @@ def test_an_empty_list_is_no_rules():
         ({"reason": ""}, "rules[0].reason", "got nothing"),
         ({"category": "weights"}, "rules[0].category", "expected one of weight, gradient"),
         ({"category": "unknown"}, "rules[0].category", "got 'unknown'"),
-        ({"category": None, "operation": None, "role": "cache"}, "rules[0].role", "engine, release"),
+        ({"category": None, "operation": None, "role": "buffer"}, "rules[0].role", "engine, release"),
         ({"role": "engine"}, "rules[0].role", "either role, or category"),
         (
             {"role": "engine", "category": None, "operation": None, "free_site": True},

@@ -1,0 +1,95 @@
+"""Weights and caches of a trace in which nothing is trained.
+
+No gradient tells there which blocks are weights. But models are built layer by layer, so that the sizes of
+weights take turns in memory, while a cache is as many blocks of one size, side by side, as there are layers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.analysis.decisions import Decisions
+from snapconv.analysis.facts import Facts
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.rules import Role
+
+BoolColumn = NDArray[np.bool_]
+Int64Column = NDArray[np.int64]
+
+# The caching allocator keeps what is larger in other segments (c10/core/AllocatorConfig.h, kSmallSize).
+_SMALL_POOL_BYTES = 2**20
+# A model has at least this many layers, and in each of them weights of this many sizes.
+_LEAST_TURNS = 3
+_LEAST_SIZES = 3
+# A cache has keys and values. Fewer blocks of one size may be anything.
+_LEAST_CACHE_BLOCKS = 4
+_NEARLY = 0.8
+
+
+def decide_inference(decisions: Decisions, facts: Facts) -> None:
+    """Decide old weights without frames, and caches, where the trace has neither backward nor a step."""
+    trains = (facts.phases.certain == Phase.BACKWARD) | (facts.phases.certain == Phase.OPTIMIZER)
+    if trains.any() or not facts.in_forward.any():
+        return
+    _weights(decisions, facts)
+    _caches(decisions, facts)
+
+
+def _weights(decisions: Decisions, facts: Facts) -> None:
+    """Old blocks whose sizes take turns are weights, and so is what lies between them."""
+    sizes, addr = facts.allocations.requested_bytes, facts.allocations.addr
+    is_open = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
+    rows = np.flatnonzero(is_open & (decisions.category == Category.UNKNOWN))
+    rows = rows[np.argsort(addr[rows])]
+    is_small = sizes[rows] <= _SMALL_POOL_BYTES
+    pools = rows[is_small], rows[~is_small]
+    turning = [np.array(list(_sizes_in_turn(sizes[pool])), np.int64) for pool in pools]
+    if sum(map(len, turning)) < _LEAST_SIZES:
+        return
+    weights = np.zeros(len(sizes), np.bool_)
+    for pool, alternating in zip(pools, turning, strict=True):
+        of_layers = np.flatnonzero(np.isin(sizes[pool], alternating))
+        if len(of_layers):
+            weights[pool[: of_layers[-1] + 1]] = True
+    # An embedding comes before all layers; an output layer comes last, and is as large as its inverse.
+    weights[rows[:1]] = True
+    weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
+    decisions.decide(weights, Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")
+
+
+def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
+    """The sizes that come again and again with others between them; ``sizes`` are in the order of memory."""
+    begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1]))) if len(sizes) else sizes
+    turns = Counter(sizes[begins].tolist())
+    yield from (size for size, n in turns.items() if n >= _LEAST_TURNS)
+
+
+def _caches(decisions: Decisions, facts: Facts) -> None:
+    """One block or two for every layer that are no weights, and hold no data that came from elsewhere."""
+    sizes, category = facts.allocations.requested_bytes, decisions.category
+    n_layers = _layers(sizes[category == Category.WEIGHT])
+    if n_layers is None:
+        return
+    from_elsewhere = facts.has(Role.COPY) | facts.has(Role.CLONE)
+    filled = facts.has(Role.FACTORY) | facts.has_no_frames | np.bool_(not facts.roles.has_cpp)
+    kept = facts.is_live_at_dump & (facts.outside | facts.old_outside | facts.has_no_frames)
+    kept &= filled & ~from_elsewhere & (category == Category.UNKNOWN)
+    found, counts = np.unique(sizes[kept], return_counts=True)
+    is_cache = ((counts == n_layers) | (counts == 2 * n_layers)) & (counts >= _LEAST_CACHE_BLOCKS)
+    decisions.decide(
+        kept & np.isin(sizes, found[is_cache]), Category.ACTIVATION, Evidence.SIZES, "one-for-every-layer"
+    )
+
+
+def _layers(weights: Int64Column) -> int | None:
+    """How many layers a model has: the largest number that divides how often nearly all sizes occur."""
+    found, counts = np.unique(weights, return_counts=True)
+    found, counts = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
+    n_bytes = found * counts
+    for n_layers in range(int(counts.max(initial=1)), 1, -1):
+        if n_bytes[counts % n_layers == 0].sum() >= _NEARLY * n_bytes.sum():
+            return n_layers
+    return None

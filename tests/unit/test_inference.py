@@ -1,0 +1,66 @@
+"""Where nothing is trained, the order of sizes tells weights, and the number of layers tells caches."""
+
+import pytest
+
+from snapconv.analysis.categories import Category, Evidence
+from tests.classified_jobs import COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, ZEROS, Job, classified
+
+KIB = 1024
+EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 20 * KIB
+N_LAYERS = 4
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+def model(n_layers=N_LAYERS, layer=LAYER):
+    """A model that was there before the trace: embedding, layers, and an output as large as the embedding."""
+    job = Job()
+    for size in (EMBEDDING, *layer * n_layers, EMBEDDING):
+        job.older(NO_FRAMES, size)
+    return job
+
+
+def test_sizes_that_take_turns_are_weights_with_what_lies_before_and_what_is_as_large(found):
+    job = model()
+    job.does(FORWARD)
+    for size, n in ((EMBEDDING, 2), *((size, N_LAYERS) for size in LAYER)):
+        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")] * n
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "layer"), [(2, LAYER), (N_LAYERS, LAYER[:2])], ids=["few layers", "few sizes"]
+)
+def test_few_turns_are_not_believed(n_layers, layer, found):
+    job = model(n_layers, layer)
+    job.does(FORWARD)
+    assert {category for size in layer for category, *_ in found(job, size)} == {Category.UNKNOWN}
+
+
+def test_where_something_is_trained_turns_say_nothing(found):
+    job = model()
+    job.does(FORWARD, ENGINE)
+    assert found(job, LAYER[0])[0][0] is Category.UNKNOWN
+
+
+@pytest.mark.parametrize("n_each", [1, 2])
+@pytest.mark.parametrize("stack", [None, ZEROS, MAIN], ids=["older", "zeros", "python"])
+def test_as_many_blocks_as_there_are_layers_are_a_cache(stack, n_each, found):
+    job = model()
+    for _ in range(n_each * N_LAYERS):
+        job.older(NO_FRAMES, CACHE) if stack is None else job.alloc(stack, CACHE)
+    job.does(FORWARD)
+    told = (Category.ACTIVATION, Evidence.SIZES, "one-for-every-layer")
+    assert found(job, CACHE) == [told] * n_each * N_LAYERS
+
+
+@pytest.mark.parametrize(("n_blocks", "stack"), [(3, ZEROS), (5, ZEROS), (4, COPY)])
+def test_other_numbers_and_copied_data_are_no_cache(n_blocks, stack, found):
+    job = model()
+    for _ in range(n_blocks):
+        job.alloc(stack, CACHE)
+    job.does(FORWARD)
+    assert Category.ACTIVATION not in {category for category, *_ in found(job, CACHE)}

@@ -1,0 +1,65 @@
+"""How many states the optimizer keeps is told by its name in an annotation, or by its file."""
+
+import pickle
+
+import pytest
+
+from snapconv.analysis.optimizers import states_per_parameter
+from snapconv.analysis.stack_roles import assign_roles
+from snapconv.snapshot.load import load_snapshot
+from tests.classified_jobs import MAIN, TORCH, Job, frames
+
+
+def states(job, path):
+    path.write_bytes(pickle.dumps(job.snapshot()))
+    snapshot = load_snapshot(path)
+    return states_per_parameter(snapshot, assign_roles(snapshot.stacks))
+
+
+def stepped(*names):
+    job = Job()
+    for name in names:
+        job.note(f"Optimizer.step#{name}.step", "START")
+        job.alloc(MAIN)
+        job.note(f"Optimizer.step#{name}.step", "END")
+    return job
+
+
+def stepped_in(*files):
+    job = Job()
+    for file in files:
+        job.alloc(frames(("step", f"{TORCH}/optim/{file}.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")))
+    return job
+
+
+# torch/optim of 2.13: what `_init_group` puts into the state of a parameter that is as large as it.
+STATES = (("Adam", 2), ("AdamW", 2), ("NAdam", 2), ("RAdam", 2), ("Adamax", 2), ("Adadelta", 2), ("Rprop", 2))
+
+
+@pytest.mark.parametrize(("name", "n_states"), [*STATES, ("Adagrad", 1)])
+def test_an_optimizer_is_known_by_its_name_and_by_its_file(name, n_states, tmp_path):
+    assert states(stepped(name), tmp_path / "a.pickle") == n_states
+    assert states(stepped_in(name.lower()), tmp_path / "b.pickle") == n_states
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adam8bit", "MyAdam", "LBFGS"])
+def test_of_others_nothing_is_known(name, tmp_path):
+    assert states(stepped(name), tmp_path / "a.pickle") is None
+
+
+def test_optimizers_that_keep_different_states_say_nothing(tmp_path):
+    assert states(stepped("Adam", "AdamW"), tmp_path / "a.pickle") == 2
+    assert states(stepped("Adam", "Adagrad"), tmp_path / "b.pickle") is None
+    assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
+
+
+def test_a_name_is_better_than_a_file(tmp_path):
+    job = stepped("Adagrad")
+    job.alloc(frames(("_multi_tensor_adam", f"{TORCH}/optim/adam.py")))
+    assert states(job, tmp_path / "a.pickle") == 1
+
+
+def test_without_a_step_nothing_is_known(tmp_path):
+    job = Job()
+    job.alloc(MAIN)
+    assert states(job, tmp_path / "a.pickle") is None
