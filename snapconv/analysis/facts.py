@@ -130,6 +130,12 @@ class Facts:
         return np.asarray(self.outside & is_next & is_first)
 
     @cached_property
+    def old_in_forward(self) -> BoolColumn:
+        """What is older than the trace and was made by a module or a loss, as the block's own stack says."""
+        made = (self.has(Role.MODULE_CALL) | self.has(Role.LOSS)) & ~self.has(Role.ENGINE)
+        return np.asarray(~self.is_traced & made)
+
+    @cached_property
     def old_outside(self) -> BoolColumn:
         """What is older than the trace, has a stack all the same, and was made outside of modules."""
         elsewhere = self.has(Role.MODULE_CALL) | self.has(Role.LOSS) | self.has(Role.ENGINE)

@@ -145,6 +145,10 @@ def _heirs(facts: Facts, where: BoolColumn) -> tuple[Int64Column, Int64Column]:
 
 def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
     """What the program still holds at the dump: its batch, and results of a forward that the trace lost."""
+    decisions.decide(
+        facts.old_in_forward & facts.is_live_at_dump & (facts.next_backward >= facts.n_events),
+        Category.ACTIVATION, Evidence.LIFETIME, "made-in-forward-and-live-at-dump",
+    )  # fmt: skip
     if not (facts.in_forward.any() or np.any(facts.next_backward < facts.n_events)):
         return
     stack = facts.allocations.stack_id
@@ -164,9 +168,8 @@ def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
     )
     # It takes the place of what was there in forward, and will be there in the next.
     decisions.decide(is_heir & facts.outside & is_live, Category.INPUT, Evidence.LIFETIME, slug)
-    made_in_forward = (facts.has(Role.MODULE_CALL) | facts.has(Role.LOSS)) & ~facts.has(Role.ENGINE)
     decisions.decide(
-        ~facts.is_traced & facts.is_live_at_dump & made_in_forward & (facts.next_backward < facts.n_events),
+        facts.old_in_forward & facts.is_live_at_dump & (facts.next_backward < facts.n_events),
         Category.ACTIVATION, Evidence.LIFETIME, "kept-into-backward",
     )  # fmt: skip
 

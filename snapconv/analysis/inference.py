@@ -21,18 +21,24 @@ Int64Column = NDArray[np.int64]
 
 # The caching allocator keeps what is larger in other segments (c10/core/AllocatorConfig.h, kSmallSize).
 _SMALL_POOL_BYTES = 2**20
-# A model has at least this many layers, and in each of them weights of this many sizes.
+# A model has at least this many layers, with weights of this many sizes: two matrices and a vector, which
+# the allocator keeps elsewhere.
 _LEAST_TURNS = 3
 _LEAST_SIZES = 3
+_LEAST_IN_TURN = 2
+# What is smaller is no weight of a layer, but a counter or another scalar.
+_SMALL_BYTES = 128
+# A weight with its momentum, with Adam's two states, and with a gradient besides.
+_COPIES = (2, 3, 4)
 # A cache has keys and values. Fewer blocks of one size may be anything.
 _LEAST_CACHE_BLOCKS = 4
 _NEARLY = 0.8
 
 
 def decide_inference(decisions: Decisions, facts: Facts) -> None:
-    """Decide old weights without frames, and caches, where the trace has neither backward nor a step."""
+    """Decide old weights without frames, and caches, where modules ran, but neither backward nor a step."""
     trains = (facts.phases.certain == Phase.BACKWARD) | (facts.phases.certain == Phase.OPTIMIZER)
-    if trains.any() or not facts.in_forward.any():
+    if trains.any() or not (facts.in_forward | facts.old_in_forward).any():
         return
     _weights(decisions, facts)
     _caches(decisions, facts)
@@ -44,10 +50,14 @@ def _weights(decisions: Decisions, facts: Facts) -> None:
     is_open = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
     rows = np.flatnonzero(is_open & (decisions.category == Category.UNKNOWN))
     rows = rows[np.argsort(addr[rows])]
+    _, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
+    n_repeated = counts[counts >= _LEAST_TURNS]
+    if len(n_repeated) < _LEAST_SIZES or _may_be_copies(n_repeated):
+        return
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]
     turning = [np.array(list(_sizes_in_turn(sizes[pool])), np.int64) for pool in pools]
-    if sum(map(len, turning)) < _LEAST_SIZES:
+    if max(map(len, turning)) < _LEAST_IN_TURN:
         return
     weights = np.zeros(len(sizes), np.bool_)
     for pool, alternating in zip(pools, turning, strict=True):
@@ -58,6 +68,11 @@ def _weights(decisions: Decisions, facts: Facts) -> None:
     weights[rows[:1]] = True
     weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
     decisions.decide(weights, Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")
+
+
+def _may_be_copies(counts: Int64Column) -> bool:
+    """Whether sizes may occur so often because a model was trained, and has gradients or states."""
+    return any(not np.any(counts % n_copies) for n_copies in _COPIES)
 
 
 def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:

@@ -3,7 +3,7 @@
 import pytest
 
 from snapconv.analysis.categories import Category, Evidence
-from tests.classified_jobs import COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, ZEROS, Job, classified
+from tests.classified_jobs import COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, OTHER, ZEROS, Job, classified
 
 KIB = 1024
 EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 20 * KIB
@@ -17,9 +17,14 @@ def found(tmp_path):
 
 
 def model(n_layers=N_LAYERS, layer=LAYER):
-    """A model that was there before the trace: embedding, layers, and an output as large as the embedding."""
+    """A model that was there before the trace: embedding, layers, a last norm, an output layer."""
+    return trained_model(1, n_layers, layer)
+
+
+def trained_model(n_copies, n_layers=N_LAYERS, layer=LAYER):
+    """The same with its gradients and states, or whatever there is one of for every weight."""
     job = Job()
-    for size in (EMBEDDING, *layer * n_layers, EMBEDDING):
+    for size in (EMBEDDING, *layer * n_layers, layer[0], EMBEDDING) * n_copies:
         job.older(NO_FRAMES, size)
     return job
 
@@ -27,7 +32,7 @@ def model(n_layers=N_LAYERS, layer=LAYER):
 def test_sizes_that_take_turns_are_weights_with_what_lies_before_and_what_is_as_large(found):
     job = model()
     job.does(FORWARD)
-    for size, n in ((EMBEDDING, 2), *((size, N_LAYERS) for size in LAYER)):
+    for size, n in zip((EMBEDDING, *LAYER), (2, N_LAYERS + 1, N_LAYERS, N_LAYERS), strict=True):
         assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")] * n
 
 
@@ -38,6 +43,27 @@ def test_few_turns_are_not_believed(n_layers, layer, found):
     job = model(n_layers, layer)
     job.does(FORWARD)
     assert {category for size in layer for category, *_ in found(job, size)} == {Category.UNKNOWN}
+
+
+@pytest.mark.parametrize("n_copies", [2, 3, 4])
+def test_what_may_be_a_model_with_gradients_and_states_is_not_believed(n_copies, found):
+    job = trained_model(n_copies)
+    job.does(FORWARD)
+    assert Category.WEIGHT not in {category for category, *_ in found(job, LAYER[1])}
+
+
+def test_a_forward_that_only_blocks_tell_of_counts(found):
+    job = model()
+    job.older(FORWARD, OTHER)
+    told = found(job, OTHER)
+    assert told == [(Category.ACTIVATION, Evidence.LIFETIME, "made-in-forward-and-live-at-dump")]
+    assert found(job, LAYER[1])[0][0] is Category.WEIGHT
+
+
+def test_without_any_forward_turns_say_nothing(found):
+    job = model()
+    job.does(MAIN)
+    assert found(job, LAYER[1])[0][0] is Category.UNKNOWN
 
 
 def test_where_something_is_trained_turns_say_nothing(found):
