@@ -177,6 +177,15 @@ _Params = Annotated[
     Path | None,
     typer.Option("--params", help="Names for weights: safetensors, its index, or JSON (snapconv params)."),
 ]
+_Sources = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--source",
+        metavar="FOLDER",
+        help="The program's source files, or site-packages, to name operations by their lines. Read, never "
+        "run. May be repeated.",
+    ),
+]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -193,6 +202,7 @@ def _to_sqlite(
     path_map: _PathMaps = None,
     rules: _Rules = None,
     params: _Params = None,
+    source: _Sources = None,
     force: _Force = False,
     as_json: _Json = False,
     quiet: _Quiet = False,
@@ -212,6 +222,7 @@ def _to_sqlite(
         path_maps=_path_maps(path_map or []),
         rules=rules,
         params=params,
+        sources=tuple(source or ()),
         force=force,
     )
     with _progress(shown=not quiet) as progress:
@@ -266,6 +277,7 @@ def _explain(
     project_root: _ProjectRoot = None,
     path_map: _PathMaps = None,
     rules: _Rules = None,
+    source: _Sources = None,
     stack: Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")] = False,
     as_json: _Json = False,
 ) -> None:
@@ -284,6 +296,7 @@ def _explain(
             project_root=project_root,
             path_maps=_path_maps(path_map or []),
             rules=rules or (),
+            sources=source or (),
             progress=progress,
         )
         found = session.explain(question, device=device)

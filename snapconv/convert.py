@@ -23,6 +23,7 @@ from snapconv.snapshot.capture import files_of, is_capture, stem_of, timing_file
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.params_file import load_params
 from snapconv.snapshot.timing import load_timing
+from snapconv.sources import source_lines
 
 Progress = Callable[[str, int, int], None]
 
@@ -40,6 +41,7 @@ class ConvertOptions:
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | None = None
     params: Path | None = None
+    sources: tuple[Path, ...] = ()
     force: bool = False
 
 
@@ -84,18 +86,13 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
         recorded_root=snapshot.recorded_root,
         path_maps=options.path_maps,
     )
+    sources = source_lines(options.sources, snapshot.stacks, project)
     reports = []
     for number, (output, device) in enumerate(zip(outputs, devices, strict=True)):
         if progress:
             progress("analysing", number, len(devices))
-        reports.append(
-            (
-                output,
-                build_memory_report(
-                    snapshot, project, analyze_device(snapshot, device, project, rules=rules, params=params)
-                ),
-            )
-        )
+        found = analyze_device(snapshot, device, project, rules=rules, params=params, sources=sources)
+        reports.append((output, build_memory_report(snapshot, project, found)))
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
     extended = options.extended
     databases = [memory_database(output, report, extended=extended) for output, report in reports]

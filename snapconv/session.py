@@ -16,6 +16,7 @@ from snapconv.reports.explanation import Explanation
 from snapconv.reports.report import MemoryReport
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.snapshot.params_file import ParamList, load_params
+from snapconv.sources import source_lines
 
 Progress = Callable[[str, int, int], None]
 
@@ -69,12 +70,14 @@ def load(
     path_maps: tuple[PathMap, ...] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
+    sources: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
-    file: names for the weights (docs/params.md).
+    file: names for the weights (docs/params.md). ``sources`` are folders with the program's source files, and
+    with site-packages if you like: what their lines call names operations. They are read, never run.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it asks for code.
     """
@@ -84,7 +87,9 @@ def load(
     project = find_project(
         snapshot.stacks, root=project_root, recorded_root=snapshot.recorded_root, path_maps=path_maps
     )
+    lines = source_lines([Path(folder) for folder in sources], snapshot.stacks, project)
     devices = (
-        analyze_device(snapshot, device, project, rules=mine, params=listed) for device in snapshot.devices
+        analyze_device(snapshot, device, project, rules=mine, params=listed, sources=lines)
+        for device in snapshot.devices
     )
     return Session(snapshot, project, tuple(devices))

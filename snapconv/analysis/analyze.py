@@ -16,18 +16,18 @@ from snapconv.analysis.listed_weights import listed_weights, naming_notes
 from snapconv.analysis.metadata import Joined, join_metadata
 from snapconv.analysis.modules import Modules, find_modules
 from snapconv.analysis.noted_weights import noted_weights
-from snapconv.analysis.operations import UNNAMED, name_of_node, name_operations
+from snapconv.analysis.operation_names import Operations, name_allocations
 from snapconv.analysis.param_names import Naming
 from snapconv.analysis.phases import Phases, find_phases
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable, Curve, Replay, replay
+from snapconv.analysis.source_lines import SourceLines
 from snapconv.analysis.stack_roles import StackRoles, assign_roles
 from snapconv.analysis.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
 from snapconv.analysis.weights import WeightTable, match_weights
 from snapconv.notes import Note
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.params_file import ParamList
-from snapconv.snapshot.stacks import StackTable
 from snapconv.units import format_bytes
 
 Int64Column = NDArray[np.int64]
@@ -49,8 +49,8 @@ class DeviceAnalysis:
     """Everything known about one device.
 
     ``user_rules`` and ``roles`` say what rules found in every stack. ``operation_id`` (position in
-    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` have one
-    entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
+    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
+    have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
     ``activation_event``, the high-water mark of activations in the iteration that holds the peak, newest
     first.
     """
@@ -63,8 +63,7 @@ class DeviceAnalysis:
     phases: Phases
     noted: Joined | None
     classification: Classification
-    operations: tuple[str, ...]
-    operation_id: Int32Column
+    named: Operations
     modules: Modules
     iteration: Int32Column
     iterations: tuple[Iteration, ...]
@@ -79,6 +78,16 @@ class DeviceAnalysis:
     def allocations(self) -> AllocationTable:
         """Every allocation of the device."""
         return self.replay.allocations
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The names of all operations."""
+        return self.named.names
+
+    @property
+    def operation_id(self) -> Int32Column:
+        """The operation of every allocation."""
+        return self.named.name_id
 
     @property
     def peak_event(self) -> int:
@@ -97,10 +106,12 @@ def analyze_device(
     *,
     rules: Sequence[UserRule] = (),
     params: ParamList | None = None,
+    sources: SourceLines | None = None,
 ) -> DeviceAnalysis:
     """Replay and classify one device, and pick out what its report is about.
 
     ``rules`` are the user's own; they win over ours. ``params`` names the weights, before what was noted.
+    ``sources`` are lines of the program's own source: they name operations.
     """
     user = match_rules(rules, snapshot.stacks)
     roles = assign_roles(snapshot.stacks, frame_rules(rules))
@@ -109,7 +120,7 @@ def analyze_device(
     phases = find_phases(snapshot, device, allocations, roles)
     noted = _noted(snapshot, device, allocations)
     classification = classify(allocations, phases, roles, user, noted=noted)
-    operations, operation_id = _operations(snapshot.stacks, allocations, phases, user)
+    named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
     iterations = tuple(_iterations(replayed.allocated, phases))
     iteration = _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
@@ -125,8 +136,7 @@ def analyze_device(
         phases=phases,
         noted=noted,
         classification=classification,
-        operations=operations,
-        operation_id=operation_id,
+        named=named,
         modules=find_modules(snapshot.stacks, project, allocations, classification.category, noted),
         iteration=iteration,
         iterations=iterations,
@@ -137,7 +147,7 @@ def analyze_device(
         activation_rows=activation_rows,
         notes=(),
     )
-    return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params))))
+    return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params, sources))))
 
 
 def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
@@ -165,27 +175,6 @@ def _weights(
     return listed_weights(
         params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
     )
-
-
-def _operations(
-    stacks: StackTable, allocations: AllocationTable, phases: Phases, user: UserRules
-) -> tuple[tuple[str, ...], Int32Column]:
-    """Name every allocation by the user's rules, by its stack, or by the backward node that let go of it."""
-    by_stack = name_operations(stacks)
-    names: dict[str, int] = {UNNAMED: 0}
-    id_of_stack = np.array([names.setdefault(name, len(names)) for name in by_stack] or [0], np.int32)
-    has_stack = allocations.stack_id >= 0
-    ids = np.where(has_stack, id_of_stack[np.where(has_stack, allocations.stack_id, 0)], 0).astype(np.int32)
-    nameless = (ids == 0) & (allocations.free_stack_id >= 0)
-    freed_by, inverse = np.unique(allocations.free_stack_id[nameless], return_inverse=True)
-    by_node = [names.setdefault(name_of_node(stacks, stack), len(names)) for stack in freed_by.tolist()]
-    ids[nameless] = np.array(by_node, np.int32)[inverse]
-    # Backwards, so that the first rule has the last word.
-    for number, rule in reversed(list(enumerate(user.rules))):
-        if rule.operation is not None:
-            where = user.matches(number, allocations, free_sites_known=phases.free_sites_known)
-            ids[where] = names.setdefault(rule.operation, len(names))
-    return tuple(names), ids
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
@@ -229,7 +218,11 @@ def _activations(
 
 
 def _notes(
-    snapshot: Snapshot, project: Project, found: DeviceAnalysis, params: ParamList | None
+    snapshot: Snapshot,
+    project: Project,
+    found: DeviceAnalysis,
+    params: ParamList | None,
+    sources: SourceLines | None,
 ) -> Iterator[Note]:
     ordinal, history, weights = found.device.device, found.history, found.weights
     yield from snapshot.notes
@@ -265,6 +258,7 @@ def _notes(
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
+    yield from sources.notes if sources else ()
 
 
 def _what_would_tell(found: DeviceAnalysis) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _GENERATED = ("torchinductor_", "torch_compile_debug")
+# Inductor's own names, in whatever folder TORCHINDUCTOR_CACHE_DIR says, and those of FX since torch 2.10.
+_GENERATED_FILE = re.compile(r"(^|/)(c[a-z2-7]{51}|fx_generated_[^/]*)\.py$")
 # `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that of
 # python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
 # (`miniconda3`, `envs/NAME` below it) and of pyenv (`versions/3.10.5`).
@@ -55,6 +57,12 @@ def is_notebook(filename: str) -> bool:
     return bool(_NOTEBOOK_CELL.search(filename))
 
 
+def is_generated(path: str) -> bool:
+    """Whether a normal path is that of code that torch.compile wrote."""
+    folders = path.split("/")[:-1]
+    return bool(_GENERATED_FILE.search(path)) or any(part.startswith(_GENERATED) for part in folders)
+
+
 def is_library(path: str) -> bool:
     """Whether a normal path belongs to an installed package, the standard library or a compiler cache.
 
@@ -65,11 +73,7 @@ def is_library(path: str) -> bool:
     if path.startswith("<"):
         return True
     parts = path.split("/")
-    if (
-        _LIBRARY_PARTS & set(parts)
-        or ".triton" in parts
-        or any(part.startswith(_GENERATED) for part in parts[:-1])
-    ):
+    if _LIBRARY_PARTS & set(parts) or ".triton" in parts or is_generated(path):
         return True
     if _STANDARD_LIBRARY.search(path):
         return True

@@ -9,7 +9,7 @@ from snapconv.analysis.analyze import DeviceAnalysis
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.classify import weigh
 from snapconv.analysis.metadata import Joined
-from snapconv.analysis.operations import UNNAMED, name_of_node, name_with_source
+from snapconv.analysis.operation_words import UNNAMED
 from snapconv.analysis.phases import Phase, is_engine
 from snapconv.analysis.project import Project
 from snapconv.analysis.reasons import EVIDENCE_WORTH, said_of
@@ -218,18 +218,8 @@ class _Told:
 
     def _operation(self, row: int) -> tuple[str | None, str]:
         """The name of the operation, and what told it."""
-        analysis, table, stacks = self._analysis, self._analysis.allocations, self._snapshot.stacks
-        name = analysis.operations[int(analysis.operation_id[row])]
-        for rule in analysis.user_rules.about(row, table, free_sites_known=analysis.phases.free_sites_known):
-            if rule.operation is not None:
-                return name, f"your rule {rule.slug}"
-        if name == UNNAMED:
-            return None, "no frame tells"
-        by_stack, source = name_with_source(stacks, int(table.stack_id[row]))
-        if by_stack == name:
-            return name, source
-        assert name == name_of_node(stacks, int(table.free_stack_id[row]))
-        return name, "the node of backward that freed it"
+        told = self._analysis.named.told[int(self._analysis.named.id[row])]
+        return (None if told.name == UNNAMED else told.name), told.source
 
     def _stack(self, stack: int) -> tuple[Frame, ...]:
         return tuple(self._frame(frame) for frame in self._snapshot.stacks.frames_of(stack).tolist())

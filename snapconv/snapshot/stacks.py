@@ -4,6 +4,7 @@ torch shares one dictionary per frame and often one list per stack, so identity 
 repetition without looking inside; content settles the rest (after a JSON round trip nothing is shared).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,11 @@ _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much tells enough; one text may stand in a
 # file very many times.
 _MAX_TEXT = 4096
+# Of a longer trace the end counts, which has the innermost lines.
+_MAX_TRACE = 2**16
+# A line of a traceback, as the trace of generated code has it, and the nodes that are operations.
+_TRACED = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
+_CALLS = ("call_function", "call_method")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +30,15 @@ class FrameTable:
     """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number.
 
     ``originals`` holds, for frames of code that torch.compile generated, the source that torch
-    traced it from (``fx_original_trace``, torch >= 2.10), and is empty otherwise.
+    traced it from (``fx_original_trace``, torch >= 2.10), and is empty otherwise; ``targets`` what the
+    frame's node calls (``aten.addmm.default``).
     """
 
     names: tuple[str, ...]
     filenames: tuple[str, ...]
     lines: NDArray[np.int64]
     originals: tuple[str, ...]
+    targets: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -61,8 +69,9 @@ class StackInterner:
     """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str, int, str], int] = {}
+        self._frames: dict[tuple[str, str, int, str, str], int] = {}
         self._frame_by_identity: dict[int, int] = {}
+        self._traced: dict[int, list[int]] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._stack_by_list: dict[int, int] = {}
         self._stack_by_identities: dict[tuple[int, ...], int] = {}
@@ -96,6 +105,8 @@ class StackInterner:
         if stack_id is None:
             where = f"{path(owner)}.frames"
             key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
+            if self._traced:
+                key = tuple([shown for frame in key for shown in (frame, *self._traced.get(frame, ()))])
             stack_id = self._stacks.setdefault(key, len(self._stacks))
             self._stack_by_identities[identities] = stack_id
         self._stack_by_list[id(frames)] = stack_id
@@ -114,15 +125,33 @@ class StackInterner:
             raise MalformedSnapshotError(f"{where}.line: expected int, got {type(line).__name__}")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
-        original = frame.get("fx_original_trace")  # type: ignore[attr-defined]
-        texts = (text[:_MAX_TEXT] if type(text) is str else "" for text in (name, filename, original))
-        name, filename, original = texts
-        key = (name, filename, usable, original)
-        return self._frame_by_identity.setdefault(id(frame), self._frames.setdefault(key, len(self._frames)))
+        original, op, target = map(frame.get, ("fx_original_trace", "fx_node_op", "fx_node_target"))  # type: ignore[attr-defined]
+        # The target of another node is the name of a module or of an argument.
+        texts = (name, filename, original, target if op in _CALLS else "")
+        name, filename, original, target = (text if type(text) is str else "" for text in texts)
+        key = (name[:_MAX_TEXT], filename[:_MAX_TEXT], usable, original[:_MAX_TEXT], target[:_MAX_TEXT])
+        frame_id = self._frames.setdefault(key, len(self._frames))
+        if original and frame_id not in self._traced:
+            self._traced[frame_id] = self._frames_of_trace(original)
+        return self._frame_by_identity.setdefault(id(frame), frame_id)
+
+    def _frames_of_trace(self, original: str) -> list[int]:
+        """The lines that generated code was traced from, innermost first.
+
+        As torch itself shows those of Inductor's code: as frames that follow the generated one.
+        """
+        lines = reversed(_TRACED.findall(original[-_MAX_TRACE:]))
+        return [
+            self._frames.setdefault(
+                (name[:_MAX_TEXT], filename[:_MAX_TEXT], int(line), "", ""), len(self._frames)
+            )
+            for filename, line, name in lines
+        ]
 
     def table(self) -> StackTable:
         """Everything collected so far, as read-only columns."""
-        names, filenames, lines, originals = zip(*self._frames, strict=True) if self._frames else ((),) * 4
+        columns = zip(*self._frames, strict=True) if self._frames else ((),) * 5
+        names, filenames, lines, originals, targets = columns
         lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         flat = (frame_id for stack in self._stacks for frame_id in stack)
@@ -130,4 +159,4 @@ class StackInterner:
         line_column = np.array(lines, np.int64)
         for column in (offsets, frame_ids, line_column):
             column.setflags(write=False)
-        return StackTable(FrameTable(names, filenames, line_column, originals), offsets, frame_ids)
+        return StackTable(FrameTable(names, filenames, line_column, originals, targets), offsets, frame_ids)

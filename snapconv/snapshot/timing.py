@@ -306,7 +306,8 @@ def _stacks(raw: list[Any]) -> tuple[StackTable, NDArray[np.bool_]]:
     )
     for column in columns:
         column.setflags(write=False)
-    table = FrameTable(tuple(names), tuple(filenames), columns[0], ("",) * len(rows))
+    none = ("",) * len(rows)
+    table = FrameTable(tuple(names), tuple(filenames), columns[0], none, none)
     return StackTable(table, columns[1], columns[2]), columns[3]
 
 

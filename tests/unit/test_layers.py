@@ -1,7 +1,7 @@
 """Columns flow down, never up: who may import whom, and who may read a snapshot's raw data.
 
     errors, units, notes, version  ->  snapshot  ->  analysis  ->  reports  ->  explain
-        ->  convert, describe, session  ->  cli, record_cli, params_cli, __main__, __init__
+        ->  sources  ->  convert, describe, session  ->  cli, record_cli, params_cli, __main__, __init__
 
 The recorder stands beside them: it imports the first four, and torch inside functions.
 """
@@ -28,15 +28,16 @@ MAY_IMPORT = {
     "reports": BASE | {"snapshot", "analysis", "reports"},
     "recorder": BASE | {"recorder"},
     "explain": BASE | {"snapshot", "analysis", "reports"},
-    **{room: BASE | {"snapshot", "analysis", "reports", "explain"} for room in LIBRARY},
+    "sources": BASE | {"snapshot", "analysis"},
+    **{room: BASE | {"snapshot", "analysis", "reports", "explain", "sources"} for room in LIBRARY},
     **{
-        room: BASE | LIBRARY | DOOR | {"snapshot", "analysis", "reports", "explain", "recorder"}
+        room: BASE | LIBRARY | DOOR | {"snapshot", "analysis", "reports", "explain", "sources", "recorder"}
         for room in DOOR
     },
 }
 MAY_IMPORT_FROM_OUTSIDE = {
     **{room: set() for room in BASE | DOOR},
-    **{room: {"numpy"} for room in LIBRARY | {"explain"}},
+    **{room: {"numpy"} for room in LIBRARY | {"explain", "sources"}},
     "snapshot": {"numpy", "orjson"},
     "analysis": {"numpy", "tomllib"},  # which Python 3.10 does not have
     "reports": {"numpy", "orjson"},

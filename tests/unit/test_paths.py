@@ -100,6 +100,8 @@ def test_cells_of_a_notebook_are_the_users_wherever_they_lie(filename):
         "/w/proj/.venv/lib64/python3.12/site-packages/mine/train.py",
         "c:/Python311/Lib/threading.py",
         "c:/proj/venv/Lib/site-packages/torch/_tensor.py",
+        "/home/me/cache/ab/c" + "abcdefgh234567" * 3 + "abcdefghi.py",
+        "fx_generated__ab12.py",
         "/tmp/torchinductor_me/ab/cabcdef.py",
         "/w/proj/torch_compile_debug/run_1/output_code.py",
         "/src/pytorch/torch/nn/modules/linear.py",

@@ -1,0 +1,80 @@
+"""The names that C++ and graphs have for an operation -> the user's word: ``at::_ops::addmm`` is linear."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+UNNAMED = "unknown"
+
+_PYTHON_NAME = re.compile(r"THPVariable_(\w+?)[(>,]")
+_DISPATCHED = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)")
+_NODE = re.compile(r"(\w+?)Backward\d*(?:::release_variables|::~|::apply|_apply_functional)")
+# The overload that torch appends to a dispatched name: `add_Tensor`, `sum_dim_IntList`, `mean_dim`.
+_OVERLOAD = re.compile(
+    r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low|vec|other|self"
+    r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input|default_\w+)$"
+)
+# What a node of a graph calls: `aten.addmm.default`, `torch._C._nn.gelu`, `<built-in function add>`, `relu`.
+_TARGET = re.compile(
+    r"^torch\.(?:\w+\.)*(\w+)$|^(?:\w+\.)?(\w+)\.\w+$"
+    r"|^<(?:built-in )?(?:function|method) (?:\w+\.)*(\w+)[ >]|^([a-z_]\w*)$"
+)
+# Names of kernels and backward nodes that differ from what the user calls.
+_SAME_AS = {
+    "addmm": "linear", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
+    "native_batch_norm": "batch_norm", "cudnn_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
+    "_batch_norm_impl_index": "batch_norm", "native_dropout": "dropout", "fused_dropout": "dropout",
+    "_fused_dropout": "dropout", "_softmax": "softmax", "_log_softmax": "log_softmax",
+    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
+    "scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+    "scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
+    "_to_copy": "to", "to_copy": "to", "nll_loss_forward": "nll_loss", "nll_loss2d_forward": "nll_loss",
+    "max_pool2d_with_indices": "max_pool2d", "_cudnn_rnn": "lstm", "cudnn_rnn": "lstm",
+    "cross_entropy_loss": "cross_entropy", "embedding_dense": "embedding",
+}  # fmt: skip
+_TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
+
+
+def name_in_native(native: Sequence[str]) -> str | None:
+    """The name nearest to Python: of the binding, else of the outermost dispatched operation."""
+    dispatched = None
+    for name in native:
+        bound = _PYTHON_NAME.search(name)
+        if bound:
+            return tidy(bound.group(1))
+        found = _DISPATCHED.match(name)
+        if found:
+            dispatched = found.group(1)
+    if dispatched is None:
+        return next((name for name in map(name_in_node, native) if name), None)
+    return tidy(_OVERLOAD.sub("", dispatched))
+
+
+def name_in_node(name: str) -> str | None:
+    """The operation of the backward node that a C++ frame is of, None if it is of none."""
+    found = _NODE.search(name)
+    return tidy(_snake_case(found.group(1))) if found else None
+
+
+def name_in_target(target: str) -> str | None:
+    """The operation that a node of a compiled graph calls."""
+    found = _TARGET.match(target)
+    return tidy(next(filter(None, found.groups()))) if found else None
+
+
+@lru_cache(maxsize=4096)
+def tidy(name: str) -> str:
+    """Bring a kernel's or a binding's name to the user's word."""
+    dunder = _TENSOR_DUNDER.match(name)
+    if dunder:
+        name = dunder.group(1)
+    name = _SAME_AS.get(name, name)
+    name = _SAME_AS.get(name.rstrip("_"), name)
+    return name if name.strip("_") else UNNAMED
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,155 @@
+"""Operations of code that torch.compile wrote, and the lines that reports show for it."""
+
+from pathlib import Path
+
+import pytest
+
+from snapconv.analysis.project import find_project
+from snapconv.session import load
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import MIB, TraceBuilder, frame
+
+REAL = (
+    Path(__file__).parents[3] / "shared" / "snapshots" / "bcrafton-assignment2-systems-memory_snapshot.pickle"
+)
+PACKAGES = "/venv/lib/python3.11/site-packages"
+HASH = "c" + "abcdefgh234567" * 3 + "abcdefghi"
+MODEL = """import torch
+
+
+def forward(self, x):
+    return x.tanh()
+
+
+def two(x):
+    return torch.relu(x * 2)
+"""
+
+
+def original(function, line):
+    return frame(function, "/home/me/project/model.py", line)
+
+
+def generated(name="call", path=f"/tmp/torchinductor_me/ab/{HASH}.py", **fields):
+    return frame(name, path, 90) | fields
+
+
+def compiled(*originals, code=None, native=(), backward=False):
+    """A stack of Inductor's code: torch puts the original lines right behind the generated one."""
+    callers = ["backward" if backward else "forward", "main"]
+    return [
+        *native,
+        code or generated(),
+        *originals,
+        frame("run", f"{PACKAGES}/torch/_inductor/utils.py", 3220),
+        frame("__call__", f"{PACKAGES}/torch/_inductor/output_code.py", 638),
+        frame(callers[0], f"{PACKAGES}/torch/_functorch/_aot_autograd/runtime_wrappers.py", 2000),
+        *([] if backward else [frame("main", "/home/me/project/train.py", 40)]),
+    ]
+
+
+def names(tmp_path, *stacks, sources=False):
+    builder = TraceBuilder().segment(2 * MIB)
+    for stack in stacks:
+        builder.alloc(512, frames=stack)
+    path = builder.alloc(512, frames=[frame("<module>", "/home/me/project/train.py", 50)]).write(
+        tmp_path / "snapshot.pickle"
+    )
+    (tmp_path / "model.py").write_text(MODEL)
+    (device,) = load(path, sources=[tmp_path] if sources else []).devices
+    return [device.operations[number] for number in device.operation_id.tolist()][:-1]
+
+
+def test_generated_code_alone_says_that_it_is_compiled(tmp_path):
+    stacks = compiled(original("forward", 5)), compiled(), compiled(original("forward", 5), backward=True)
+    assert names(tmp_path, *stacks) == ["compiled"] * 3
+
+
+def test_a_kernel_that_is_called_as_it_is_has_its_name(tmp_path):
+    native = [{"name": "at::_ops::addmm_out::call(at::Tensor const&)", "filename": "??", "line": 0}]
+    assert names(tmp_path, compiled(original("forward", 5), native=native)) == ["linear"]
+
+
+def test_the_original_line_names_it_in_forward_and_in_backward(tmp_path):
+    stacks = [compiled(original("forward", 5), backward=backward) for backward in (False, True)]
+    assert names(tmp_path, *stacks, sources=True) == ["tanh", "tanh"]
+
+
+def test_operations_of_a_line_that_were_compiled_together_have_no_single_name(tmp_path):
+    assert names(tmp_path, *[compiled(original("two", 9))] * 2, sources=True) == ["compiled", "compiled"]
+
+
+def test_the_module_of_torch_is_told_without_source(tmp_path):
+    linear = frame("forward", f"{PACKAGES}/torch/nn/modules/linear.py", 125)
+    assert names(tmp_path, compiled(linear, original("forward", 5))) == ["linear"]
+
+
+def test_code_in_another_cache_folder_is_known_by_its_name(tmp_path):
+    code = generated(path=f"/home/me/project/cache/ab/{HASH}.py")
+    assert len(HASH) == 52
+    assert names(tmp_path, compiled(original("forward", 5), code=code)) == ["compiled"]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("aten.addmm.default", "linear"),
+        ("aten.native_layer_norm.default", "layer_norm"),
+        ("torch._C._nn.gelu", "gelu"),
+        ("<built-in function add>", "add"),
+        ("<built-in method cat of type object at 0x7f00>", "cat"),
+        ("<function relu at 0x7f00>", "relu"),
+        ("softmax", "softmax"),
+        ("", "compiled"),
+        ("what is this?", "compiled"),
+    ],
+)
+def test_the_target_of_a_node_names_it(tmp_path, target, name):
+    code = generated("forward", "fx_generated__ab12.py", fx_node_op="call_function", fx_node_target=target)
+    assert names(tmp_path, compiled(code=code)) == [name]
+
+
+def test_the_target_of_a_module_or_an_argument_is_no_operation(tmp_path):
+    code = generated("forward", "fx_generated__ab12.py", fx_node_op="call_module", fx_node_target="relu")
+    assert names(tmp_path, compiled(code=code)) == ["compiled"]
+
+
+TRACE = (
+    '  File "/home/me/project/model.py", line 30, in outer\n    x = self.inner(x)\n'
+    '  File "/home/me/project/model.py", line 5, in forward\n    return x.tanh()\n'
+)
+
+
+def test_the_lines_of_a_nodes_trace_follow_its_frame_innermost_first(tmp_path):
+    code = generated("forward", "fx_generated__ab12.py", fx_original_trace=TRACE)
+    builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(code=code))
+    found = load_snapshot(builder.write(tmp_path / "snapshot.pickle"))
+    frames = found.stacks.frames
+    stack = found.stacks.frames_of(int(found.devices[0].events.stack_id[1])).tolist()
+    shown = [(frames.names[i], int(frames.lines[i])) for i in stack]
+    assert shown[:4] == [("forward", 90), ("forward", 5), ("outer", 30), ("run", 3220)]
+    mine = [frames.names[i] for i in stack if find_project(found.stacks).is_project[i]]
+    assert mine == ["forward", "outer", "main"]
+
+
+def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):
+    builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(original("forward", 5)))
+    path = builder.write(tmp_path / "snapshot.pickle")
+    story = load(path).explain("#1").allocations[0]
+    mine = [(shown.file, shown.line) for shown in story.origin.stack if shown.is_project]
+    assert mine == [("model.py", 5), ("train.py", 40)]
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real snapshots are not beside this checkout")
+def test_compiled_code_of_a_real_snapshot_has_the_lines_of_its_model():
+    session = load(REAL)
+    (device,) = session.devices
+    project = session.project
+    compiled_id = device.operations.index("compiled")
+    rows = [row for row, number in enumerate(device.operation_id.tolist()) if number == compiled_id]
+    stacks = {int(device.allocations.stack_id[row]) for row in rows}
+    assert len(stacks) >= 20
+    assert "call" not in device.operations
+    for stack in stacks:
+        mine = [i for i in session.snapshot.stacks.frames_of(stack).tolist() if project.is_project[i]]
+        assert project.relative_paths[mine[0]].startswith("cs336_basics/")
