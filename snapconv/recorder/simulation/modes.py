@@ -40,7 +40,12 @@ class Calls:
 
 
 def dispatch_mode(handle: Handler) -> Any:
-    """Make the TorchDispatchMode that hands every operation to a function."""
+    """Make the TorchDispatchMode that hands every operation to a function.
+
+    In inference mode autograd is not there to take composite operations apart before they come here (`to`,
+    `linear`), though a GPU is given their parts. So they go its way after all, by our own kernels too.
+    """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class OperationMode(TorchDispatchMode):  # type: ignore[misc]
@@ -49,7 +54,14 @@ def dispatch_mode(handle: Handler) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            return handle(func, args, kwargs or {})
+            kwargs = kwargs or {}
+            if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
+                keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
+                is_ours = has_kernel(func.name(), keys.AutogradCPU)
+                with self:
+                    key = keys.AutogradCPU if is_ours else keys.CompositeImplicitAutograd
+                    return func._op_dk(key, *args, **kwargs)
+            return handle(func, args, kwargs)
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:

@@ -32,6 +32,23 @@ class TestBothTargets:
 
         assert allocated == [n_bytes]
 
+    def test_inference_mode_allocates_what_it_does_without_gradients(self):
+        model = Block(32, 4).to("cuda", torch.bfloat16)
+        x = torch.randn(2, 8, 32, device="cuda", dtype=torch.bfloat16)
+        allocated = []
+        for mode in (torch.no_grad, torch.inference_mode):
+
+            def run(mode=mode):
+                with mode():
+                    result = model(x).float()
+                    assert result.device.type == "cuda"
+                    return result.to(torch.float64), result.long(), result.half()
+
+            allocated.append(sizes_allocated(run))
+
+        assert allocated[0] == allocated[1]
+        assert allocated[1][-3:] == [4096, 4096, 1024]  # 512 elements
+
     def test_views_and_in_place_operations_allocate_nothing(self):
         x = torch.ones(64, 64, device="cuda")
 
