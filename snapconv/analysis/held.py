@@ -57,10 +57,11 @@ def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
         made = Counter(sizes[of_line].tolist())
         as_large[of_line] = _is_nearly(made, wanted)
         in_full[of_line] = _is_nearly(made, Counter({2 * size: n for size, n in wanted.items()}))
-    slug, is_copy = "made-for-every-parameter", facts.has(Role.CLONE) | facts.has(Role.COPY)
-    decisions.decide(as_large & facts.has(Role.ZEROS), Category.OPTIMIZER_STATE, Evidence.FRAMES, slug)
-    decisions.decide(as_large & is_copy, Category.WEIGHT, Evidence.FRAMES, slug)
-    decisions.decide(in_full, Category.OPTIMIZER_STATE, Evidence.LIFETIME, slug)
+    reason = "made-for-every-parameter"
+    is_copy = facts.has(Role.CLONE) | facts.has(Role.COPY)
+    decisions.decide(as_large & facts.has(Role.ZEROS), Category.OPTIMIZER_STATE, Evidence.FRAMES, reason)
+    decisions.decide(as_large & is_copy, Category.WEIGHT, Evidence.FRAMES, reason)
+    decisions.decide(in_full, Category.OPTIMIZER_STATE, Evidence.LIFETIME, reason)
 
 
 def _groups(rows: Int64Column, key: np.ndarray) -> list[Int64Column]:

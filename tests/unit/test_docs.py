@@ -32,7 +32,7 @@ SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 OBJECTS = (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)
 DECIDING = [
     ROOT / "snapconv" / "analysis" / f"{name}.py"
-    for name in ("classify", "held", "persistent", "decisions", "metadata")
+    for name in ("classify", "held", "persistent", "inference", "decisions", "metadata")
 ]
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}

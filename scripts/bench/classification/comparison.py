@@ -16,7 +16,9 @@ from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.project import find_project
 from snapconv.analysis.replay import AllocationTable
 from snapconv.snapshot.load import load_snapshot
+from snapconv.sources import source_lines
 
+ENTRIES_FOLDER = Path(__file__).parent
 Int64Column = NDArray[np.int64]
 Confusion = Counter[tuple[str, str]]
 
@@ -65,7 +67,8 @@ class Result:
 
     ``decided`` has, per evidence and rule, the bytes at the peak that it decided, and those of them that
     are right. ``named_right`` is the share of the true activations' bytes with the right operation name,
-    None where nothing is known of names.
+    None where nothing is known of names; ``named_with_source`` the same with the entries' source at hand,
+    None with C++ frames too.
     """
 
     case: Case
@@ -73,6 +76,7 @@ class Result:
     at_activations: Bytes
     decided: dict[tuple[str, str], tuple[int, int]]
     named_right: float | None
+    named_with_source: float | None
 
 
 def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path) -> Result:
@@ -82,18 +86,25 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
     """
     snapshot = load_snapshot(path)
     (device,) = snapshot.devices
-    found = analyze_device(snapshot, device, find_project(snapshot.stacks))
+    project = find_project(snapshot.stacks)
+    found = analyze_device(snapshot, device, project)
     row = match(found.allocations, truth.allocations, cut.n_lost)
     true = truth.category[row]
     noted = truth.is_noted[row]
     peak = found.allocations.live_at(found.peak_event)
     highest = found.allocations.live_at(_highest(found.allocations, true == Category.ACTIVATION))
+    true_names = [names[i] for i in row.tolist()]
+    with_source = None
+    if case.stacks == "python" and any(true_names):
+        sources = source_lines([ENTRIES_FOLDER], snapshot.stacks, project)
+        with_source = analyze_device(snapshot, device, project, sources=sources)
     return Result(
         case,
         _bytes(found, true, noted, peak),
         _bytes(found, true, noted, highest),
         _decided(found, true, peak),
-        _named_right(found, true, [names[i] for i in row.tolist()]),
+        _named_right(found, true, true_names),
+        _named_right(with_source, true, true_names) if with_source else None,
     )
 
 

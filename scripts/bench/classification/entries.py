@@ -2,6 +2,13 @@
 
 from collections.abc import Callable
 
+import blind_codes
+import blind_images
+import blind_language
+import blind_others
+import heldout_images
+import heldout_language
+import heldout_others
 import language
 import techniques
 import unseen
@@ -41,4 +48,26 @@ UNSEEN: dict[str, Entry] = {
     "gradient-penalty": unseen.gradient_penalty,
     "validation": unseen.validation,
 }
-ENTRIES = {**SEEN, **UNSEEN}
+HELDOUT: dict[str, Entry] = {
+    "diffusion": heldout_images.diffusion,
+    "policy": heldout_others.policy,
+    "generation": heldout_language.generation,
+    "finetune": heldout_language.finetune,
+    "speech": heldout_language.speech,
+    "graph": heldout_others.graph,
+    "radiance": heldout_others.radiance,
+    "detector": heldout_images.detector,
+    "master-weights": heldout_images.master_weights,
+    "letters": heldout_language.letters,
+}
+BLIND: dict[str, Entry] = {
+    "pretraining": blind_language.pretraining,
+    "preference": blind_language.preference,
+    "adapters": blind_others.adapters,
+    "embedding": blind_others.embedding,
+    "imagenet": blind_images.imagenet,
+    "latents": blind_images.latents,
+    "perceptual": blind_codes.perceptual,
+    "actor-critic": blind_others.actor_critic,
+}
+ENTRIES = {**SEEN, **UNSEEN, **HELDOUT, **BLIND}

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from comparison import Bytes, Confusion, Result
-from entries import UNSEEN
+from entries import BLIND, HELDOUT, UNSEEN
 
 Figures = dict[str, Any]
 # Of what is measured, a hundredth of a percent.
 _DIGITS = 4
+_NAMES = {"names": "named right", "names_with_source": "named right with sources"}
 
 
 def figures(results: Sequence[Result]) -> Figures:
@@ -37,7 +38,7 @@ def _case(result: Result) -> Figures:
     case = result.case
     return {
         "entry": case.entry,
-        "is_unseen": case.entry in UNSEEN,
+        "group": _group(case.entry),
         "optimizer": case.setup.optimizer,
         "zero_grad": "to none" if case.setup.set_to_none else "to zero",
         "n_steps": case.setup.n_steps,
@@ -47,7 +48,13 @@ def _case(result: Result) -> Figures:
         "peak": _shares(result.at_peak),
         "activations": _shares(result.at_activations),
         "names": result.named_right,
+        "names_with_source": result.named_with_source,
     }
+
+
+def _group(entry: str) -> str:
+    groups = {"unseen": UNSEEN, "heldout": HELDOUT, "blind": BLIND}
+    return next((group for group, entries in groups.items() if entry in entries), "seen")
 
 
 def _shares(n_bytes: Bytes) -> Figures:
@@ -115,12 +122,11 @@ def worse_than(before: Figures, now: Figures, tolerance: float = 0.001) -> list[
                         f"{_name(case)}: {word} at {moment}: {case[moment][word]:.2%}, "
                         f"was {old[moment][word]:.2%}"
                     )
-        if (
-            old["names"] is not None
-            and case["names"] is not None
-            and old["names"] - case["names"] > tolerance
-        ):
-            faults.append(f"{_name(case)}: named right: {case['names']:.2%}, was {old['names']:.2%}")
+        for names, words in _NAMES.items():
+            # Figures of before may not have all of them.
+            was, is_now = old.get(names), case[names]
+            if was is not None and is_now is not None and was - is_now > tolerance:
+                faults.append(f"{_name(case)}: {words}: {is_now:.2%}, was {was:.2%}")
     return faults
 
 

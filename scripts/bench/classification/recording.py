@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from entries import ENTRIES
-from setups import Iterations, Known, Setup
+from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from snapconv.recorder import frames, history
@@ -25,6 +25,8 @@ Range = tuple[int, int]
 _MAX_ENTRIES = 1_000_000
 # Of some entries only: next to models as small as these, the workspace of a GPU would be most of the memory.
 WITH_WORKSPACE = frozenset(("cnn", "transformer", "amp"))
+# A step of these is one word: where other entries have a step, a recording is cut between some of them.
+STEPS_OF_A_PART = {"cached-inference": 4}
 # torch's default before Hopper; no tensor of an entry has that size.
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACE_CONFIG = ":4096:2:16:8"
@@ -40,7 +42,8 @@ _COPY_FRAME = {"name": "at::_ops::_to_copy::call(at::Tensor const&)", "filename"
 class Recording:
     """One run: torch's snapshot with the metadata in it, and times (us) on the clock of its trace.
 
-    ``step_ends`` are the ends of the iterations, ``recomputed`` the ranges of forward within backward.
+    ``step_ends`` are the ends of steps at which it may be cut, ``recomputed`` the ranges of forward within
+    backward.
     """
 
     raw: dict[str, Any]
@@ -60,7 +63,7 @@ def record(entry: str, setup: Setup) -> Recording:
         history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
         observer.start()
         try:
-            _run(ENTRIES[entry](setup), setup.n_steps, observer, recorded)
+            _run(entry, setup, observer, recorded)
         finally:
             observer.stop()
             history.stop()
@@ -83,15 +86,17 @@ def device_of(entry: str) -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-def _run(steps: Iterations, n_steps: int, observer: Observer, recorded: Recording) -> None:
+def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> None:
+    steps = ENTRIES[entry](setup)
     told: dict[str, list[Row]] = {"inputs": [], "optimizer_states": [], "saved": [], "parameters": []}
-    for step in range(n_steps):
+    for step in range(setup.n_steps):
         observer.iteration_began(step)
         known = frames.call_user(next, steps)
         observer.iteration_ended(step)
         _note(told, known, step)
         del known
-        recorded.step_ends.append(now_us())
+        if (step + 1) % STEPS_OF_A_PART.get(entry, 1) == 0:
+            recorded.step_ends.append(now_us())
     observer.stop()
     raw = history.take_snapshot()
     noted = observer.facts(raw)

@@ -15,6 +15,8 @@ _COLUMNS = tuple(
 )
 _HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
 _USUAL = ("adamw", "to none")
+_MARKS = {"seen": "", "unseen": " *", "heldout": " **", "blind": " ***"}
+_GROUPS = {"seen": "seen", "unseen": "unseen *", "heldout": "held out **", "blind": "blind ***"}
 
 
 def markdown(found: Figures) -> str:
@@ -23,10 +25,13 @@ def markdown(found: Figures) -> str:
     return "\n\n".join(
         (
             "Bytes at the peak with the right category in percent, by entry. Those with a star were written "
-            "when the rules were done:",
+            "when the rules were done, those with two without a look at them, and rules were changed for "
+            "both; no rule was changed for those with three:",
             _by_entry(cases),
-            "All cases, by the kind of recording. All but the last two columns are of the peak; a name is "
-            "right where the operation is, by bytes of its activations:",
+            "The means of these groups, as right / wrong / unknown:",
+            _by_group(cases),
+            "All cases, by the kind of recording. All but the last three columns are of the peak; a name "
+            "is right where the operation is, by bytes of its activations:",
             _summary(cases),
             "Other optimizers, and gradients that are cleared instead of dropped:",
             _by_optimizer(cases),
@@ -39,13 +44,17 @@ def markdown(found: Figures) -> str:
     )
 
 
-def _by_entry(cases: Sequence[Figures]) -> str:
-    usual = [
+def _usual(cases: Sequence[Figures]) -> list[Figures]:
+    """Every entry as it is trained usually, for more than a step."""
+    return [
         case for case in cases if (case["optimizer"], case["zero_grad"]) == _USUAL and case["n_steps"] > 1
     ]
+
+
+def _by_entry(cases: Sequence[Figures]) -> str:
     rows = {}
-    for case in usual:
-        entry = f"`{case['entry']}`{' *' if case['is_unseen'] else ''}"
+    for case in _usual(cases):
+        entry = f"`{case['entry']}`{_MARKS[case['group']]}"
         rows.setdefault(entry, {})[case["stacks"], case["history"]] = case["peak"]["right"]
     return _table(
         ("entry", *_HEADS),
@@ -53,12 +62,30 @@ def _by_entry(cases: Sequence[Figures]) -> str:
     )
 
 
+def _by_group(cases: Sequence[Figures]) -> str:
+    def means(group: str, column: tuple[str, str]) -> str:
+        mine = [
+            case
+            for case in _usual(cases)
+            if case["group"] == group and (case["stacks"], case["history"]) == column
+        ]
+        words = ("right", "wrong", "unknown") if mine else ()
+        return " / ".join(_percent(_mean(case["peak"][word] for case in mine)) for word in words)
+
+    return _table(
+        ("recording", *_GROUPS.values()),
+        (
+            [head, *(means(group, column) for group in _GROUPS)]
+            for head, column in zip(_HEADS, _COLUMNS, strict=True)
+        ),
+    )
+
+
 def _summary(cases: Sequence[Figures]) -> str:
     def row(stacks: str, history: str) -> list[str]:
         mine = [case for case in cases if (case["stacks"], case["history"]) == (stacks, history)]
-        names = [case["names"] for case in mine if case["names"] is not None]
         if not mine:
-            return [f"`{stacks}`, {history}", "0", *[""] * 9]
+            return [f"`{stacks}`, {history}", "0", *[""] * 10]
         return [
             f"`{stacks}`, {history}",
             str(len(mine)),
@@ -69,7 +96,7 @@ def _summary(cases: Sequence[Figures]) -> str:
                 for word in ("in_sum", "wrong", "unknown", "noted", "not_counted")
             ),
             _percent(_mean(case["activations"]["right"] for case in mine)),
-            _percent(_mean(names) if names else None),
+            *(_percent(_named(mine, names)) for names in ("names", "names_with_source")),
         ]
 
     heads = (
@@ -83,7 +110,13 @@ def _summary(cases: Sequence[Figures]) -> str:
         "noted",
         "not counted",
     )
-    return _table((*heads, "right at activations", "named right"), (row(*column) for column in _COLUMNS))
+    names = ("right at activations", "named right", "named right with sources")
+    return _table((*heads, *names), (row(*column) for column in _COLUMNS))
+
+
+def _named(cases: Sequence[Figures], names: str) -> float | None:
+    shares = [case[names] for case in cases if case.get(names) is not None]
+    return _mean(shares) if shares else None
 
 
 def _by_optimizer(cases: Sequence[Figures]) -> str:

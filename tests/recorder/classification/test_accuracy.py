@@ -36,9 +36,20 @@ def cases(**wanted):
 
 @pytest.mark.parametrize(("stacks", "least"), [("all", 0.99), ("python", 0.97)])
 def test_nearly_all_is_right_from_the_start(stacks, least):
-    for case in cases(stacks=stacks, history="complete", is_unseen=False):
+    for case in cases(stacks=stacks, history="complete", group="seen"):
         assert case["peak"]["right"] >= least, case
         assert case["peak"]["wrong"] <= 0.005, case
+        assert case["peak"]["unknown"] <= 0.01, case
+
+
+@pytest.mark.parametrize(("stacks", "least"), [("all", 0.97), ("python", 0.95)])
+@pytest.mark.parametrize("history", ["late", "ring", "ring-short"])
+def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
+    for case in cases(stacks=stacks, history=history, group="seen"):
+        # Gradients that are cleared and not dropped are mistaken for states of their size, and they for them.
+        least_right = "in_sum" if case["zero_grad"] == "to zero" else "right"
+        assert case["peak"][least_right] >= least, case
+        assert case["zero_grad"] == "to zero" or case["peak"]["wrong"] <= 0.005, case
         assert case["peak"]["unknown"] <= 0.01, case
 
 
@@ -47,9 +58,20 @@ def test_the_figures_are_of_programs_that_differ_in_kind():
 
 
 def test_hardly_anything_is_left_out_of_the_figures():
-    assert max(case["peak"]["not_counted"] for case in cases(is_unseen=False)) < 0.001
+    assert max(case["peak"]["not_counted"] for case in cases(group="seen")) < 0.001
+
+
+def test_with_sources_nearly_every_operation_has_its_name():
+    named = [
+        case["names_with_source"] for case in cases(stacks="python") if case["names_with_source"] is not None
+    ]
+    assert sum(named) / len(named) >= 0.99
+    seen = [case["names_with_source"] for case in cases(stacks="python", group="seen", optimizer="adamw")]
+    assert min(share for share in seen if share is not None) >= 0.99
 
 
 def test_with_all_stacks_every_operation_has_its_name():
     named = [case["names"] for case in cases(stacks="all") if case["names"] is not None]
-    assert min(named) >= 0.99
+    assert sum(named) / len(named) >= 0.99
+    seen = [case["names"] for case in cases(stacks="all", group="seen") if case["names"] is not None]
+    assert min(seen) >= 0.99

@@ -1,0 +1,51 @@
+"""What the benchmark of the classification calls worse than before."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
+COMPARE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from figures import worse_than
+print(json.dumps(worse_than(*json.loads(sys.stdin.read()))))
+"""
+
+
+def case(**changes):
+    setup = {"optimizer": "adamw", "zero_grad": "to none", "n_steps": 3}
+    moments = {moment: {"right": 1.0, "wrong": 0.0} for moment in ("peak", "activations")}
+    names = {"names": 0.7, "names_with_source": 1.0}
+    return {"entry": "cnn", "stacks": "python", "history": "late", **setup, **moments, **names, **changes}
+
+
+def faults(before, now):
+    found = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(BENCH)],
+        input=json.dumps([{"cases": [before]}, {"cases": [now]}]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (case(), case(), []),
+        (case(), case(names_with_source=0.98), ["named right with sources: 98.00%, was 100.00%"]),
+        (case(), case(names=0.6), ["named right: 60.00%, was 70.00%"]),
+        (case(), case(names_with_source=0.9995), []),
+        (case(names_with_source=None), case(names_with_source=0.5), []),
+        ({key: value for key, value in case().items() if key != "names_with_source"}, case(), []),
+    ],
+)
+def test_fewer_right_names_are_a_fault_with_source_and_without(before, now, expected):
+    assert [fault.split(": ", 1)[1] for fault in faults(before, now)] == expected
