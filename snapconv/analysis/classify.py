@@ -118,7 +118,7 @@ def _by_release(decisions: Decisions, facts: Facts) -> None:
 
 def _batch_of_graph(decisions: Decisions, facts: Facts) -> None:
     """A batch that nothing but the graph still held, made just before the first module that saves one."""
-    saved = np.flatnonzero(facts.in_forward & facts.is_freed_by_engine)
+    saved = np.flatnonzero(facts.made_by_module & facts.is_freed_by_engine)
     is_first = facts.alloc < first_before(facts.next_backward, facts.alloc, saved, facts.n_events)
     batch = facts.may_be_input & is_first & facts.feeds_module & facts.is_freed_by_engine
     slug = "made-outside-modules-used-in-forward"
@@ -179,8 +179,11 @@ def _backward(decisions: Decisions, facts: Facts) -> None:
     before = ~facts.is_traced & facts.has(Role.ENGINE) & facts.is_live_at_dump
     decisions.decide((kept | before) & known, Category.GRADIENT, Evidence.LIFETIME, "kept-after-backward")
     # The results of a backward that is itself differentiated, as far as the program holds them.
-    differentiated = np.unique(facts.alloc_run_last[kept & other_run & facts.is_freed_by_engine])
-    results = kept & other_run & np.isin(facts.alloc_run_last, differentiated)
+    rest = kept & other_run & (decisions.category != Category.GRADIENT)
+    let_go, run = rest & facts.is_freed_by_engine, facts.alloc_run_last
+    of_run = [np.bincount(run[rows], sizes[rows], facts.n_events) for rows in (let_go, rest & ~let_go)]
+    is_most = of_run[0] >= np.maximum(of_run[1], 1)
+    results = rest & ~let_go & at(is_most, run).astype(np.bool_)
     decisions.decide(results, Category.ACTIVATION, Evidence.LIFETIME, "held-for-another-backward")
 
 
@@ -257,10 +260,10 @@ def _old(decisions: Decisions, facts: Facts) -> None:
     first_forward, first_backward = (
         facts.phases.next_after(phase, np.array([-1]))[0] for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
-    # Where the trace begins within a forward, that forward had made what its modules soon drop.
-    shown = np.flatnonzero(facts.phases.certain)
-    if len(shown) and facts.phases.certain[shown[0]] == Phase.FORWARD and first_backward < facts.n_events:
-        dropped = (facts.end_phase == Phase.FORWARD) & (facts.end <= facts.phases.run_end[shown[0]])
+    # Where the very first event is of a module, that forward had made what its modules soon drop.
+    begins_within = facts.n_events > 0 and facts.phases.certain[0] == Phase.FORWARD
+    if begins_within and first_backward < facts.n_events:
+        dropped = (facts.end_phase == Phase.FORWARD) & (facts.end <= facts.phases.run_end[0])
         decisions.decide(
             ~facts.is_traced & dropped, Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward"
         )

@@ -92,7 +92,7 @@ class Facts:
     @cached_property
     def made_by_module(self) -> BoolColumn:
         """What modules make in forward, as opposed to losses."""
-        return self.has(Role.MODULE_CALL) & self.in_forward
+        return self.has(Role.MODULE_CALL) & ~self.has(Role.LOSS) & self.in_forward
 
     @cached_property
     def made_from_nothing(self) -> BoolColumn:

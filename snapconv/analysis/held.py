@@ -44,44 +44,58 @@ def decide_held(decisions: Decisions, facts: Facts) -> None:
 def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
     """What a line of the program makes for every parameter that has a gradient, and keeps.
 
-    Zeros are an optimizer's moments, copies are a second model's weights. What is twice as large is in full
-    precision where the model is in half, which only optimizers need.
+    Zeros are an optimizer's moments, and copies that are there before the first backward are the weights of a
+    second model. Zeros twice as large are moments in full precision, where the model is in half; beside them,
+    copies twice as large are the weights that the optimizer works on. Alone, they may as well be an average.
     """
     sizes, stack = facts.allocations.requested_bytes, facts.allocations.stack_id
     kept = (facts.outside | facts.old_outside) & facts.is_live_at_dump
     rows = np.flatnonzero(kept & (decisions.category == Category.UNKNOWN) & (stack >= 0))
     is_gradient = decisions.category == Category.GRADIENT
     wanted = Counter(sizes[_fullest(is_gradient, sizes, facts.iteration)].tolist())
+    twice = Counter({2 * size: n for size, n in wanted.items()})
     as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+    n_in_full = 0
     for of_line in _groups(rows, stack):
-        made = Counter(sizes[of_line].tolist())
-        as_large[of_line] = _is_nearly(made, wanted)
-        in_full[of_line] = _is_nearly(made, Counter({2 * size: n for size, n in wanted.items()}))
-    reason = "made-for-every-parameter"
-    is_copy = facts.has(Role.CLONE) | facts.has(Role.COPY)
-    decisions.decide(as_large & facts.has(Role.ZEROS), Category.OPTIMIZER_STATE, Evidence.FRAMES, reason)
-    decisions.decide(as_large & is_copy, Category.WEIGHT, Evidence.FRAMES, reason)
-    decisions.decide(in_full, Category.OPTIMIZER_STATE, Evidence.LIFETIME, reason)
+        as_large[of_line] = _is_nearly(sizes[of_line], wanted)
+        in_full[of_line] = _is_nearly(sizes[of_line], twice)
+        n_in_full += int(in_full[of_line[0]])
+    reason, is_zeros = "made-for-every-parameter", facts.has(Role.ZEROS)
+    is_copy = (facts.has(Role.CLONE) | facts.has(Role.COPY)) & (facts.alloc < _first_backward(facts))
+    # Without C++ frames, two lines may be the moments as well.
+    has_moments = n_in_full > 1 and (bool(np.any(in_full & is_zeros)) or not facts.roles.has_cpp)
+    decisions.decide(as_large & is_zeros, Category.OPTIMIZER_STATE, Evidence.SIZES, reason)
+    decisions.decide(as_large & is_copy, Category.WEIGHT, Evidence.SIZES, reason)
+    decisions.decide(
+        in_full & (is_zeros | np.bool_(has_moments)), Category.OPTIMIZER_STATE, Evidence.SIZES, reason
+    )
 
 
 def _groups(rows: Int64Column, key: np.ndarray) -> list[Int64Column]:
     """The rows in groups of one key."""
     order = rows[np.argsort(key[rows], kind="stable")]
-    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
 
 
-def _is_nearly(made: Counter[int], wanted: Counter[int]) -> bool:
-    """Whether nearly all bytes of two lots are of the same sizes, as often."""
-    both = sum(size * n for size, n in (made & wanted).items())
-    most = max(sum(size * n for size, n in lot.items()) for lot in (made, wanted))
-    return len(wanted) >= _LEAST_SIZES and both >= _NEARLY * most
+def _first_backward(facts: Facts) -> int:
+    """The first event of a backward; the number of events where there is none."""
+    return int(facts.phases.next_after(Phase.BACKWARD, np.array([-1]))[0])
+
+
+def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
+    """Whether nearly all bytes are of the sizes that are wanted, as often."""
+    made, total = int(sizes.sum()), sum(size * n for size, n in wanted.items())
+    if len(wanted) < _LEAST_SIZES or not _NEARLY * total <= made <= total / _NEARLY:
+        return False
+    both = Counter(sizes.tolist()) & wanted
+    return bool(sum(size * n for size, n in both.items()) >= _NEARLY * max(made, total))
 
 
 def _outside_torch(decisions: Decisions, facts: Facts) -> None:
     """Weights that are no module's, and states of an optimizer that is none of torch's."""
     sizes = facts.allocations.requested_bytes
     category = decisions.category
-    first_backward = facts.phases.next_after(Phase.BACKWARD, np.array([-1]))[0]
+    first_backward = _first_backward(facts)
     may_be = facts.outside | facts.old_outside
     kept = may_be & facts.is_live_at_dump & (category == Category.UNKNOWN)
     before = kept & (facts.alloc < first_backward) & (first_backward < facts.n_events)
@@ -119,7 +133,7 @@ def _forward_of_functions(decisions: Decisions, facts: Facts) -> None:
 
 
 def _heirs(facts: Facts, where: BoolColumn) -> tuple[Int64Column, Int64Column]:
-    """The marked rows that the program lets go of where it has just made another of the size, and those.
+    """The marked rows that the program lets go of on a line that had made another of the size, and those.
 
     A line that gives a variable a new value makes that first, and then drops the one before.
     """
@@ -129,19 +143,27 @@ def _heirs(facts: Facts, where: BoolColumn) -> tuple[Int64Column, Int64Column]:
         return old[:0], old[:0]
     sizes, width = table.requested_bytes, facts.n_events + 1
     new = np.flatnonzero(facts.is_traced & ~facts.is_freed_by_engine & np.isin(sizes, np.unique(sizes[old])))
+    new = new[np.argsort(table.stack_id[new], kind="stable")]
     line, stacks_with = innermost_python(stacks)[table.free_stack_id[old]], stacks_by_frame(stacks)
     heir = np.full(len(old), -1, np.int64)
-    for frame in np.unique(line[line >= 0]).tolist():
-        made = new[np.isin(table.stack_id[new], stacks_with(frame))]
+    for here in _groups(np.flatnonzero(line >= 0), line):
+        made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
         keys = sizes[made] * width + facts.alloc[made]
         order = np.argsort(keys)
-        here = np.flatnonzero(line == frame)
         gone = old[here]
         last = np.searchsorted(keys[order], sizes[gone] * width + facts.end[gone]) - 1
         youngest = made[order[last]] if len(made) else np.full(len(gone), -1)
         fits = (last >= 0) & (sizes[youngest] == sizes[gone]) & (facts.end[youngest] > facts.end[gone])
         heir[here[fits]] = youngest[fits]
     return old[heir >= 0], heir[heir >= 0]
+
+
+def _of_stacks(rows: Int64Column, stack: np.ndarray, wanted: Int64Column) -> Int64Column:
+    """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
+    first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
+    n_of = after - first
+    begins = np.repeat(first - np.concatenate(([0], np.cumsum(n_of)[:-1])), n_of) if len(n_of) else n_of
+    return np.asarray(rows[np.arange(int(n_of.sum())) + begins])
 
 
 def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
@@ -255,8 +277,12 @@ def made_in_bulk(decisions: Decisions, facts: Facts) -> BoolColumn:
 
 
 def _like_weights(decisions: Decisions, facts: Facts) -> BoolColumn:
-    """Rows as large as a weight or a nameless old block: noise, moments and copies are no inputs."""
+    """Rows as large as a weight or a nameless old block, or twice as large, as in full precision.
+
+    Noise, moments and copies are no inputs.
+    """
     sizes = facts.allocations.requested_bytes
     nameless = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
     model = (decisions.category == Category.WEIGHT) | nameless
-    return np.isin(sizes, sizes[model])
+    of_model = np.unique(sizes[model])
+    return np.isin(sizes, np.concatenate((of_model, 2 * of_model)))

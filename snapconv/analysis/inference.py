@@ -30,29 +30,44 @@ _LEAST_IN_TURN = 2
 _SMALL_BYTES = 128
 # A weight with its momentum, with Adam's two states, and with a gradient besides.
 _COPIES = (2, 3, 4)
+# Full precision beside half, and bytes beside either; and how often the larger size occurs for the smaller
+# one: masters and two states, masters and momentum, or bytes for two states.
+_PRECISIONS = (2, 4)
+_TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
+# Tables of words are so much larger than those of positions.
+_WORDS_TO_POSITIONS = 8
+# Of what forward makes, inference keeps a cache; training keeps most.
+_MOST_KEPT = 0.4
+_MOST_LAYERS = 1000
 # A cache has keys and values. Fewer blocks of one size may be anything.
 _LEAST_CACHE_BLOCKS = 4
 _NEARLY = 0.8
 
 
 def decide_inference(decisions: Decisions, facts: Facts) -> None:
-    """Decide old weights without frames, and caches, where modules ran, but neither backward nor a step."""
+    """Decide old weights without frames, and caches, where modules ran and none shows to be trained."""
     trains = (facts.phases.certain == Phase.BACKWARD) | (facts.phases.certain == Phase.OPTIMIZER)
-    if trains.any() or not (facts.in_forward | facts.old_in_forward).any():
+    if trains.any() or _saves(facts) or not (facts.in_forward | facts.old_in_forward).any():
         return
     _weights(decisions, facts)
     _caches(decisions, facts)
 
 
+def _saves(facts: Facts) -> bool:
+    """Whether forward keeps so much that it is for a backward, which the trace did not live to see."""
+    sizes, made = facts.allocations.requested_bytes, facts.in_forward
+    return bool(sizes[made & facts.is_live_at_dump].sum() > _MOST_KEPT * sizes[made].sum())
+
+
 def _weights(decisions: Decisions, facts: Facts) -> None:
-    """Old blocks whose sizes take turns are weights, and so is what lies between them."""
+    """Old blocks whose sizes take turns are weights, and so is what lies between them, and embeddings."""
     sizes, addr = facts.allocations.requested_bytes, facts.allocations.addr
     is_open = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
     rows = np.flatnonzero(is_open & (decisions.category == Category.UNKNOWN))
     rows = rows[np.argsort(addr[rows])]
-    _, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
-    n_repeated = counts[counts >= _LEAST_TURNS]
-    if len(n_repeated) < _LEAST_SIZES or _may_be_copies(n_repeated):
+    found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
+    repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
+    if len(repeated) < _LEAST_SIZES or _may_be_copies(repeated, n_repeated):
         return
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]
@@ -60,19 +75,50 @@ def _weights(decisions: Decisions, facts: Facts) -> None:
     if max(map(len, turning)) < _LEAST_IN_TURN:
         return
     weights = np.zeros(len(sizes), np.bool_)
-    for pool, alternating in zip(pools, turning, strict=True):
-        of_layers = np.flatnonzero(np.isin(sizes[pool], alternating))
-        if len(of_layers):
-            weights[pool[: of_layers[-1] + 1]] = True
-    # An embedding comes before all layers; an output layer comes last, and is as large as its inverse.
-    weights[rows[:1]] = True
+    for pool, in_turn in zip(pools, turning, strict=True):
+        weights[pool[_of_model(sizes[pool], in_turn)]] = True
+    # An output layer comes last, and is as large as the embedding whose inverse it is.
     weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
     decisions.decide(weights, Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")
 
 
-def _may_be_copies(counts: Int64Column) -> bool:
-    """Whether sizes may occur so often because a model was trained, and has gradients or states."""
-    return any(not np.any(counts % n_copies) for n_copies in _COPIES)
+def _of_model(sizes: Int64Column, in_turn: Int64Column) -> BoolColumn:
+    """Which blocks of a pool, in the order of memory, are of a model whose layers have sizes in turn.
+
+    All between the first and the last of these, but no row of equal ones that fills a hole; and before them
+    the embedding: of words, or of positions after that of words, which is far larger.
+    """
+    layers = np.flatnonzero(np.isin(sizes, in_turn))
+    found = np.zeros(len(sizes), np.bool_)
+    if not len(layers):
+        return found
+    first, last = int(layers[0]), int(layers[-1])
+    begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
+    n_equal = np.repeat(np.diff(np.append(begins, len(sizes))), np.diff(np.append(begins, len(sizes))))
+    found[first : last + 1] = True
+    found &= np.isin(sizes, in_turn) | (n_equal < _LEAST_TURNS)
+    has_positions = first > 1 and sizes[first - 2] >= _WORDS_TO_POSITIONS * sizes[first - 1]
+    found[max(first - 1 - int(has_positions), 0) : first] = True
+    return found
+
+
+def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
+    """Whether sizes may occur so often because a model was trained, and has gradients or states.
+
+    Then all counts are multiples, or most bytes are of sizes that have another size beside them so many times
+    as often: states in another precision.
+    """
+    if any(not np.any(counts % n_copies) for n_copies in _COPIES):
+        return True
+    n_of = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    total = sum(size * n for size, n in n_of.items())
+    for larger in _PRECISIONS:
+        for more, less in _TIMES_AS_OFTEN:
+            pairs = [size for size, n in n_of.items() if n_of.get(larger * size, 0) * less == n * more]
+            paired = set(pairs) | {larger * size for size in pairs}
+            if sum(size * n_of[size] for size in paired) > _NEARLY * total:
+                return True
+    return False
 
 
 def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
@@ -83,15 +129,20 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
 
 
 def _caches(decisions: Decisions, facts: Facts) -> None:
-    """One block or two for every layer that are no weights, and hold no data that came from elsewhere."""
+    """One block or two for every layer that are no weights, and hold no data that came from elsewhere.
+
+    Nor are they as large as a weight, its half or its double: those may be states of an optimizer.
+    """
     sizes, category = facts.allocations.requested_bytes, decisions.category
-    n_layers = _layers(sizes[category == Category.WEIGHT])
+    weights = sizes[category == Category.WEIGHT]
+    n_layers = _layers(weights)
     if n_layers is None:
         return
     from_elsewhere = facts.has(Role.COPY) | facts.has(Role.CLONE)
     filled = facts.has(Role.FACTORY) | facts.has_no_frames | np.bool_(not facts.roles.has_cpp)
     kept = facts.is_live_at_dump & (facts.outside | facts.old_outside | facts.has_no_frames)
     kept &= filled & ~from_elsewhere & (category == Category.UNKNOWN)
+    kept &= ~np.isin(sizes, np.concatenate((weights, 2 * weights, weights // 2)))
     found, counts = np.unique(sizes[kept], return_counts=True)
     is_cache = ((counts == n_layers) | (counts == 2 * n_layers)) & (counts >= _LEAST_CACHE_BLOCKS)
     decisions.decide(
@@ -104,7 +155,7 @@ def _layers(weights: Int64Column) -> int | None:
     found, counts = np.unique(weights, return_counts=True)
     found, counts = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
     n_bytes = found * counts
-    for n_layers in range(int(counts.max(initial=1)), 1, -1):
+    for n_layers in range(min(int(counts.max(initial=1)), _MOST_LAYERS), 1, -1):
         if n_bytes[counts % n_layers == 0].sum() >= _NEARLY * n_bytes.sum():
             return n_layers
     return None

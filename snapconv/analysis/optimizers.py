@@ -9,19 +9,37 @@ from snapconv.analysis.paths import normal
 from snapconv.analysis.rules import OPTIMIZER_RULES, Role
 from snapconv.analysis.stack_roles import StackRoles
 from snapconv.snapshot.load import Snapshot
+from snapconv.snapshot.stacks import StackTable
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
+# What lies between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
+_OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]*\.py$")
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 
 
 def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> int | None:
     """Tensors of a parameter's size that every optimizer seen keeps beside it.
 
-    None where no optimizer is seen, where one is not known, or where they differ.
+    None where no optimizer is seen, where one is not known, where they differ, or where steps are called on
+    several lines: one iteration then has the gradients of one of several models.
     """
+    if len(_calling_lines(snapshot, roles)) > 1:
+        return None
     found = set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
     return found.pop() if len(found) == 1 else None
+
+
+def _calling_lines(snapshot: Snapshot, roles: StackRoles) -> set[int]:
+    """The frames that called a step: the first ones outside of the optimizers' own files."""
+    stacks = snapshot.stacks
+    found = set()
+    for stack in np.flatnonzero(roles.has[Role.OPTIMIZER]).tolist():
+        frames = stacks.frames_of(stack).tolist()
+        own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
+        outside = frames[own[-1] + 1 :] if own else []
+        found.update(next(([f] for f in outside if _file(stacks, f).endswith(".py")), []))
+    return found
 
 
 def _by_names(snapshot: Snapshot) -> Iterator[int | None]:
@@ -36,6 +54,10 @@ def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[int | None]:
     stacks = snapshot.stacks
     in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
     for frame in np.unique(stacks.frame_ids[in_optimizer]).tolist():
-        path = normal(stacks.frames.filenames[frame])
+        path = _file(stacks, frame)
         if _FILE.search(path):
             yield next((rule.n_states for rule in OPTIMIZER_RULES if re.search(rule.file, path)), None)
+
+
+def _file(stacks: StackTable, frame: int) -> str:
+    return normal(stacks.frames.filenames[frame])

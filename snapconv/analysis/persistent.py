@@ -179,11 +179,16 @@ def _sort_by_states(
     sizes = decisions.allocations.requested_bytes
     weight, state = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
     n_gradients, n_made, groups = _counted(gradients), _counted(made), _by_size(rows, sizes)
-    all_have_states = not n_made and all(len(members) % (1 + n_states) == 0 for _, members in groups)
+    each = {size: len(members) // (1 + n_states) for size, members in groups}
+    all_have_states = (
+        not n_made
+        and all(len(members) % (1 + n_states) == 0 for _, members in groups)
+        and any(n_gradients.get(size, 0) == n for size, n in each.items())
+    )
     for size, members in groups:
         n_trained = n_gradients.get(size, 0)
         n_old = max(n_states * n_trained - n_made.get(size, 0), 0)
-        n_weights = len(members) // (1 + n_states) if all_have_states else len(members) - n_old
+        n_weights = each[size] if all_have_states else len(members) - n_old
         if n_trained and n_weights >= n_trained:
             # Models are built before the first step, and so their weights come first.
             weight[members[:n_weights]] = True

@@ -198,10 +198,14 @@ def _labels(
     if not free_sites_known:
         stack = np.where(events.action == 1, stack, -1).astype(np.int32)
     label = np.zeros(len(events), np.int8)
-    label[roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)] = Phase.FORWARD
-    label[is_engine(roles, stack)] = Phase.BACKWARD
+    label[in_step & ~roles.is_in_closure(stack)] = Phase.OPTIMIZER
+    forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)
+    label[forward] = Phase.FORWARD
+    # A step may be given a closure with a forward and a backward in it.
+    has_closure = bool(np.any(forward & in_step))
+    label[is_engine(roles, stack) & (~in_step | np.bool_(has_closure))] = Phase.BACKWARD
     label[roles.of(Role.ZERO_GRAD, stack) | in_zero_grad] = Phase.OTHER
-    label[roles.of(Role.OPTIMIZER, stack) | in_step] = Phase.OPTIMIZER
+    label[roles.of(Role.OPTIMIZER, stack)] = Phase.OPTIMIZER
     return label
 
 

@@ -1,6 +1,6 @@
 """The rules that are no frame rules, as data: what each says, and of what it makes an allocation.
 
-classify.py and persistent.py decide by them; a frame rule's own words stand in rules.py.
+classify.py, persistent.py, inference.py and held.py decide by them; a frame rule's own words are in rules.py.
 """
 
 from dataclasses import dataclass
@@ -166,9 +166,9 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
     DecisionRule(
         "made-for-every-parameter",
         (_S, _W),
-        (Evidence.FRAMES, *_LIFE),
-        "kept, and made outside of modules by a line that makes one for every parameter: zeros or in full "
-        "precision, an optimizer's; copies, a second model's",
+        _SIZES,
+        "kept, and made outside of modules by a line that makes one for every parameter: zeros, and what is "
+        "in full precision beside them, an optimizer's; copies made before backward, a second model's",
     ),
     DecisionRule(
         "sizes-in-turn",
@@ -198,7 +198,7 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "replaced-on-the-same-line",
         tuple(which for which in Category if which != Category.UNKNOWN),
         (Evidence.FREE_SITE,),
-        "older than the trace, let go of by a line that has just made another of its size, which is this",
+        "older than the trace, let go of by a line that had made another of its size, which is this",
     ),
     DecisionRule(
         "freed-where-its-like-are",

@@ -168,6 +168,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13",
     ),
     FrameRule(
+        "loss-module",
+        Role.LOSS,
+        r"^forward$",
+        r"torch/nn/modules/loss\.py$",
+        "a criterion is a loss, and no part of a model",
+        "2.0-2.13",
+    ),
+    FrameRule(
         "module-apply",
         Role.PLACEMENT,
         r"^(_apply|to_empty|cuda|_load_from_state_dict|load_state_dict)$",
@@ -212,7 +220,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "serving-weights",
         Role.PLACEMENT,
         r"^(__init__|create_weights|load_weights|process_weights_after_loading)$",
-        r"(vllm/model_executor|sglang/srt)/(layers|models|model_loader)/",
+        r"(vllm/model_executor|sglang/srt)/(layers/(?!attention/)|models/|model_loader/)",
         "engines that serve models make each layer's weights on the device, and fill them later",
         "sources of these packages; vLLM's seen with torch 2.5",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.columns import read_only
-from snapconv.analysis.paths import is_native, is_python
+from snapconv.analysis.paths import is_native, is_python, normal
 from snapconv.analysis.rules import FRAME_RULES, FrameRule, Role
 from snapconv.snapshot.stacks import FrameTable, StackTable
 
@@ -22,6 +22,7 @@ class StackRoles:
 
     ``rule_id[role, stack]`` is a position in ``rules``, -1 without one. ``is_empty`` marks stacks that
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
+    ``in_closure`` marks stacks of a closure within an optimizer's step.
     """
 
     stacks: StackTable
@@ -29,6 +30,7 @@ class StackRoles:
     has: BoolColumn
     rule_id: NDArray[np.int32]
     is_empty: BoolColumn
+    in_closure: BoolColumn
     has_cpp: bool
 
     def of(self, role: Role, stack_ids: NDArray[np.int32]) -> BoolColumn:
@@ -37,12 +39,28 @@ class StackRoles:
             return np.zeros(len(stack_ids), np.bool_)
         return np.asarray((stack_ids >= 0) & self.has[role][stack_ids])
 
+    def is_in_closure(self, stack_ids: NDArray[np.int32]) -> BoolColumn:
+        """Whether each of these stacks is of a closure within a step; False for -1."""
+        if not len(self.in_closure):
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.asarray((stack_ids >= 0) & self.in_closure[stack_ids])
+
+
+# What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
+_IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
+_OF_TORCH = re.compile(r"(^|/)torch/")
+
 
 def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
-    """Apply the rules; earlier rules win the record where several give one role."""
+    """Apply the rules; earlier rules win the record where several give one role.
+
+    A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
+    """
     n_stacks = len(stacks)
     lengths = np.diff(stacks.offsets)
     stack_of_frame = np.repeat(np.arange(n_stacks), lengths)
+    place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)
+    innermost = np.full((len(Role), n_stacks), np.iinfo(np.int64).max)
     has = np.zeros((len(Role), n_stacks), np.bool_)
     rule_id = np.full((len(Role), n_stacks), -1, np.int32)
     outermost = _outermost_python(stacks, stack_of_frame)
@@ -52,9 +70,28 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
             is_match = is_match & outermost
         hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
         has[rule.role] |= hit
+        np.minimum.at(innermost[rule.role], stack_of_frame[is_match], place[is_match])
         rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
+    in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
+    in_closure |= _called_by_optimizer(stacks, stack_of_frame, place)
+    has[Role.OPTIMIZER] &= ~in_closure
+    rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, has_cpp))
+    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, has_cpp))
+
+
+def _called_by_optimizer(
+    stacks: StackTable, stack_of_frame: NDArray[np.int64], place: NDArray[np.int64]
+) -> BoolColumn:
+    """The stacks in which one of torch's optimizers has called Python code that is not torch's: a closure."""
+    rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
+    files = [normal(name) for name in stacks.frames.filenames]
+    is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
+    innermost = np.full((2, len(stacks)), np.iinfo(np.int64).max)
+    for number, frames in enumerate((is_foreign, matching_frames(stacks.frames, rule))):
+        here = frames[stacks.frame_ids]
+        np.minimum.at(innermost[number], stack_of_frame[here], place[here])
+    return np.asarray(innermost[0] < innermost[1]) & (innermost[1] < np.iinfo(np.int64).max)
 
 
 def innermost_python(stacks: StackTable) -> NDArray[np.int32]:

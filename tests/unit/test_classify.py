@@ -237,9 +237,26 @@ def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
     assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
 
 
-def test_an_annotated_step_goes_before_the_stacks_in_it(found):
-    job = job_of("begin step, alloc FORWARD, alloc APPLY, end step")
-    assert categories(found(job)) == [STATE] * 2
+def test_an_annotated_step_goes_before_what_a_stack_says_of_placement(found):
+    assert categories(found(job_of("begin step, alloc APPLY, alloc LOAD, end step"))) == [STATE] * 2
+
+
+@pytest.mark.parametrize("outer", [STEP, MAIN], ids=["by frames", "by an annotation"])
+def test_a_closure_that_a_step_calls_is_forward_and_backward(outer, found):
+    job = Job()
+    for _ in range(3):
+        job.note("Optimizer.step#AdamW.step", "START")
+        saved, of_loss = job.alloc(FORWARD + outer), job.alloc(LOAD + outer, SUBJECT + 2)
+        job.does(ENGINE)
+        job.free(saved, RELEASE)
+        job.free(of_loss, RELEASE)
+        job.does(ENGINE)
+        job.alloc(outer, SUBJECT + 1)
+        job.note("Optimizer.step#AdamW.step", "END")
+    assert categories(found(job)) == [ACTIVATION] * 3
+    assert categories(found(job, SUBJECT + 1)) == [STATE] * 3
+    if outer is STEP:
+        assert categories(found(job, SUBJECT + 2)) == [ACTIVATION] * 3
 
 
 def test_what_modules_made_is_no_gradient_though_it_dies_in_zero_grad(found):

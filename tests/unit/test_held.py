@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     NO_FRAMES,
     RELEASE,
     SUBJECT,
+    TORCH,
     WORKSPACE_BYTES,
     ZERO_GRAD,
     ZEROS,
@@ -95,35 +96,50 @@ def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found)
 SHAPES = (7000, 9000)
 
 
-def with_copies(stack, factor=1, shapes=SHAPES):
-    """A model whose weights have gradients, and what a line makes beside every one of them."""
+def with_copies(*stacks, factor=1, shapes=SHAPES, is_late=False, engine=ENGINE):
+    """A model whose weights have gradients, and what lines make beside every one of them."""
     job = Job()
+
+    def make():
+        for stack in stacks:
+            for size in shapes:
+                job.alloc(stack, factor * size)
+
     for size in SHAPES:
         job.alloc(APPLY, size)
-    for size in shapes:
-        job.alloc(stack, factor * size)
+    if not is_late:
+        make()
     job.does(FORWARD)
-    for addr in [job.alloc(ENGINE, size) for size in SHAPES]:
+    gradients = [job.alloc(engine, size) for size in SHAPES]
+    if is_late:
+        make()
+    for addr in gradients:
         job.free(addr, ZERO_GRAD)
     return job
 
 
+@pytest.mark.parametrize(("stack", "category"), [(ZEROS, STATE), (CLONE, WEIGHT)], ids=["moments", "a copy"])
+def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(stack, category, found):
+    row = found(with_copies(stack), SHAPES[0])[1]
+    assert row == (category, Evidence.SIZES, "made-for-every-parameter")
+
+
 @pytest.mark.parametrize(
-    ("stack", "factor", "category", "evidence"),
-    [
-        (ZEROS, 1, STATE, Evidence.FRAMES),
-        (CLONE, 1, WEIGHT, Evidence.FRAMES),
-        (CLONE, 2, STATE, Evidence.LIFETIME),
-        (MAIN, 2, STATE, Evidence.LIFETIME),
-    ],
-    ids=["moments", "a second model", "weights in full precision", "the same without frames of C++"],
+    ("stacks", "engine"),
+    [((CLONE, ZEROS), ENGINE), ((LOAD, MAIN), NO_FRAMES)],
+    ids=["all stacks", "Python stacks"],
 )
-def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(
-    stack, factor, category, evidence, found
-):
-    job = with_copies(stack, factor)
-    size = factor * SHAPES[0]
-    assert found(job, size)[factor == 1] == (category, evidence, "made-for-every-parameter")
+def test_copies_in_full_precision_are_an_optimizers_where_its_moments_are(stacks, engine, found):
+    rows = found(with_copies(*stacks, factor=2, engine=engine), 2 * SHAPES[0])
+    assert rows == [(STATE, Evidence.SIZES, "made-for-every-parameter")] * 2
+
+
+def test_copies_in_full_precision_alone_may_be_an_average(found):
+    assert categories(found(with_copies(CLONE, factor=2), 2 * SHAPES[0])) == [UNKNOWN]
+
+
+def test_copies_of_gradients_are_no_second_model(found):
+    assert categories(found(with_copies(CLONE, is_late=True), SHAPES[0]))[2] is not WEIGHT
 
 
 @pytest.mark.parametrize("shapes", [SHAPES[:1], (*SHAPES, 20_000)], ids=["for some", "and for others"])
@@ -169,6 +185,31 @@ def test_a_temporary_of_its_line_is_not_older_than_those_of_the_line_get(found):
     job.does(MAIN)
     job.free(old, MAIN)
     assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
+
+
+CRITERION = frames(
+    ("forward", f"{TORCH}/nn/modules/loss.py"), ("_call_impl", f"{TORCH}/nn/modules/module.py")
+) + MAIN  # fmt: skip
+MATMUL = frames(cpp("at::_ops::addmm::call(at::Tensor const&)"), ("mlp", "/w/proj/train.py")) + MAIN
+
+
+def test_a_criterion_is_no_module_that_a_batch_is_made_for(found):
+    job = Job()
+    for _ in range(3):
+        hidden, loss = job.alloc(MATMUL), job.alloc(CRITERION, SUBJECT + 1)
+        job.free(loss, RELEASE)
+        job.free(hidden, RELEASE)
+        job.does(ENGINE)
+    assert categories(found(job)) == [ACTIVATION] * 3
+
+
+def test_what_a_module_keeps_from_step_to_step_is_no_temporary_of_a_lost_forward(found):
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.does(LOAD, FORWARD)
+    job.free(old, FORWARD)
+    job.does(ENGINE)
+    assert categories(found(job)) == [UNKNOWN]
 
 
 def test_a_forward_without_modules_begins_with_the_first_result_that_backward_lets_go_of(found):

@@ -6,7 +6,7 @@ from snapconv.analysis.categories import Category, Evidence
 from tests.classified_jobs import COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, OTHER, ZEROS, Job, classified
 
 KIB = 1024
-EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 20 * KIB
+EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 22 * KIB
 N_LAYERS = 4
 
 
@@ -50,6 +50,49 @@ def test_what_may_be_a_model_with_gradients_and_states_is_not_believed(n_copies,
     job = trained_model(n_copies)
     job.does(FORWARD)
     assert Category.WEIGHT not in {category for category, *_ in found(job, LAYER[1])}
+
+
+HALF, FULL, BYTES = 1, 2, 0.5
+
+
+@pytest.mark.parametrize(
+    "precisions",
+    [(HALF, FULL, FULL, FULL), (HALF, FULL, FULL), (HALF, BYTES, BYTES)],
+    ids=["masters and two states", "masters and momentum", "states of one byte"],
+)
+def test_states_in_another_precision_are_no_weights(precisions, found):
+    job = Job()
+    for factor in precisions:
+        for size in (2_000_000, 6_000_000, 3072, 5120) * 7:
+            job.older(NO_FRAMES, int(factor * size))
+    job.does(FORWARD, FORWARD)
+    for size in (1_000_000, 2_000_000, 4_000_000, 6_000_000, 12_000_000):
+        assert {category for category, *_ in found(job, size)} <= {Category.UNKNOWN}
+
+
+def test_a_forward_that_keeps_what_it_makes_is_one_of_training(found):
+    job = model()
+    for _ in range(4):
+        job.alloc(FORWARD, OTHER)
+    assert found(job, LAYER[1])[0][0] is Category.UNKNOWN
+
+
+def test_what_lies_before_the_embedding_and_what_fills_a_hole_is_no_weight(found):
+    job, others = Job(), (300 * KIB, 26 * KIB)
+    job.older(NO_FRAMES, others[0])
+    for size in (EMBEDDING, *LAYER * 2, *[others[1]] * 5, *LAYER * 2, LAYER[0], EMBEDDING):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert {category for size in others for category, *_ in found(job, size)} == {Category.UNKNOWN}
+    assert [category for category, *_ in found(job, EMBEDDING)] == [Category.WEIGHT] * 2
+
+
+def test_a_table_of_positions_comes_between_words_and_layers(found):
+    job, words = Job(), 900 * KIB
+    for size in (words, EMBEDDING, *LAYER * N_LAYERS, LAYER[0]):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert found(job, words)[0][0] is found(job, EMBEDDING)[0][0] is Category.WEIGHT
 
 
 def test_a_forward_that_only_blocks_tell_of_counts(found):

@@ -53,6 +53,18 @@ def test_optimizers_that_keep_different_states_say_nothing(tmp_path):
     assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
 
 
+def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
+    job = Job()
+    for line in (1, 2):
+        call = [{"name": "main", "filename": "/w/proj/train.py", "line": line}]
+        job.alloc(
+            frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + call
+        )
+        job.alloc(frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py")) + call)
+        expected = 2 if line == 1 else None
+        assert states(job, tmp_path / f"{line}.pickle") == expected
+
+
 def test_a_name_is_better_than_a_file(tmp_path):
     job = stepped("Adagrad")
     job.alloc(frames(("_multi_tensor_adam", f"{TORCH}/optim/adam.py")))

@@ -113,6 +113,13 @@ def test_what_has_states_but_no_gradient_this_time_is_a_weight_with_its_states()
     }
 
 
+def test_counts_that_only_happen_to_be_multiples_do_not_make_all_of_them_trained():
+    gradients = copies(GRADIENT, 1, more=0)  # half of the model: every size has twice as many weights
+    found = sort(*copies(PLAIN, 6), *copies(PLAIN, 6), *copies(GRADIENT, 3, more=0), whole=[0], n_states=2)[0]
+    assert found == {Category.WEIGHT: 6 * TOTAL, Category.OPTIMIZER_STATE: 6 * TOTAL}
+    assert sort(*copies(PLAIN, 3), *gradients, whole=[0], n_states=2)[0][Category.WEIGHT] == TOTAL
+
+
 def test_states_that_are_made_in_the_trace_are_not_looked_for_before_it():
     states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=4)]
     rows = [*copies(PLAIN, 2), *states, *copies(GRADIENT, 2, more=0)]  # more bytes than a copy of the states

@@ -36,6 +36,7 @@ SEEN: dict[str, Entry] = {
     "checkpointing-reentrant": techniques.checkpointing_reentrant,
     "amp": techniques.amp,
     "accumulation": techniques.accumulation,
+    "closure": techniques.closure,
     "compiled": techniques.compiled,
     "averaged": techniques.averaged,
     "bfloat16": techniques.bfloat16,

@@ -123,6 +123,23 @@ def accumulation(setup: Setup) -> Iterations:
         yield Known(inputs=batches, states=states_of(optimizer))
 
 
+def closure(setup: Setup) -> Iterations:
+    """Forward and backward run within the optimizer's step, as Lightning has it."""
+    model = Transformer(n_layers=2).cuda()
+    optimizer = make_optimizer(setup, model.parameters())
+    while True:
+        (batch,) = words()
+
+        def forward_and_backward(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad(set_to_none=setup.set_to_none)
+            loss = next_word(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(forward_and_backward)
+        yield Known(inputs=(batch,), states=states_of(optimizer))
+
+
 def compiled(setup: Setup) -> Iterations:
     """A compiled model; under simulation it runs as it is written."""
     model = torch.compile(Transformer(n_layers=2).cuda(), backend="aot_eager")
