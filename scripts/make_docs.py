@@ -24,7 +24,7 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.reasons import DECISION_RULES, EVIDENCE_WORTH
-from snapconv.analysis.rules import FRAME_RULES, FrameRule
+from snapconv.analysis.rules import FRAME_RULES, OPTIMIZER_RULES, FrameRule
 from snapconv.cli import app
 from snapconv.reports.schema_page import schema_page
 from snapconv.reports.time_schema_page import time_schema_page
@@ -158,6 +158,15 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
     return _code(rule.slug), role, function, _code(rule.file), rule.reason, rule.seen
 
 
+def optimizers() -> str:
+    """Return the table of the optimizers whose states are known."""
+    rows = (
+        (_code(rule.name), _code(rule.file), str(rule.n_states), f"`{rule.reason}`")
+        for rule in OPTIMIZER_RULES
+    )
+    return _table(("class", "file", "states for a parameter", "these"), rows)
+
+
 def evidence() -> str:
     """Return the table of the kinds of evidence, strong ones first and none last."""
     worth = {**EVIDENCE_WORTH, Evidence.NONE: EVIDENCE_WORTH[Evidence.NONE]}
@@ -265,6 +274,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "evidence": evidence,
         "decisions": decision_rules,
         "rules": frame_rules,
+        "optimizers": optimizers,
     },
     "explain.md": {"session": explained},
     "library.md": {"examples": examples},

@@ -60,7 +60,8 @@ def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
         as_large[of_line] = _is_nearly(sizes[of_line], wanted)
         in_full[of_line] = _is_nearly(sizes[of_line], twice)
         n_in_full += int(in_full[of_line[0]])
-    reason, is_zeros = "made-for-every-parameter", facts.has(Role.ZEROS)
+    reason = "made-for-every-parameter"
+    is_zeros = facts.has(Role.ZEROS)
     is_copy = (facts.has(Role.CLONE) | facts.has(Role.COPY)) & (facts.alloc < _first_backward(facts))
     # Without C++ frames, two lines may be the moments as well.
     has_moments = n_in_full > 1 and (bool(np.any(in_full & is_zeros)) or not facts.roles.has_cpp)

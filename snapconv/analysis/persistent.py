@@ -234,7 +234,8 @@ def _sort_by_structure(
     groups = [(size, members) for size, members in _by_size(rows, sizes) if size >= _SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)
     have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
-    likely = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES_BY_STATES.get(n_states, _COPIES)
+    usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
+    likely = _COPIES_BY_STATES.get(n_states, usual)
     for n_copies, parts in likely:
         fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
         has_unique = any(len(members) == n_copies for _, members in fitting)

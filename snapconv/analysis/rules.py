@@ -364,8 +364,8 @@ class OptimizerRule:
 # From the sources of torch 2.1 to 2.13. What depends on its arguments (SGD, RMSprop) is not here. Adam's
 # third state, with amsgrad, is so rare that a third copy is more likely one of the weights.
 OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
-    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, "exp_avg and exp_avg_sq"),
-    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, "square_avg and acc_delta"),
-    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, "prev and step_size"),
+    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, "exp_avg, exp_avg_sq"),
+    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, "square_avg, acc_delta"),
+    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, "prev, step_size"),
     OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, "sum"),
 )
