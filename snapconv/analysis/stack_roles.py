@@ -87,11 +87,13 @@ def _called_by_optimizer(
     rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
     files = [normal(name) for name in stacks.frames.filenames]
     is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
-    innermost = np.full((2, len(stacks)), np.iinfo(np.int64).max)
+    missing = np.iinfo(np.int64).max
+    innermost = np.full((2, len(stacks)), missing)
     for number, frames in enumerate((is_foreign, matching_frames(stacks.frames, rule))):
         here = frames[stacks.frame_ids]
         np.minimum.at(innermost[number], stack_of_frame[here], place[here])
-    return np.asarray(innermost[0] < innermost[1]) & (innermost[1] < np.iinfo(np.int64).max)
+    foreign, optimizer = innermost
+    return np.asarray((foreign < optimizer) & (optimizer < missing))
 
 
 def innermost_python(stacks: StackTable) -> NDArray[np.int32]:
