@@ -177,8 +177,9 @@ _Params = Annotated[
     Path | None,
     typer.Option("--params", help="Names for weights: safetensors, its index, or JSON (snapconv params)."),
 ]
+# As text: an empty name would be the current folder as a path.
 _Sources = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
         "--source",
         metavar="FOLDER",

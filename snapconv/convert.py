@@ -41,7 +41,7 @@ class ConvertOptions:
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | None = None
     params: Path | None = None
-    sources: tuple[Path, ...] = ()
+    sources: tuple[str | Path, ...] = ()
     force: bool = False
 
 

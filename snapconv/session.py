@@ -87,7 +87,7 @@ def load(
     project = find_project(
         snapshot.stacks, root=project_root, recorded_root=snapshot.recorded_root, path_maps=path_maps
     )
-    lines = source_lines([Path(folder) for folder in sources], snapshot.stacks, project)
+    lines = source_lines(sources, snapshot.stacks, project)
     devices = (
         analyze_device(snapshot, device, project, rules=mine, params=listed, sources=lines)
         for device in snapshot.devices

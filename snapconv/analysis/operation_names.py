@@ -4,7 +4,6 @@ Where a line of source has several operations, the allocations of its stack come
 CPython evaluates them, once per visit of the line.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,12 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.operation_words import UNNAMED
-from snapconv.analysis.operations import BY_ORDER, Told, find_sources, name_of_node, tell_operations, view
+from snapconv.analysis.operations import BY_ORDER, Told, find_sources, name_of_node, tell_operations
 from snapconv.analysis.phases import Phases
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.source_lines import Line, SourceLines
+from snapconv.analysis.source_steps import Step
+from snapconv.analysis.statements import statements
 from snapconv.analysis.user_rules import UserRules
 from snapconv.snapshot.stacks import StackTable
 
@@ -66,7 +67,7 @@ def name_allocations(
 
 
 def _id(known: _Known, told: Told) -> int:
-    return known.setdefault(replace(told, line=None), len(known))
+    return known.setdefault(replace(told, line=None, frame=-1), len(known))
 
 
 def _name_by_node(ids: Int32Column, known: _Known, stacks: StackTable, allocations: AllocationTable) -> None:
@@ -88,94 +89,98 @@ def _name_by_order(
     """Give the allocations of a stack whose line has several operations to these, visit by visit."""
     traced = np.flatnonzero(allocations.alloc_event >= 0)
     rows = traced[np.argsort(allocations.alloc_event[traced], kind="stable")]
-    stack_ids = allocations.stack_id[rows]
-    several = {stack: told.line for stack, told in enumerate(by_stack) if told.line is not None}
-    by_id = np.argsort(stack_ids, kind="stable")
-    begin, end = (np.searchsorted(stack_ids[by_id], list(several), side) for side in ("left", "right"))
-    for number, (stack, inside) in enumerate(_statements(stacks, several)):
-        line = several[stack]
-        places = by_id[begin[number] : end[number]]
-        for nth, visit in enumerate(_visits(stack_ids, places, inside)):
-            is_cut = nth == 0 and _is_first(stack_ids, int(visit[0]), inside)
-            order = order_of(line, len(visit), is_cut=is_cut)
-            if order is not None:
-                told = [_id(known, Told(line.steps[step].name, BY_ORDER)) for step in order]
-                ids[rows[visit]] = np.array(told, np.int32)
+    places = _Places(allocations.stack_id[rows], len(stacks))
+    lines = {stack: (by_stack[stack].frame, by_stack[stack].line) for stack in places.stacks}
+    several = {stack: (frame, line) for stack, (frame, line) in lines.items() if line is not None}
+    for statement in statements(stacks, places.stacks, several) if several else ():
+        ran = np.sort(np.concatenate([places.of(stack) for stack in statement.below]))
+        # Where another line allocated in between, the statement was left.
+        begins = ran[np.diff(ran, prepend=-2) != 1]
+        for stack in statement.several:
+            mine = places.of(stack)
+            visit = np.searchsorted(begins, mine, side="right")
+            is_cut = bool(visit[0] == 1 and begins[0] == 0)
+            for number, same in enumerate(_split(rows[mine], visit)):
+                _, line = several[stack]
+                order = order_of(
+                    line, same.shape[1], is_cut=is_cut and not number, is_alone=statement.is_alone
+                )
+                if order is not None:
+                    told = [_id(known, Told(line.steps[step].name, BY_ORDER)) for step in order]
+                    ids[same] = np.array(told, np.int32)
 
 
-def _visits(stack_ids: Int32Column, places: Int64Column, inside: NDArray[np.bool_]) -> list[Int64Column]:
-    """Split the allocations of a stack where another line ran in between: its statement was left.
-
-    ``inside`` has the stacks that are of the statement, or of what it calls.
-    """
-    if not len(places):
-        return []
-    first = int(places[0])
-    between = stack_ids[first : int(places[-1]) + 1]
-    is_outside = np.where(between >= 0, ~inside[between], True)
-    n_outside = np.cumsum(is_outside)[places - first]
-    return np.split(places, np.flatnonzero(np.diff(n_outside)) + 1)
+def _split(rows: Int64Column, visit: Int64Column) -> Iterator[Int64Column]:
+    """Rows, visit by visit: those of the first, then all visits of a length together, each a line."""
+    begins = np.flatnonzero(np.diff(visit, prepend=-1))
+    lengths = np.diff(begins, append=len(visit))
+    yield rows[None, : lengths[0]]
+    for length in np.unique(lengths[1:]).tolist():
+        yield rows[begins[1:][lengths[1:] == length][:, None] + np.arange(length)]
 
 
-def _is_first(stack_ids: Int32Column, place: int, inside: NDArray[np.bool_]) -> bool:
-    """Whether the trace has nothing but the same statement before this place."""
-    before = stack_ids[:place]
-    if place and (before[0] < 0 or not inside[before[0]]):  # as nearly always, which spares a long look
-        return False
-    return bool((before >= 0).all() and inside[before].all())
+class _Places:
+    """Where the allocations of every stack come among those of the trace."""
+
+    def __init__(self, stack_ids: Int32Column, n_stacks: int) -> None:
+        self._by_id = np.argsort(stack_ids, kind="stable")
+        self._begin = np.searchsorted(stack_ids[self._by_id], np.arange(n_stacks + 1))
+        self.stacks: list[int] = np.flatnonzero(np.diff(self._begin)).tolist()
+
+    def of(self, stack: int) -> Int64Column:
+        """The places of a stack, in their order."""
+        return self._by_id[self._begin[stack] : self._begin[stack + 1]]
 
 
-def _statements(stacks: StackTable, several: dict[int, Line]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """For each of these stacks, which stacks are of the same statement in the same call, or below it."""
-    names, files, lines = stacks.frames.names, stacks.frames.filenames, stacks.frames.lines.tolist()
-    every = [tuple(stacks.frames_of(stack).tolist()) for stack in range(len(stacks))]
-    above: dict[int, tuple[int, tuple[int, ...]]] = {}
-    for stack in several:
-        leaf = view(stacks, stack).python[0]
-        above[stack] = leaf, every[stack][every[stack].index(leaf) + 1 :]
-    wanted = {callers for _, callers in above.values()}
-    below: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for length in {len(callers) for callers in wanted}:
-        for stack, frames in enumerate(every):
-            callers = frames[len(frames) - length :]
-            if len(frames) > length and callers in wanted:
-                below[callers].append(stack)
-    for stack, (leaf, callers) in above.items():
-        inside = np.zeros(len(stacks), np.bool_)
-        for other in below[callers]:
-            frame = every[other][len(every[other]) - len(callers) - 1]
-            is_same = names[frame] == names[leaf] and files[frame] == files[leaf]
-            line = several[stack]
-            inside[other] = is_same and line.first_line <= lines[frame] <= line.last_line
-        yield stack, inside
-
-
-def order_of(line: Line, n_allocations: int, *, is_cut: bool = False) -> list[int] | None:
+def order_of(
+    line: Line, n_allocations: int, *, is_cut: bool = False, is_alone: bool = True
+) -> list[int] | None:
     """Which operation made which of the allocations of one visit; None where their number does not tell.
 
-    It tells where all operations that may allocate did, or only those that must; where the visit is one of
-    several in a row, as in a loop of one line; and where one operation alone may allocate any number.
-    ``is_cut``: nothing came before it in the trace, which may have begun in the midst of the line.
+    It tells where only those operations allocated that must; where all that may did, or one alone made all
+    that are too many, unless visits in a row that nothing separates can be as many; and where these visits
+    can only be alike. ``is_cut``: nothing came before it in the trace, which may have begun in the midst of
+    the line. ``is_alone``: nothing else of its function, or of its loop, separates its visits.
     """
     steps = line.steps
     least = [step.least for step in steps]
     most = [step.least if step.most is None else step.most for step in steps]
+    n_least, n_most = sum(least), sum(most)
     n_open = sum(step.most is None for step in steps)
-    for counts in (most, least):
-        if sum(counts) == n_allocations:
-            return _spread(counts)
-    if is_cut and n_allocations < sum(most):
+    if n_allocations == n_least:
+        return _spread(least)
+    if _are_alternatives(steps):
+        return None
+    if is_cut and n_allocations < n_most:
         return _spread(most)[-n_allocations:]
-    n_visits, rest = divmod(n_allocations, sum(most) or 1)
-    if least == most and not rest and (line.in_loop or not n_open):
+    n_visits, rest = divmod(n_allocations, n_most or 1)
+    if least == most and not rest and (line.loop or not n_open):
         return _spread(most) * n_visits
-    if n_open == 1:
+    if not n_least or (is_alone and least != most and _may_be_several(n_allocations, n_least, line)):
+        return None
+    if n_allocations == n_most:
+        return _spread(most)
+    if n_open == 1 and n_allocations > n_most:
         place = next(place for place, step in enumerate(steps) if step.most is None)
-        for counts in (most, least):
-            counts[place] += n_allocations - sum(counts)
-            if counts[place] >= steps[place].least:
-                return _spread(counts)
+        most[place] += n_allocations - n_most
+        return _spread(most)
     return None
+
+
+def _are_alternatives(steps: Sequence[Step]) -> bool:
+    """Whether two of them are in different arms of an expression: they never both run in one visit."""
+    arms = {arm for step in steps for arm in step.arms}
+    return len({place for place, _ in arms}) < len(arms)
+
+
+def _may_be_several(n_allocations: int, n_least: int, line: Line) -> bool:
+    """Whether as many allocations may be those of several visits in a row.
+
+    Outside of a loop these are taken to be alike: what copies in one of them copies in all.
+    """
+    if line.loop:
+        return n_allocations >= 2 * n_least
+    return any(n_allocations % n == 0 for n in range(n_least, n_allocations // 2 + 1))
 
 
 def _spread(counts: Sequence[int]) -> list[int]:

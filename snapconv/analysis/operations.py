@@ -19,7 +19,7 @@ from snapconv.snapshot.stacks import FrameTable, StackTable
 COMPILED = "compiled"
 BY_SOURCE = "what its line of source calls"
 BY_ORDER = "what its line of source calls, by the order of evaluation"
-BY_OUTERMOST = "what its line of source calls last, of several"
+BY_LINE = "one of several operations that its line of source calls"
 
 # Modules of torch.nn whose forward calls one function: file -> its name.
 _MODULE_FILES = {
@@ -53,12 +53,14 @@ class Sources:
 class Told:
     """The operation of a stack, and what told it.
 
-    ``line`` is there where a line has several operations, so that only the order of allocations can tell.
+    ``line`` is there, with its ``frame``, where a line has several operations, so that only the order of
+    allocations can tell.
     """
 
     name: str
     source: str
     line: Line | None = None
+    frame: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +208,9 @@ def _from_source(frames: FrameTable, stack: View, sources: Sources) -> Told:
     # Operations that were compiled together do not allocate one after the other.
     if not names or stack.generated is not None:
         return Told("", "")
+    # The last that allocates whenever the line runs: its result is what lives on, more often than not.
     certain = [step for step in found if step.least] or found
-    return Told(certain[-1].name, BY_OUTERMOST, replace(line, steps=found))
+    return Told(certain[-1].name, BY_LINE, replace(line, steps=found), stack.python[0])
 
 
 def _is_wrapped(frames: FrameTable, frame: int) -> bool:

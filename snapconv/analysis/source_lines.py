@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from snapconv.analysis.paths import normal
-from snapconv.analysis.source_steps import Names, Step, inner_steps, steps_of
+from snapconv.analysis.source_names import Comprehension, Function, Names, names_of
+from snapconv.analysis.source_steps import Step, inner_steps, steps_of
 from snapconv.notes import Note
 from snapconv.snapshot.stacks import FrameTable
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NAMELESS: dict[type[ast.AST], str] = {
     ast.Lambda: "<lambda>", ast.ListComp: "<listcomp>", ast.SetComp: "<setcomp>",
     ast.DictComp: "<dictcomp>", ast.GeneratorExp: "<genexpr>",
@@ -24,67 +24,125 @@ _NAMELESS: dict[type[ast.AST], str] = {
 INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 # What torch.compile calls the rest of a function after a break of the graph.
 _RESUMED = re.compile(r"^(?:torch_dynamo_resume_in_(?P<name>\w+)_at_\d+|<resume in (?P<older>\w+)>)$")
+# Functions that no `def` in a file makes: CPython's own, and those of torch.compile.
+_MADE = ("<", "torch_dynamo_")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A function, class body or comprehension: the code of one frame."""
+    """A function, class body or comprehension: the code of one frame. ``outer`` is what it stands in."""
 
     name: str
     first_line: int
     last_line: int
     node: ast.AST
+    outer: "Scope | None"
+
+    def has(self, line: int) -> bool:
+        """Whether it has this line, be it in a scope within it."""
+        return self.first_line <= line <= self.last_line
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """What a line may allocate with, in the order of evaluation, and the lines of its statement.
 
-    ``in_loop``: within its function.
+    ``loop`` has the lines of the innermost loop of its function that it is in.
     """
 
     steps: tuple[Step, ...]
     first_line: int
     last_line: int
-    in_loop: bool = False
+    loop: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines of source that are known, by frame, and the files that are not what was recorded."""
+    """The lines of source that are known, by frame.
+
+    Files that were found, by their names in frames: ``doubted`` are not what was recorded, ``unparsed`` are
+    no Python that this interpreter understands.
+    """
 
     lines: Mapping[int, Line]
     doubted: tuple[str, ...] = ()
+    unparsed: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A parsed file: its scopes by name, outer ones first, and what it imports, by the name it has there.
+    """A parsed file: its scopes by name, outer ones first. ``module`` is its dotted name, where known.
 
-    ``known`` keeps the lines of scopes that were asked for.
+    ``known`` and ``names`` keep what was found of scopes that were asked for.
     """
 
     scopes: Mapping[str, Sequence[Scope]]
-    imports: Mapping[str, str]
+    module: str | None
     known: dict[int, Mapping[int, Line]] = field(default_factory=dict)
+    names: dict[int, Names] = field(default_factory=dict)
 
     def contradicts(self, function: str, line: int) -> bool:
-        """Whether the file has functions of this name, and none of them at this line."""
+        """Whether the file has no function of this name at this line."""
         named = self.scopes.get(_plain(function), ())
-        return bool(named) and not any(scope.first_line <= line <= scope.last_line for scope in named)
+        if not named:
+            return not function.startswith(_MADE)
+        return not any(scope.has(line) for scope in named)
 
     def line(self, function: str, line: int) -> Line | None:
-        """What a line of a function calls; None where no function of this name has the line."""
-        named = self.scopes.get(_plain(function), ())
-        around = [scope for scope in named if scope.first_line <= line <= scope.last_line]
-        if not around:
+        """What a line of a function calls; None where no function of this name has the line.
+
+        None too where several such functions do other things there: two lambdas on a line.
+        """
+        around = [scope for scope in self.scopes.get(_plain(function), ()) if scope.has(line)]
+        outers = {id(outer) for scope in around for outer in _outers(scope)}
+        found: list[Line] = []
+        for scope in around:
+            part = self._lines(scope).get(line)
+            # A function within the other has the line, unless the outer one has something there itself.
+            if part and (id(scope) not in outers or any(step.line == line for step in part.steps)):
+                found.append(replace(part, steps=_at_line(part.steps, line)))
+        are_same = len({tuple(step.name for step in part.steps if step.most != 0) for part in found}) == 1
+        return found[-1] if are_same else None
+
+    def lines_of(
+        self, frames: FrameTable, ids: Sequence[int], wanted: Collection[int]
+    ) -> Mapping[int, Line] | None:
+        """The lines of the wanted ones of a file's frames; None where any frame contradicts the file."""
+        places = [(frame, frames.names[frame], int(frames.lines[frame])) for frame in ids]
+        if any(self.contradicts(name, line) for _, name, line in places if line):
             return None
-        node = around[-1].node
-        if id(node) not in self.known:
-            self.known[id(node)] = _lines_of(node, self.imports)
-        part = self.known[id(node)].get(line)
-        return replace(part, steps=_at_line(part.steps, line)) if part else None
+        lines = ((frame, self.line(name, line)) for frame, name, line in places if frame in wanted)
+        return {frame: line for frame, line in lines if line is not None}
+
+    def _lines(self, scope: Scope) -> Mapping[int, Line]:
+        """The innermost statement of every line of a scope; none where something is nested too deeply."""
+        found = self.known.get(id(scope))
+        if found is None:
+            found = {}
+            try:
+                stands_in = scope.outer if isinstance(scope.node, ast.Lambda | Comprehension) else None
+                for part in _parts(scope.node, self._names(stands_in or scope)):
+                    found |= dict.fromkeys(range(part.first_line, part.last_line + 1), part)
+            except RecursionError:
+                found = {}
+            self.known[id(scope)] = found
+        return found
+
+    def _names(self, scope: Scope) -> Names:
+        names = self.names.get(id(scope))
+        if names is None:
+            # Functions do not see the names of the class that they are in.
+            outer = next(
+                (outer for outer in _outers(scope) if not isinstance(outer.node, ast.ClassDef)), None
+            )
+            around = self._names(outer) if outer else None
+            if around and isinstance(scope.node, ast.Lambda | Comprehension):
+                names = around.inside(scope.node)
+            else:
+                names = names_of(scope.node, around, self.module)
+            self.names[id(scope)] = names
+        return names
 
 
 def read_source(text: str, module: str | None = None) -> SourceFile | None:
@@ -96,39 +154,16 @@ def read_source(text: str, module: str | None = None) -> SourceFile | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        scopes: dict[str, list[Scope]] = defaultdict(list)
-        for scope in _scopes(tree):
-            scopes[scope.name].append(scope)
-        return SourceFile(dict(scopes), dict(_imports(tree, module)))
     # MemoryError is what CPython's parser says of brackets within brackets.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    scopes: dict[str, list[Scope]] = defaultdict(list)
+    for scope in _scopes(tree):
+        scopes[scope.name].append(scope)
+    return SourceFile(dict(scopes), module)
 
 
-def read_lines(frames: FrameTable, wanted: Collection[int], texts: Mapping[str, str]) -> SourceLines:
-    """The lines of frames, as far as their files are there and are those that ran.
-
-    ``texts`` are those of files, by the name that frames have for them.
-    """
-    of_file: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for name, filename, line in zip(frames.names, frames.filenames, frames.lines.tolist(), strict=True):
-        if filename in texts and line:
-            of_file[filename].append((name, line))
-    believed: dict[str, SourceFile] = {}
-    for filename, text in texts.items():
-        source = read_source(text, _module_of(filename))
-        if source and not any(source.contradicts(*place) for place in of_file[filename]):
-            believed[filename] = source
-    found: dict[int, Line] = {}
-    for frame in wanted:
-        source = believed.get(frames.filenames[frame])
-        line = source.line(frames.names[frame], int(frames.lines[frame])) if source else None
-        if line is not None:
-            found[frame] = line
-    return SourceLines(found, tuple(sorted(set(texts) - set(believed))))
-
-
-def _module_of(filename: str) -> str | None:
+def module_of(filename: str) -> str | None:
     """The dotted name of an installed module: of others it is not needed."""
     installed = INSTALLED.split(normal(filename))
     return installed[-1].removesuffix(".py").replace("/", ".") if len(installed) > 1 else None
@@ -139,113 +174,62 @@ def _plain(function: str) -> str:
     return (resumed["name"] or resumed["older"]) if resumed else function
 
 
+def _outers(scope: Scope) -> Iterator[Scope]:
+    while scope.outer is not None:
+        scope = scope.outer
+        yield scope
+
+
 def _scopes(tree: ast.Module) -> Iterator[Scope]:
     last = max((node.end_lineno or 0 for node in tree.body), default=0)
-    yield Scope("<module>", 1, last, tree)
-    for node in ast.walk(tree):
-        if isinstance(node, _Function | ast.ClassDef):
-            yield Scope(node.name, node.lineno, node.end_lineno or node.lineno, node)
-        elif type(node) in _NAMELESS and isinstance(node, ast.expr):
-            yield Scope(_NAMELESS[type(node)], node.lineno, node.end_lineno or node.lineno, node)
+    left: list[tuple[ast.AST, Scope]] = [(tree, Scope("<module>", 1, last, tree, None))]
+    yield left[0][1]
+    while left:
+        parent, around = left.pop()
+        for node in ast.iter_child_nodes(parent):
+            scope = _scope(node, around)
+            if scope:
+                yield scope
+            left.append((node, scope or around))
 
 
-def _imports(tree: ast.Module, module: str | None) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (top, top)
-        elif isinstance(node, ast.ImportFrom):
-            home = _home(node, module)
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{home}.{alias.name}"
+def _scope(node: ast.AST, outer: Scope) -> Scope | None:
+    if isinstance(node, Function | ast.ClassDef):
+        # A call begins at the first decorator: what the garbage collector frees there has its line.
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        return Scope(node.name, first, node.end_lineno or node.lineno, node, outer)
+    if isinstance(node, ast.Lambda | Comprehension):
+        return Scope(_NAMELESS[type(node)], node.lineno, node.end_lineno or node.lineno, node, outer)
+    return None
 
 
-def _home(node: ast.ImportFrom, module: str | None) -> str:
-    """The module that names are imported from; of the project's own the name does not matter."""
-    if not node.level:
-        return node.module or ""
-    package = (module or "").split(".")[: -node.level]
-    return ".".join([*(package or [""]), *filter(None, [node.module])])
+def _parts(node: ast.AST, names: Names, loop: tuple[int, int] | None = None) -> Iterator[Line]:
+    """The statements of a scope, compound ones without their bodies, each with its steps.
 
-
-def _lines_of(node: ast.AST, imports: Mapping[str, str]) -> Mapping[int, Line]:
-    """The innermost statement of every line of a scope; none where expressions are nested too deeply."""
-    found: dict[int, Line] = {}
-    try:
-        for part in _parts(node, Names(imports, _numbers(node, imports))):
-            found |= dict.fromkeys(range(part.first_line, part.last_line + 1), part)
-    except RecursionError:
-        return {}
-    return found
-
-
-def _parts(node: ast.AST, names: Names, *, in_loop: bool = False) -> Iterator[Line]:
-    """The statements of a scope, compound ones without their bodies, each with its steps."""
-    in_loop = in_loop or isinstance(node, ast.For | ast.AsyncFor | ast.While)
-    if type(node) in _NAMELESS and isinstance(node, ast.expr):
-        is_loop = not isinstance(node, ast.Lambda)
-        yield Line(tuple(inner_steps(node, names)), node.lineno, node.end_lineno or node.lineno, is_loop)
+    ``names`` are those of the scope; of a lambda or a comprehension, of what it stands in.
+    """
+    if isinstance(node, ast.Lambda | Comprehension):
+        lines = _lines(node)
+        yield Line(tuple(inner_steps(node, names)), *lines, None if isinstance(node, ast.Lambda) else lines)
         return
+    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+        loop = _lines(node)
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            if not isinstance(child, _Function | ast.ClassDef):
+            if not isinstance(child, Function | ast.ClassDef):
+                lines = _lines(child)
                 steps = tuple(steps_of(child, names))
-                is_while = isinstance(child, ast.While)
-                yield Line(steps, child.lineno, child.end_lineno or child.lineno, in_loop or is_while)
-                yield from _parts(child, names, in_loop=in_loop)
+                yield Line(steps, *lines, lines if isinstance(child, ast.While) else loop)
+                yield from _parts(child, names, loop)
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
-            yield from _parts(child, names, in_loop=in_loop)
+            yield from _parts(child, names, loop)
+
+
+def _lines(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.lineno, node.end_lineno or node.lineno
 
 
 def _at_line(steps: tuple[Step, ...], line: int) -> tuple[Step, ...]:
     """The steps at the line as CPython counts now, or as it did; else all of the statement."""
     exact = tuple(step for step in steps if step.line == line)
     return exact or tuple(step for step in steps if step.other_line == line) or steps
-
-
-def _numbers(node: ast.AST, imports: Mapping[str, str]) -> frozenset[str]:
-    """The names of a function that only ever hold plain numbers: sizes, counts, texts."""
-    numbers: set[str] = set()
-    others: set[str] = set()
-    if isinstance(node, _Function):
-        arguments = node.args
-        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            is_plain = isinstance(argument.annotation, ast.Name) and argument.annotation.id in _PLAIN
-            (numbers if is_plain else others).add(argument.arg)
-    for child in ast.walk(node):
-        for target, value in _bindings(child):
-            known = Names(imports, frozenset(numbers - others))
-            _bind(target, value, known, numbers, others)
-    return frozenset(numbers - others)
-
-
-_PLAIN = ("int", "float", "bool", "str")
-
-
-def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            yield from ((target, value) for target in targets)
-        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
-            yield target, value
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value
-        case ast.For(target=target, iter=over) | ast.comprehension(target=target, iter=over):
-            yield target, over
-
-
-def _bind(target: ast.expr, value: ast.expr, known: Names, numbers: set[str], others: set[str]) -> None:
-    match target, value:
-        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-            for inner, part in zip(targets, values, strict=True):
-                _bind(inner, part, known, numbers, others)
-        case ast.Tuple(elts=[ast.Name(id=counter), *rest]), ast.Call(func=ast.Name(id="enumerate")):
-            numbers.add(counter)
-            others.update(name.id for node in rest for name in ast.walk(node) if isinstance(name, ast.Name))
-        case _:
-            is_range = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "range"
-            names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-            if not isinstance(target, ast.Name | ast.Tuple):
-                return
-            (numbers if is_range or known.is_number(value) else others).update(names)

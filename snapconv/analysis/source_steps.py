@@ -1,9 +1,10 @@
 """One statement of a source file -> the operations in it that may allocate, in the order of evaluation."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from snapconv.analysis.source_names import Names
 from snapconv.analysis.source_words import (
     ANY,
     NONE,
@@ -16,9 +17,6 @@ from snapconv.analysis.source_words import (
     operator_bounds,
 )
 
-_NUMBER_CALLS = frozenset("len int float bool round id ord hash isinstance".split())
-_NUMBER_METHODS = frozenset("dim element_size item ndimension nelement numel size stride".split())
-_NUMBER_ATTRIBUTES = frozenset("shape ndim itemsize".split())
 _SELF = ("self", "cls")
 _CALLS_OF_BUILTINS: dict[str, tuple[str, Bounds]] = {"sum": ("add", ANY), "abs": ("abs", ONE)}
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
@@ -28,8 +26,10 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 class Step:
     """One operation of a line, and how many allocations it makes at ``least`` and at ``most`` (None: any).
 
-    ``line`` is the one that a frame has while it runs, ``other_line`` that on a Python before 3.10.
-    ``is_op``: called through torch.ops, which has a frame of its own.
+    ``line`` is the one that a frame has while it runs, on CPython from 3.11 on; ``other_line`` the one that
+    older ones have for a method: 3.10 where it has keywords, those before always. ``is_op``: called through
+    torch.ops, which has a frame of its own. ``arms``: the arms of conditional expressions that it is in, each
+    as the place of the expression and the arm's number.
     """
 
     name: str
@@ -38,60 +38,7 @@ class Step:
     least: int
     most: int | None
     is_op: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the names of a function stand for: ``imports`` in full, ``numbers`` that hold no tensor."""
-
-    imports: Mapping[str, str]
-    numbers: frozenset[str]
-
-    def dotted(self, node: ast.expr) -> str | None:
-        """The full name of something imported: ``torch.nn.functional.gelu``; None for anything else."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self.imports:
-            return None
-        return ".".join([self.imports[node.id], *reversed(parts)])
-
-    def is_number(self, node: ast.AST) -> bool:
-        """Whether an expression is a plain number or text as far as its own words tell."""
-        match node:
-            case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Dict() | ast.Lambda():
-                return True
-            case ast.Name(id=name):
-                return name in self.numbers
-            case ast.Attribute(attr=attr):
-                return attr in _NUMBER_ATTRIBUTES
-            case ast.UnaryOp(op=ast.Not()):
-                return True
-            case ast.UnaryOp(operand=inner) | ast.Starred(value=inner):
-                return self.is_number(inner)
-            case ast.Subscript(value=inner):
-                return self.is_number(inner) and not isinstance(inner, ast.List)
-            case ast.BinOp(left=left, right=right):
-                return self.is_number(left) and self.is_number(right)
-            case ast.BoolOp(values=values) | ast.Tuple(elts=values):
-                return all(map(self.is_number, values))
-            case ast.IfExp(body=body, orelse=orelse):
-                return self.is_number(body) and self.is_number(orelse)
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                plain = all(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in ops)
-                return plain or all(map(self.is_number, (left, *others)))
-            case ast.Call(func=func, args=args):
-                return self._is_number_call(func, args)
-        return False
-
-    def _is_number_call(self, func: ast.expr, args: list[ast.expr]) -> bool:
-        if isinstance(func, ast.Name):
-            plain = func.id in ("min", "max", "sum", "abs") and all(map(self.is_number, args)) and bool(args)
-            return plain or func.id in _NUMBER_CALLS
-        if isinstance(func, ast.Attribute):
-            return func.attr in _NUMBER_METHODS or (self.dotted(func) or "").startswith("math.")
-        return False
+    arms: tuple[tuple[tuple[int, int], int], ...] = ()
 
 
 def steps_of(node: ast.AST, names: Names) -> Iterator[Step]:
@@ -134,7 +81,10 @@ def _expression(node: ast.AST, names: Names) -> Iterator[Step]:
                 yield replace(step, least=0, most=None if step.most else step.most)
         case ast.IfExp(test=test, body=body, orelse=orelse):
             yield from _expression(test, names)
-            yield from _perhaps((body, orelse), names)
+            for number, arm in enumerate((body, orelse)):
+                here = (node.lineno, node.col_offset), number
+                for step in _perhaps([arm], names):
+                    yield replace(step, arms=(here, *step.arms))
         case ast.BoolOp(values=values):
             yield from _expression(values[0], names)
             yield from _perhaps(values[1:], names)
@@ -150,7 +100,11 @@ def _expression(node: ast.AST, names: Names) -> Iterator[Step]:
 
 
 def inner_steps(node: ast.AST, names: Names) -> Iterator[Step]:
-    """The operations inside of a comprehension or a lambda, which may have a frame of its own."""
+    """The operations inside of a comprehension or a lambda, which may have a frame of its own.
+
+    ``names`` are those of the scope that it stands in.
+    """
+    names = names.inside(node)
     match node:
         case ast.Lambda(body=body):
             yield from _expression(body, names)
@@ -164,7 +118,7 @@ def inner_steps(node: ast.AST, names: Names) -> Iterator[Step]:
                 yield from _expression(part, names)
 
 
-def _perhaps(nodes: tuple[ast.expr, ...] | list[ast.expr], names: Names) -> Iterator[Step]:
+def _perhaps(nodes: list[ast.expr], names: Names) -> Iterator[Step]:
     for node in nodes:
         for step in _expression(node, names):
             yield replace(step, least=0)
@@ -224,7 +178,7 @@ def _called(node: ast.Call, names: Names) -> tuple[str, Bounds] | None:
             return None
         case ast.Attribute(value=ast.Call(func=ast.Name(id="super")) | ast.Constant()):
             return None
-        case ast.Attribute(attr=name) if name not in _NUMBER_METHODS:
+        case ast.Attribute(attr=name) if not names.is_number_method(name):
             bounds = method_bounds(name, has_arguments=n_arguments > 0)
             return (name, bounds) if bounds else None
     return None
@@ -242,7 +196,7 @@ def _index(node: ast.AST, names: Names) -> Iterator[Step]:
 def _subscript(node: ast.Subscript, names: Names) -> Iterator[Step]:
     yield from _expression(node.value, names)
     yield from _index(node.slice, names)
-    if not names.is_number(node) and not isinstance(node.value, ast.Tuple):
+    if not names.is_number(node.value) and not isinstance(node.value, ast.Tuple):
         yield _at(node, "getitem", _lookup_bounds(node.slice, names))
 
 
@@ -261,7 +215,8 @@ def _stored(target: ast.expr, names: Names) -> Iterator[Step]:
             yield from _expression(value, names)
             yield from _index(index, names)
             bounds = _lookup_bounds(index, names)
-            yield _at(target, "setitem", (0, bounds[1]))
+            if not names.is_number(value):
+                yield _at(target, "setitem", (0, bounds[1]))
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             for inner in targets:
                 yield from _stored(inner, names)

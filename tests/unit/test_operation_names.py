@@ -1,11 +1,19 @@
 """Lines with several operations: which of the allocations is whose."""
 
+import time
+from dataclasses import fields, replace
+
+import numpy as np
 import pytest
 
-from snapconv.analysis.operation_names import order_of
-from snapconv.analysis.source_lines import Line
+from snapconv.analysis import operation_names
+from snapconv.analysis.operation_names import name_allocations, order_of
+from snapconv.analysis.replay import AllocationTable
+from snapconv.analysis.source_lines import Line, SourceLines, read_source
 from snapconv.analysis.source_steps import Step
+from snapconv.analysis.user_rules import NO_RULES
 from snapconv.session import load
+from snapconv.snapshot.stacks import StackInterner
 from tests.builders import MIB, TraceBuilder, frame
 
 MODEL = """
@@ -23,6 +31,12 @@ def loop(x, ws):
 
 def mixed(self, x):
     return torch.relu(self.norm(x) * 2)
+
+def repeated(xs):
+    y = torch.tanh(xs)
+    for x in xs:
+        torch.exp(x)
+        y = x.contiguous() * 2
 """
 FILE = "/home/me/project/model.py"
 CALL = frame("main", "/home/me/project/train.py", 30)
@@ -46,7 +60,7 @@ def names(tmp_path, *stacks):
 
 def steps(*bounds, in_loop=False):
     named = tuple(Step(str(place), 1, 1, *bound) for place, bound in enumerate(bounds))
-    return Line(named, 1, 1, in_loop)
+    return Line(named, 1, 1, (1, 1) if in_loop else None)
 
 
 def test_allocations_come_in_the_order_of_evaluation(tmp_path):
@@ -108,7 +122,7 @@ def test_explain_says_that_the_order_told(tmp_path):
     assert told == [
         "the innermost Python function of its stack",
         "what its line of source calls, by the order of evaluation",
-        "what its line of source calls last, of several",
+        "one of several operations that its line of source calls",
     ]
 
 
@@ -116,11 +130,20 @@ def test_explain_says_that_the_order_told(tmp_path):
     ("line", "n", "expected"),
     [
         (steps((1, 1), (1, 1)), 2, [0, 1]),
-        # What may copy did, or did not.
-        (steps((0, 1), (1, 1)), 2, [0, 1]),
+        # What may copy did not. If it did, the same number may be that of visits in which it did not.
         (steps((0, 1), (1, 1)), 1, [1]),
+        (steps((0, 1), (1, 1)), 2, None),
+        (steps((0, 1), (1, 1), in_loop=True), 2, None),
+        (steps((0, 1), (1, 1), (1, 1)), 2, [1, 2]),
+        (steps((0, 1), (1, 1), (1, 1)), 3, [0, 1, 2]),
+        (steps((0, 1), (1, 1), (1, 1), in_loop=True), 3, [0, 1, 2]),
+        (steps((0, 1), (0, 1), (0, 1), (1, 1), (1, 1)), 4, None),
+        (steps((0, 1), (0, 1), (0, 1), (1, 1), (1, 1)), 5, [0, 1, 2, 3, 4]),
+        (steps((0, 1), (0, 1), (0, 1), (1, 1), (1, 1), in_loop=True), 5, None),
         # One alone may allocate any number.
         (steps((1, None), (1, 1)), 4, [0, 0, 0, 1]),
+        (steps((0, 1), (1, None)), 4, None),
+        (steps((0, None), (0, 1)), 1, None),
         (steps((1, 1), (1, None)), 3, [0, 1, 1]),
         (steps((1, None), (1, None)), 2, [0, 1]),
         (steps((1, None), (1, None)), 3, None),
@@ -135,3 +158,99 @@ def test_explain_says_that_the_order_told(tmp_path):
 )
 def test_the_number_of_allocations_tells_whose_they_are(line, n, expected):
     assert order_of(line, n) == expected
+
+
+EITHER = """import torch
+
+def forward(x):
+    return torch.relu(x) if x.flag else torch.exp(x)
+
+def both(x):
+    return torch.relu(x + 1 if x.flag else x * 2)
+
+def copy(x, w):
+    return x.contiguous() @ w
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "n", "expected"),
+    [
+        # The arms never both run in one visit: these are two visits, and nothing tells of which arm.
+        (4, "forward", 2, None),
+        (7, "both", 2, None),
+        (7, "both", 3, None),
+        # What is contiguous is not copied, and two visits in a row may look like one.
+        (10, "copy", 1, ["matmul"]),
+        (10, "copy", 2, None),
+        (10, "copy", 4, None),
+    ],
+)
+def test_arms_that_exclude_each_other_and_visits_in_a_row_are_not_taken_apart(line, function, n, expected):
+    found = read_source(EITHER).line(function, line)
+    order = order_of(found, n)
+    assert (order and [found.steps[step].name for step in order]) == expected
+
+
+def test_visits_that_other_lines_of_the_function_separate_do_not_look_like_one():
+    assert order_of(steps((0, 1), (1, 1)), 2, is_alone=False) == [0, 1]
+    assert order_of(steps((0, 1), (1, 1), in_loop=True), 2, is_alone=False) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], ["mul", "mul"]),
+        ([at(20, "repeated")], ["contiguous", "mul"]),
+        # Before the loop: within it nothing separates one visit from the next.
+        ([at(18, "repeated")], ["mul", "mul"]),
+        # Another call of the function.
+        ([[*at(20, "repeated"), CALL]], ["mul", "mul"]),
+    ],
+)
+def test_what_else_runs_in_the_loop_separates_visits(tmp_path, others, expected):
+    assert names(tmp_path, OTHER, *others, OTHER, at(21, "repeated"), at(21, "repeated"))[-2:] == expected
+
+
+def test_the_same_line_in_another_call_ends_the_visit(tmp_path):
+    again = [*at(5)[:1], frame("main", "/home/me/project/train.py", 31)]
+    assert names(tmp_path, OTHER, at(5), again, at(5), again) == ["other", "relu", "relu", "relu", "relu"]
+
+
+def stacks_of_a_script(n):
+    """Stacks of lines of a script with two operations each, and those lines by frame."""
+    interner = StackInterner()
+    interner.ids([[{"name": "<module>", "filename": FILE, "line": line + 1}] for line in range(n)], str)
+    table = interner.table()
+    line = steps((1, 1), (1, 1))
+    return table, {frame: replace(line, first_line=frame + 1, last_line=frame + 1) for frame in range(n)}
+
+
+def allocations_of(stack_ids):
+    n = len(stack_ids)
+    column = np.arange(n, dtype=np.int64)
+    columns = {field.name: column for field in fields(AllocationTable)}
+    none = np.full(n, -1, np.int32)
+    return AllocationTable(**(columns | {"stack_id": stack_ids, "free_stack_id": none}))
+
+
+def test_many_lines_that_run_throughout_a_long_trace_are_named_in_time():
+    n = 1600
+    stacks, lines = stacks_of_a_script(n)
+    rows = allocations_of(np.tile(np.repeat(np.arange(n, dtype=np.int32), 2), 125))
+    began = time.process_time()
+    found = name_allocations(stacks, SourceLines(lines), rows, None, NO_RULES)
+    assert time.process_time() - began < 2
+    assert [found.names[name] for name in found.name_id[:4].tolist()] == ["0", "1", "0", "1"]
+    assert len(set(found.id.tolist())) == 2
+
+
+def test_visits_of_a_length_are_looked_at_once(monkeypatch):
+    stacks, lines = stacks_of_a_script(2)
+    asked = []
+    monkeypatch.setattr(
+        operation_names, "order_of", lambda line, n, *, is_cut, is_alone: asked.append((n, is_cut)) or None
+    )
+    rows = allocations_of(np.array([0, 1, 0, 1, 0, 0, 1, 0], np.int32))
+    name_allocations(stacks, SourceLines({0: lines[0]}), rows, None, NO_RULES)
+    assert asked == [(1, True), (1, False), (2, False)]

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -181,9 +182,120 @@ def test_a_line_is_believed_only_in_a_function_of_the_frames_name():
     assert [step.name for step in source.line("g", 5).steps] == ["mul"]
     assert source.line("f", 5) is None
     assert source.contradicts("f", 5)
-    # A function that is not in the file at all may have been renamed by a decorator: it contradicts nothing.
     assert source.line("h", 5) is None
-    assert not source.contradicts("h", 5)
+
+
+@pytest.mark.parametrize(
+    ("function", "contradicts"),
+    [
+        ("h", True),
+        ("f", False),
+        ("<lambda>", False),
+        ("<generic parameters of f>", False),
+        ("torch_dynamo_resume_in_f_at_2", False),
+        ("torch_dynamo_resume_in_<lambda>_at_2", False),
+    ],
+)
+def test_a_function_that_the_file_does_not_have_contradicts_it(function, contradicts):
+    assert read_source("def f(x):\n    return x + 1\n").contradicts(function, 2) == contradicts
+
+
+def test_a_decorator_is_a_line_of_its_function():
+    assert not read_source("@cache\ndef f(x):\n    return x + 1\n").contradicts("f", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "expected"),
+    [
+        ("f, h = lambda x: x.relu(), lambda x: x.exp()", "<lambda>", None),
+        ("f, h = lambda x: x.relu(), lambda y: y.relu()", "<lambda>", ["relu"]),
+        ("z = max(x.relu() for x in a), max(x.exp() for x in b)", "<genexpr>", None),
+        # The outer one makes the list that the inner one runs over.
+        ("z = [[x.relu() for x in y.exp()] for y in a]", "<listcomp>", None),
+        ("z = [[x.relu() for x in y] for y in a]", "<listcomp>", ["relu"]),
+    ],
+)
+def test_of_several_scopes_of_a_name_on_a_line_none_is_taken_for_the_other(line, function, expected):
+    found = read_source(line + "\n").line(function, 1)
+    assert (found and [step.name for step in found.steps]) == expected
+
+
+def test_a_scope_within_another_of_its_name_has_its_own_lines():
+    source = read_source("f = lambda x: g(\n    lambda y: y + 1,\n) * 2\n")
+    assert [step.name for step in source.line("<lambda>", 2).steps] == ["add"]
+    assert [step.name for step in source.line("<lambda>", 1).steps] == ["mul"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(x, cat):\n    return cat(x)",
+        "def f(x, *cat):\n    return cat(x)",
+        "def f(x):\n    cat = x.y\n    return cat(x)",
+        "def f(x):\n    for cat in x:\n        return cat(x)",
+        "def f(x):\n    def cat(y): pass\n    return cat(x)",
+        "def f(x):\n    return [cat(x) for cat in x]",
+        "def f(x, cat):\n    def g():\n        pass\n    return [cat(y) for y in x]",
+        "def g():\n    from torch import tanh\ndef f(x):\n    return tanh(x)",
+    ],
+)
+def test_what_hides_an_import_is_not_what_was_imported(body):
+    text = f"from torch import cat\n{body}\n"
+    assert read_source(text).line("f", text.count("\n")).steps == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(x):\n    return cat(x)",
+        "def f(x):\n    y = [cat for cat in x]\n    return cat(x)",
+        "def f(x):\n    def g(cat): pass\n    return cat(x)",
+        "def f(x):\n    global cat\n    cat = cat\n    return cat(x)",
+        "def f(x):\n    import torch\n    return torch.cat(x)",
+        "class C:\n  cat = 1\n  def f(x):\n    return cat(x)",
+        "try:\n  from torch import cat\nexcept ImportError:\n  cat = None\ndef f(x):\n    return cat(x)",
+    ],
+)
+def test_what_hides_it_elsewhere_does_not_matter(body):
+    text = f"from torch import cat\n{body}\n"
+    assert [step.name for step in read_source(text).line("f", text.count("\n")).steps] == ["cat"]
+
+
+def test_the_numbers_of_a_module_are_not_those_of_its_functions():
+    text = "scale = load()\ndef g():\n    scale = 2\n    return [size for size in range(3)]\n"
+    text += "size = load()\ny = make(scale * 3, size * 2)\n"
+    assert [step.name for step in read_source(text).line("<module>", 6).steps] == ["mul", "mul"]
+    text = "def g():\n    scale = load()\nscale = 2\ny = scale * 3 + load()\n"
+    assert [step.name for step in read_source(text).line("<module>", 4).steps] == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("parts = []\nreturn parts[0] * 2", ["mul"]),
+        ("parts = []\nreturn [part.exp() for part in parts]", ["exp"]),
+        ("parts = {}\nreturn parts[x]", []),
+        ("parts = {}\nparts[x] = y", []),
+        ("parts = []\nreturn parts + [x]", []),
+        ("sizes = [3, 4]\nreturn make(sizes[0] * 2)", []),
+        ("sizes = x.shape\nreturn [make(size * 2) for size in sizes]", []),
+    ],
+)
+def test_of_what_is_in_an_empty_list_nothing_is_known(body, expected):
+    assert names(body) == expected
+
+
+def test_a_comprehension_knows_the_numbers_around_it():
+    text = "def f(x, n: int):\n    return [make(n * i, y * i) for i, y in enumerate(x)]\n"
+    for function in ("f", "<listcomp>"):
+        assert [step.name for step in read_source(text).line(function, 2).steps] == ["mul"]
+
+
+def test_the_names_of_a_long_script_are_found_in_time():
+    text = "".join(f"y{n} = {n}\n" for n in range(20_000)) + "z = x @ w\n"
+    began = time.process_time()
+    assert [step.name for step in read_source(text).line("<module>", 20_001).steps] == ["matmul"]
+    assert time.process_time() - began < 4
 
 
 @pytest.mark.parametrize(
@@ -236,7 +348,7 @@ class Recorder:
 
 
 EVALUATED = """\
-def forward(torch, x, y, w):
+def forward(x, y, w):
     a = torch.cat((x.exp(), y * w), 1) + x @ w
     b = (
         x.exp()
@@ -269,9 +381,10 @@ def forward(torch, x, y, w):
 
 
 def test_order_and_lines_are_those_of_the_running_cpython():
-    tensor, space = Recorder(), {}
+    tensor = Recorder()
+    space = {"torch": tensor}
     exec(EVALUATED, space)  # the text above, and no other
-    space["forward"](tensor, tensor, tensor, tensor)
+    space["forward"](tensor, tensor, tensor)
     source = read_source(EVALUATED + "import torch\n")
     assert len(tensor.found) == 27
     for number in {line for _, line in tensor.found}:

@@ -1,5 +1,6 @@
 """Which files below --source are read, and which are believed."""
 
+import ast
 import os
 import sys
 
@@ -71,6 +72,36 @@ def test_of_several_folders_the_first_that_has_the_file_counts(tmp_path):
     (tmp_path / "empty").mkdir()
     assert names(path, first, second) == ["tanh"]
     assert names(path, tmp_path / "empty", second) == ["relu"]
+
+
+def test_the_next_folder_counts_where_the_first_has_another_file(tmp_path):
+    path = snapshot(tmp_path, IN_MODEL)
+    first = folder(tmp_path / "a", model="def other():\n    pass\n")
+    second = folder(tmp_path / "b", model=MODEL)
+    broken = folder(tmp_path / "c", model="def forward(:\n")
+    assert names(path, first, broken, second) == ["relu"]
+    assert notes(path, first, second) == []
+    assert names(path, first) == ["forward"]
+
+
+def test_a_folder_is_searched_before_the_next_one(tmp_path):
+    path = snapshot(tmp_path, frame("forward", f"{ROOT}/model.py", 5))
+    # What holds the project comes after the project itself, but the first folder before the second.
+    outer = folder(tmp_path / "a", project__model=MODEL)
+    inner = folder(tmp_path / "b", model=MODEL.replace("relu", "tanh"))
+    assert names(path, outer, inner) == ["relu"]
+    assert names(path, inner, outer) == ["tanh"]
+
+
+def test_a_file_that_has_many_names_is_read_once(tmp_path, monkeypatch):
+    frames = [frame("forward", f"/v{n}/site-packages/net/model.py", 5) for n in range(20)]
+    path, sources = snapshot(tmp_path, *frames), folder(tmp_path, net__model=MODEL)
+    parsed, parse = [], ast.parse
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", lambda text: parsed.append(text) or parse(text))
+        found = names(path, sources)
+    assert found == ["relu"] * 20
+    assert parsed == [MODEL]
 
 
 def test_windows_paths_are_found_too(tmp_path):
@@ -151,12 +182,28 @@ def test_a_file_of_another_version_is_not_believed(tmp_path):
     assert names(snapshot(tmp_path, frames[0]), sources) == ["tanh"]
 
 
-@pytest.mark.parametrize("text", ["def forward(:\n", MODEL + "\0", b"\xff\xfe" + MODEL.encode("utf-16-le")])
+def test_a_file_without_a_frames_function_is_not_believed(tmp_path):
+    path = snapshot(tmp_path, IN_MODEL, frame("encode", f"{ROOT}/model.py", 812))
+    sources = folder(tmp_path, model=MODEL)
+    assert names(path, sources) == ["forward", "encode"]
+    assert "other-sources" in notes(path, sources)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def forward(:\n",
+        "x = " + "(" * 5000 + ")" * 5000,
+        MODEL + "\0",
+        b"\xff\xfe" + MODEL.encode("utf-16-le"),
+    ],
+)
 def test_what_is_no_python_is_left_out_with_a_note(tmp_path, text):
     path = snapshot(tmp_path, IN_MODEL)
     sources = folder(tmp_path, model=text)
     assert names(path, sources) == ["forward"]
-    assert "other-sources" in notes(path, sources)
+    (note,) = [note for note in load(path, sources=[sources]).notes if note.slug == "other-sources"]
+    assert note.message == "1 file of --source could not be parsed by this Python: model.py"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +244,16 @@ def test_a_folder_that_is_none_is_refused(tmp_path, name, capsys):
         names(path, tmp_path / name)
     assert main(["to-sqlite", str(path), "--source", str(tmp_path / name)]) == 3
     assert "cannot look for sources" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.sqlite"))
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path, capsys):
+    path = snapshot(tmp_path, IN_MODEL)
+    with pytest.raises(InputError, match="names no folder"):
+        load(path, sources=[""])
+    for command in (["to-sqlite", str(path)], ["explain", str(path), "#1"]):
+        assert main([*command, "--source", ""]) == 3
+        assert "names no folder" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.sqlite"))
 
 
