@@ -4,7 +4,7 @@ The same mode that times operations would show in the stacks of a snapshot, so t
 allocations come in the same order.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,7 +55,7 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
     if [event["size"] for event in allocs] != sizes:
         return None
     began = [call[0] for call in calls.found]
-    return [_name(calls.found, bisect_right(began, event["time_us"]) - 1, event) for event in allocs]
+    return [_name(calls.found, bisect_left(began, event["time_us"]), event["time_us"]) for event in allocs]
 
 
 @contextmanager
@@ -67,5 +67,9 @@ def _recording() -> Iterator[None]:
         history.stop()
 
 
-def _name(calls: list[Call], place: int, event: dict[str, Any]) -> str:
-    return calls[place][2] if place >= 0 and event["time_us"] <= calls[place][1] else ""
+def _name(calls: list[Call], place: int, time_us: int) -> str:
+    """The call that had begun before, or else in the same microsecond: no call allocates in its first."""
+    for began, ended, name in (*calls[max(place - 1, 0) : place], *calls[place : place + 1]):
+        if began <= time_us <= ended:
+            return name
+    return ""

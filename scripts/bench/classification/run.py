@@ -66,7 +66,7 @@ def _setups(entry: str) -> Iterator[tuple[Setup, Sequence[str]]]:
     yield Setup(n_steps=n_steps), HISTORIES
     if entry in VARIED:
         for optimizer in OPTIMIZERS:
-            if optimizer != Setup.optimizer:
+            if optimizer != Setup().optimizer:
                 yield Setup(optimizer, n_steps=n_steps), ("complete", "late")
         yield Setup(set_to_none=False, n_steps=n_steps), ("complete", "late")
         yield Setup("sgd", set_to_none=False, n_steps=n_steps), ("complete", "late")
