@@ -113,7 +113,8 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
         return began_here[question.life : question.life + 1]
     rows = np.flatnonzero(holds(table.addr, table.block_bytes, number))
     is_live = table.live_at(analysis.peak_event)[rows]
-    return rows[np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))]
+    order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
+    return np.asarray(rows[order])
 
 
 def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:

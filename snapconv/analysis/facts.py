@@ -5,6 +5,7 @@ but those that it is told.
 """
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +186,7 @@ class Facts:
         return np.asarray(both[first_forward[in_forward] < first_backward[in_backward]], np.int64)
 
 
-def at(column: np.ndarray, rows: Int64Column, missing: int = 0) -> np.ndarray:
+def at(column: NDArray[Any], rows: Int64Column, missing: int = 0) -> NDArray[Any]:
     """``column[rows]``, with ``missing`` where a row is -1 or beyond the end."""
     if not len(column):
         return np.full(len(rows), missing, column.dtype)

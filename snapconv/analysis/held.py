@@ -5,6 +5,7 @@ who made them, when, how often and how large. Asked last, when gradients and wei
 """
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
     )
 
 
-def _groups(rows: Int64Column, key: np.ndarray) -> list[Int64Column]:
+def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     """The rows in groups of one key."""
     order = rows[np.argsort(key[rows], kind="stable")]
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
@@ -159,7 +160,7 @@ def _heirs(facts: Facts, where: BoolColumn) -> tuple[Int64Column, Int64Column]:
     return old[heir >= 0], heir[heir >= 0]
 
 
-def _of_stacks(rows: Int64Column, stack: np.ndarray, wanted: Int64Column) -> Int64Column:
+def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:
     """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
     first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
     n_of = after - first

@@ -5,6 +5,7 @@ never in the trace, and a ring buffer drops the oldest events. Columns in, colum
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +186,7 @@ def _allocation_table(
     return read_only(table)
 
 
-def _rows(column: np.ndarray, rows: Int64Column, missing: int) -> np.ndarray:
+def _rows(column: NDArray[Any], rows: Int64Column, missing: int) -> NDArray[Any]:
     """``column[rows]``, with ``missing`` where a row is -1."""
     if not len(column):
         return np.full(len(rows), missing, np.int64)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,7 +176,7 @@ def _concatenate(parts: list[EventTable]) -> EventTable:
     empty64, empty32 = np.empty(0, np.int64), np.empty(0, np.int32)
     if not parts:
         return EventTable(np.empty(0, np.int8), empty64, empty64, empty64, empty32, None, None, None, None)
-    columns: dict[str, np.ndarray | None] = {}
+    columns: dict[str, NDArray[Any] | None] = {}
     for name in EventTable.__slots__:
         pieces = [getattr(part, name) for part in parts]
         if all(piece is None for piece in pieces):
@@ -187,6 +188,6 @@ def _concatenate(parts: list[EventTable]) -> EventTable:
     return EventTable(**columns)  # type: ignore[arg-type]  # one column per field
 
 
-def _frozen(column: np.ndarray) -> np.ndarray:
+def _frozen(column: NDArray[Any]) -> NDArray[Any]:
     column.setflags(write=False)
     return column

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,6 +184,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
 
 
-def _frozen(column: np.ndarray) -> np.ndarray:
+def _frozen(column: NDArray[Any]) -> NDArray[Any]:
     column.setflags(write=False)
     return column

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,5 +133,5 @@ def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTabl
     return columns
 
 
-def _or(column: np.ndarray | None, otherwise: np.ndarray) -> np.ndarray:
+def _or(column: NDArray[Any] | None, otherwise: NDArray[Any]) -> NDArray[Any]:
     return otherwise if column is None else column

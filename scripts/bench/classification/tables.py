@@ -4,6 +4,7 @@ Imports nothing of the others, so that the docs can be made without torch.
 """
 
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
 Figures = dict[str, Any]
@@ -153,8 +154,8 @@ def _calibration(head: str, rows: Sequence[Figures]) -> str:
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    # Exact, so that every Python rounds to the same figure.
+    return fmean(values)
 
 
 def _percent(share: float | None) -> str:
