@@ -117,7 +117,7 @@ def _by_release(decisions: Decisions, facts: Facts) -> None:
 
 
 def _batch_of_graph(decisions: Decisions, facts: Facts) -> None:
-    """A batch that nothing but the graph still held, made just before the first module that saves one."""
+    """A batch that nothing but the graph held, made just before the first module that saves anything."""
     saved = np.flatnonzero(facts.made_by_module & facts.is_freed_by_engine)
     is_first = facts.alloc < first_before(facts.next_backward, facts.alloc, saved, facts.n_events)
     batch = facts.may_be_input & is_first & facts.feeds_module & facts.is_freed_by_engine
@@ -260,9 +260,8 @@ def _old(decisions: Decisions, facts: Facts) -> None:
     first_forward, first_backward = (
         facts.phases.next_after(phase, np.array([-1]))[0] for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
-    # Where the very first event is of a module, that forward had made what its modules soon drop.
-    begins_within = facts.n_events > 0 and facts.phases.certain[0] == Phase.FORWARD
-    if begins_within and first_backward < facts.n_events:
+    # Where the very first run is of modules, that forward had made what they soon drop.
+    if first_backward < facts.n_events:
         dropped = (facts.end_phase == Phase.FORWARD) & (facts.end <= facts.phases.run_end[0])
         decisions.decide(
             ~facts.is_traced & dropped, Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward"

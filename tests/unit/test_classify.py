@@ -132,6 +132,12 @@ LIVES = (
         INPUT,
         LIFETIME,
     ),
+    (
+        "alloc LOSS, alloc LOAD, does FORWARD, does ENGINE, free RELEASE, free RELEASE",
+        "made-outside-modules-used-in-forward",
+        INPUT,
+        LIFETIME,
+    ),
     ("alloc LOAD, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
     ("alloc COPY, does FORWARD", "made-outside-modules-used-in-forward", INPUT, FRAMES),
     ("alloc LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
@@ -226,6 +232,27 @@ def test_a_workspace_is_one_wherever_it_is_made(found):
     for stack in (workspace + ENGINE, workspace + STEP, workspace + FORWARD):
         job.free(job.alloc(stack), RELEASE)
     assert categories(found(job)) == [WORKSPACE] * 3
+
+
+def test_a_few_results_of_a_backward_do_not_tell_what_the_rest_are(found):
+    job = Job()
+    few = job.alloc(ENGINE, OTHER)
+    job.alloc(ENGINE)
+    job.does(FORWARD, ENGINE)
+    job.free(few, ENGINE)
+    assert categories(found(job)) == [Category.UNKNOWN]
+
+
+@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, INPUT)])
+def test_without_frames_of_cpp_a_line_that_drops_a_result_as_large_computes(before, category, found):
+    job = Job()
+    job.does(FORWARD)
+    dropped = job.alloc(LOAD, before)
+    result = job.alloc(LOAD)
+    job.free(dropped, LOAD)
+    job.does(FORWARD, NO_FRAMES)
+    job.free(result, MAIN)
+    assert categories(found(job))[-1] is category
 
 
 def test_what_freed_it_goes_before_who_made_it(found):

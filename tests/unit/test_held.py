@@ -167,6 +167,15 @@ def test_a_line_that_gives_a_variable_a_new_value_tells_what_the_old_one_was(fou
     assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
 
 
+def test_a_value_that_was_dropped_first_takes_no_place(found):
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.free(job.alloc(LOAD), MAIN)
+    job.model.free(old, frames=LOAD)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job))[0] is UNKNOWN
+
+
 def test_a_line_that_drops_several_kinds_tells_nothing_of_what_is_older(found):
     job = Job()
     old = job.older(NO_FRAMES, SUBJECT + 1)

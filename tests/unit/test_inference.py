@@ -126,6 +126,16 @@ def test_as_many_blocks_as_there_are_layers_are_a_cache(stack, n_each, found):
     assert found(job, CACHE) == [told] * n_each * N_LAYERS
 
 
+@pytest.mark.parametrize("factor", [0.5, 1, 2], ids=["half", "as large", "double"])
+def test_what_is_made_for_every_weight_may_be_states_and_is_no_cache(factor, found):
+    job = model()
+    for _ in range(2 * N_LAYERS):
+        job.alloc(ZEROS, int(factor * LAYER[1]))
+    job.does(FORWARD)
+    made = found(job, int(factor * LAYER[1]))
+    assert Category.ACTIVATION not in {category for category, *_ in made}
+
+
 @pytest.mark.parametrize(("n_blocks", "stack"), [(3, ZEROS), (5, ZEROS), (4, COPY)])
 def test_other_numbers_and_copied_data_are_no_cache(n_blocks, stack, found):
     job = model()
