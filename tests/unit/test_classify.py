@@ -243,18 +243,6 @@ def test_a_few_results_of_a_backward_do_not_tell_what_the_rest_are(found):
     assert categories(found(job)) == [Category.UNKNOWN]
 
 
-@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, INPUT)])
-def test_without_frames_of_cpp_a_line_that_drops_a_result_as_large_computes(before, category, found):
-    job = Job()
-    job.does(FORWARD)
-    dropped = job.alloc(LOAD, before)
-    result = job.alloc(LOAD)
-    job.free(dropped, LOAD)
-    job.does(FORWARD, NO_FRAMES)
-    job.free(result, MAIN)
-    assert categories(found(job))[-1] is category
-
-
 def test_what_freed_it_goes_before_who_made_it(found):
     job = job_of("alloc APPLY, free RELEASE, alloc COPY, free RELEASE")
     assert categories(found(job)) == [ACTIVATION] * 2
@@ -300,16 +288,6 @@ def test_a_gradient_has_the_size_of_a_weight(found):
     assert found(job, SUBJECT + 1) == [(Category.UNKNOWN, Evidence.NONE, "none")]
 
 
-@pytest.mark.parametrize("stack", [FORWARD, NO_FRAMES], ids=["forward", "backward"])
-@pytest.mark.parametrize("size", [8_519_680, 33_554_432])
-def test_without_frames_of_cpp_a_workspace_is_told_by_its_size(size, stack, found):
-    job = Job()
-    job.does(FORWARD, NO_FRAMES)
-    for _ in range(4):
-        job.alloc(stack, size)
-    assert found(job, size) == [(WORKSPACE, Evidence.SIZES, "cublas-workspace-size")] * 4
-
-
 def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
     job = Job()
     for _ in range(5):
@@ -319,13 +297,6 @@ def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
     job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
     job.alloc(LOAD, WORKSPACE_BYTES)
     assert categories(found(job, WORKSPACE_BYTES)) == [TEMPORARY, Category.UNKNOWN]
-
-
-def test_with_frames_of_cpp_no_workspace_is_guessed_by_its_size(found):
-    job = Job()
-    job.alloc(FORWARD + ENGINE, WORKSPACE_BYTES)
-    job.alloc(FORWARD, WORKSPACE_BYTES)
-    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
 
 
 @pytest.mark.parametrize("stack", [None, NO_FRAMES, MAIN], ids=["none", "empty", "main"])
@@ -347,43 +318,6 @@ def test_what_the_first_event_of_a_phase_frees_has_reached_the_phase(life, categ
     assert categories(found(job_of(life))) == [category]
 
 
-def test_without_stacks_of_frees_a_step_still_frees_its_temporaries(found):
-    job = Job()
-    for stack in (FORWARD, ENGINE, STEP, FORWARD):
-        job.free(job.alloc(stack, SUBJECT if stack is STEP else OTHER))
-    assert categories(found(job)) == [TEMPORARY]
-
-
-def test_without_stacks_of_frees_what_dies_before_the_step_is_no_gradient(found):
-    job = Job()
-    job.alloc(APPLY)
-    job.free(job.alloc(FORWARD, OTHER))
-    job.free(job.alloc(ENGINE))
-    job.alloc(STEP, OTHER)
-    assert categories(found(job)) == [WEIGHT, TEMPORARY]
-
-
-def test_without_frames_of_cpp_what_is_as_large_as_a_weight_is_no_input(found):
-    assert (
-        categories(found(job_of("alloc APPLY, free MAIN, alloc LOAD, does FORWARD, free MAIN")))[1] == INPUT
-    )
-    weight = "alloc APPLY, alloc FORWARD, alloc LOAD, does FORWARD"
-    job = job_of(weight)
-    batch = job.alloc(LOAD)
-    job.does(FORWARD)
-    job.free(batch, MAIN)
-    assert categories(found(job)) == [WEIGHT, ACTIVATION, Category.UNKNOWN, Category.UNKNOWN]
-
-
-def test_without_frames_of_cpp_what_is_as_large_as_an_activation_may_be_an_input(found):
-    job = Job()
-    job.alloc(FORWARD)
-    batch = job.alloc(LOAD)
-    job.does(FORWARD)
-    job.free(batch, MAIN)
-    assert categories(found(job)) == [ACTIVATION, INPUT]
-
-
 def test_only_older_blocks_without_frames_are_told_by_counting(found):
     job = Job()
     job.older(MAIN, 2048)
@@ -403,24 +337,3 @@ def test_a_job_without_anything_has_nothing_to_classify(found):
 
 def test_with_stacks_of_frees_a_state_that_dies_soon_after_the_step_is_still_one(found):
     assert categories(found(job_of("does FORWARD, alloc STEP, free MAIN, does FORWARD"))) == [STATE]
-
-
-def test_without_stacks_of_frees_what_the_step_still_finds_is_a_gradient(found):
-    job = Job()
-    job.alloc(APPLY)
-    job.free(job.alloc(FORWARD, OTHER))
-    gradient = job.alloc(ENGINE)
-    job.alloc(STEP, OTHER)
-    job.free(gradient)
-    assert categories(found(job)) == [WEIGHT, GRADIENT]
-
-
-def test_without_stacks_of_frees_a_step_that_allocates_nothing_still_leaves_gradients(found):
-    job = Job()
-    job.alloc(APPLY)
-    for _ in range(2):
-        activation = job.alloc(FORWARD, OTHER)
-        gradient = job.alloc(ENGINE)
-        job.free(activation)
-        job.free(gradient)
-    assert categories(found(job)) == [WEIGHT, GRADIENT, GRADIENT]
