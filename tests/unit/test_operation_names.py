@@ -192,6 +192,10 @@ def test_arms_that_exclude_each_other_and_visits_in_a_row_are_not_taken_apart(li
     assert (order and [found.steps[step].name for step in order]) == expected
 
 
+def test_arms_are_never_all_of_one_visit_though_other_lines_separate_visits():
+    assert order_of(read_source(EITHER).line("both", 7), 3, is_alone=False) is None
+
+
 def test_visits_that_other_lines_of_the_function_separate_do_not_look_like_one():
     assert order_of(steps((0, 1), (1, 1)), 2, is_alone=False) == [0, 1]
     assert order_of(steps((0, 1), (1, 1), in_loop=True), 2, is_alone=False) == [0, 1]
