@@ -21,7 +21,7 @@ class SavedTensors:
 
     def __init__(self, note: "Callable[[Tensor], None]") -> None:
         self._note = note
-        self._pair = (self._pack, self._unpack)
+        self._pair: tuple[Any, Any] = (self._pack, self._unpack)
         self._is_open = self._is_there = False
         self._thread = 0
         self._disable: Any = None
@@ -35,6 +35,10 @@ class SavedTensors:
         if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
             self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
             return
+
+        # Called in the middle of compiled code, they would be compiled as well.
+        not_compiled = _torch().compiler.disable
+        self._pair = not_compiled(self._pack), not_compiled(self._unpack)
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
             self.close()
@@ -123,10 +127,14 @@ class SavedTensors:
         return tensor
 
 
-def _autograd() -> Any:
+def _torch() -> Any:
     import torch
 
-    return torch._C._autograd
+    return torch
+
+
+def _autograd() -> Any:
+    return _torch()._C._autograd
 
 
 def _top() -> Any:

@@ -21,7 +21,7 @@ NOT_MODELLED = (
     "scratch memory inside kernels",
     "workspaces of cuDNN, cuBLASLt and cuSPARSE, and that of cuBLAS unless asked for",
     "cuDNN's reserves for recurrent layers and batch norm",
-    "compiled code",
+    "compiled code, where values are computed",
     "CUDA graphs",
     "NCCL",
 )

@@ -9,18 +9,12 @@ from functools import partial
 from typing import Any
 
 from snapconv.recorder.simulation.kernels import Kernels
-from snapconv.recorder.simulation.placements import Placements
 
 _FLASH_MAX_HEAD_SIZE = 256
 
 
-def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
+def add_gpu_choices(kernels: Kernels, is_placed: Callable[[Any], bool]) -> None:
     """Let tensors on a simulated device take CUDA's way."""
-
-    def is_placed(tensor: Any) -> bool:
-        placement = placements.of(tensor)
-        return placement is not None and placement.device is not None
-
     kernels.add("dropout", "AutogradCPU", lambda operation, torch: _dropout(operation, torch, is_placed))
     kernels.add(
         "scaled_dot_product_attention",

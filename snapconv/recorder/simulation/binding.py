@@ -56,6 +56,7 @@ def _memory(machine: Machine) -> dict[str, Callable[..., Any]]:
         "resetPeakMemoryStats": lambda index: machine.reset_peaks(index),
         "resetAccumulatedMemoryStats": lambda index: machine.device(index).statistics.reset_accumulated(),
         "emptyCache": machine.empty_cache,
+        "cudaCachingAllocator_is_enabled": lambda: True,
         "cudaCachingAllocator_set_allocator_settings": machine.set_settings,
         "setMemoryFraction": set_fraction,
         "getMemoryFraction": lambda index: 1.0,
@@ -175,7 +176,8 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set(cuda, "_cudart", _runtime(machine))
     patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid)
     patches.set(cuda, "_exchange_device", exchange)
-    patches.set(cuda, "_maybe_exchange_device", exchange)
+    # Another function: torch.compile keeps a table of both and wants none of them twice.
+    patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index))
     patches.set(cuda, "device_count", lambda: len(machine.devices))
     patches.set(cuda, "_get_device_properties", lambda index: _properties(machine))
     patches.set(

@@ -65,7 +65,12 @@ def dispatch_mode(handle: Handler) -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            # True would wrap every single operation in torch._disable_dynamo; nothing is compiled here.
+            # True wraps every single operation in torch._disable_dynamo. Our files are not compiled anyway.
             return False
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            # What is compiled is not watched while it is compiled, but when it runs.
+            return True
 
     return OperationMode()

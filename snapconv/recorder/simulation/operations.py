@@ -19,9 +19,9 @@ class Operation:
     """One overload, as far as memory is concerned.
 
     ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` says
-    whether a written argument may come out with more memory. ``is_uninitialised`` says that its results'
-    contents are undefined. ``cpu_results`` are the positions of results that are on the
-    CPU whatever the arguments are. One that ``reads_values`` reads them on the CPU.
+    whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
+    ``is_uninitialised`` says that its results' contents are undefined. ``cpu_results`` are the positions of
+    results that are on the CPU whatever the arguments are. One that ``reads_values`` reads them on the CPU.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Operation:
     n_returns: int
     argument_names: tuple[str, ...]
     may_resize: bool
+    is_out: bool
     is_uninitialised: bool
     cpu_results: frozenset[int] = frozenset()
     reads_values: bool = False
@@ -52,20 +53,24 @@ def describe(func: Any) -> Operation:
     """Read an OpOverload's schema; what has none counts as making new memory."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return Operation(str(func), Kind.FRESH, (), 0, (), may_resize=False, is_uninitialised=False)
+        return Operation(
+            str(func), Kind.FRESH, (), 0, (), may_resize=False, is_out=False, is_uninitialised=False
+        )
     name = schema.name.partition("::")[2]
     written = tuple(
         argument.name
         for argument in schema.arguments
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    is_out = "out" in schema.overload_name
     return Operation(
         name=name,
         kind=_kind(name, schema.returns),
         written=written,
         n_returns=len(schema.returns),
         argument_names=tuple(argument.name for argument in schema.arguments),
-        may_resize=name in _RESIZING or "out" in schema.overload_name,
+        may_resize=name in _RESIZING or is_out,
+        is_out=is_out,
         is_uninitialised=name in _UNINITIALISED,
         cpu_results=frozenset(_CPU_RESULTS.get(name, ())),
         reads_values=name in _READS_VALUES,

@@ -12,6 +12,7 @@ from snapconv.recorder.simulation.annotations import patch_annotations
 from snapconv.recorder.simulation.attention import add_gpu_choices
 from snapconv.recorder.simulation.autocast import patch_autocast
 from snapconv.recorder.simulation.binding import bind
+from snapconv.recorder.simulation.compilation import can_compile, compiled
 from snapconv.recorder.simulation.factories import patch_factories
 from snapconv.recorder.simulation.grouping import patch_grouping
 from snapconv.recorder.simulation.kernels import Kernels
@@ -43,13 +44,16 @@ def _only_one() -> Iterator[None]:
 def running(options: SimulationOptions) -> Iterator[Machine]:
     """Make this process's torch believe in the simulated devices, for as long as the context lasts."""
     with _only_one():
-        _import_torch()
-        with _patched(options) as machine:
+        _import_torch(("torch.optim", "torch._dynamo"))
+        is_compiling = not options.compute and can_compile()
+        if is_compiling:
+            _import_torch(("torch._inductor.cudagraph_trees",))
+        with _patched(options, is_compiling=is_compiling) as machine:
             yield machine
 
 
 @contextmanager
-def _patched(options: SimulationOptions) -> Iterator[Machine]:
+def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Machine]:
     machine = Machine(options, settings_from_environment())
     tracker = Tracker(machine)
     with ExitStack() as stack:
@@ -64,11 +68,11 @@ def _patched(options: SimulationOptions) -> Iterator[Machine]:
         patch_grouping(patches)
         kernels = stack.enter_context(Kernels())
         patch_autocast(patches, kernels)
-        add_gpu_choices(kernels, tracker.placements)
+        add_gpu_choices(kernels, tensors.takes_gpu_way)
         patch_annotations(machine, patches)
         stack.callback(tracker.close)
         stack.enter_context(addresses.use(tracker.locate))
-        stack.enter_context(_eager())
+        stack.enter_context(compiled(tensors) if is_compiling else _eager())
 
         def enter_modes() -> ExitStack:
             modes = ExitStack()
@@ -83,7 +87,7 @@ def _patched(options: SimulationOptions) -> Iterator[Machine]:
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Let compiled functions run as they are written: what compiled code allocates is not modelled."""
+    """Let compiled functions run as they are written: no kernel would give their code's results."""
     import torch
 
     set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
@@ -96,12 +100,13 @@ def _eager() -> Iterator[None]:
         yield
 
 
-def _import_torch() -> None:
+def _import_torch(names: tuple[str, ...]) -> None:
     """Import what looks at torch.cuda while it is imported, before that is changed.
 
-    torch.optim imports torch._dynamo at its first step, which lists torch.cuda's functions (2.13).
+    torch.optim imports torch._dynamo at its first step, which lists torch.cuda's functions (2.13); what is
+    compiled, and torch._dynamo.reset(), import CUDA graphs.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in ("torch.optim", "torch._dynamo"):
+        for name in names:
             import_module(name)

@@ -40,6 +40,15 @@ _INTERPRETER = (
     ),
     *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
 )
+# How compiled code asks for memory (at::detail::empty_strided_cuda, seen with torch 2.6; guards.cpp).
+_EMPTY_OF_COMPILED = (
+    "at::detail::empty_strided_generic(c10::ArrayRef<long>, c10::ArrayRef<long>, c10::Allocator*, "
+    "c10::DispatchKeySet, c10::ScalarType)",
+    "at::detail::empty_strided_cuda(c10::ArrayRef<long>, c10::ArrayRef<long>, c10::ScalarType, "
+    "std::optional<c10::Device>)",
+    "torch::dynamo::(anonymous namespace)::_empty_strided_device(_object*, _object*, c10::DeviceType, bool)",
+)
+_COMPILED_CALLS = ("empty_for_compiled", str(Path(__file__).with_name("compilation.py")))
 # What a node lets go of once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
@@ -125,7 +134,8 @@ def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[tuple[s
     result = [_plain(frame) for frame in own]
     if not capture.has_cpp:
         return result
-    operation = _operation_frames(frames) or _release_frames(frames)
+    is_compiled = any((frame["name"], frame["filename"]) == _COMPILED_CALLS for frame in python)
+    operation = [*_EMPTY_OF_COMPILED] if is_compiled else _operation_frames(frames) or _release_frames(frames)
     engine = _engine_frames(capture.node, operation) if is_engine else []
     return [*map(_native, operation), *result, *map(_native, engine)]
 

@@ -4,7 +4,8 @@ Class attributes and not a mode, so that the answers are the same in every threa
 other mode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -22,7 +23,7 @@ class TensorPatches:
         self._torch = torch
         self._tensor = torch.Tensor
         self._tracker = tracker
-        self._of = tracker.placements.of
+        self._of: Callable[[Any], Placement | None] = tracker.placements.of
         self._devices = [torch.device("cuda", i) for i in range(len(tracker.machine.devices))]
 
     def apply(self, patches: Patches) -> None:
@@ -35,6 +36,19 @@ class TensorPatches:
         for name in ("to", "cuda", "cpu"):
             self._wrap(patches, name)
         self._allow_without_a_shape(patches)
+
+    @contextmanager
+    def as_they_are(self) -> Iterator[None]:
+        """Let tensors say what is true of them for a while: that they are on the CPU."""
+        before, self._of = self._of, _nowhere
+        try:
+            yield
+        finally:
+            self._of = before
+
+    def takes_gpu_way(self, tensor: Any) -> bool:
+        """Whether an operation is to be done as CUDA does it; what is compiled is for the device."""
+        return self._of is _nowhere or self._placed(tensor) is not None
 
     def _allow_without_a_shape(self, patches: Patches) -> None:
         """Let lazy modules move: of a parameter without a shape torch knows by identity what works."""
@@ -193,6 +207,10 @@ class TensorPatches:
         if is_there and is_same and not copy:
             return tensor
         return self._tracker.copy(tensor, index, dtype=dtype, memory_format=memory_format)
+
+
+def _nowhere(_tensor: Any) -> None:
+    """Find no placement."""
 
 
 def _parse_to(args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

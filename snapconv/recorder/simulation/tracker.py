@@ -96,10 +96,24 @@ class Tracker:
             return written_arguments(operation, args, kwargs)
         if operation.name == "resize_":
             return self.hollow.resize(args[0], args[1])
+        if operation.is_out and not self._has_sparse((*args, *kwargs.values())):
+            return self._shape_out(operation, func, args, kwargs)
         if operation.kind is not Kind.FRESH or operation.reads_values or self._has_sparse(args):
             return func(*args, **kwargs)
         shapes = result_shapes(func, args, kwargs)
         return func(*args, **kwargs) if self._has_sparse((shapes,)) else self.hollow.fill(shapes)
+
+    def _shape_out(self, operation: Operation, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Give what an operation is to write into the size that it would have then."""
+        assert self.hollow is not None
+        written = written_arguments(operation, args, kwargs)
+        sized = result_shapes(func, args, kwargs)
+        for tensor, meta in zip(
+            tensors_in((written,), self._tensor), tensors_in((sized,), self._tensor), strict=True
+        ):
+            if tensor.size() != meta.size():
+                self.hollow.resize(tensor, meta.size())
+        return written
 
     def _has_sparse(self, values: Any) -> bool:
         strided = self._torch.strided
