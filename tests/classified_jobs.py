@@ -33,11 +33,15 @@ COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
-ENGINE = frames(cpp("torch::autograd::Engine::evaluate_function(int)"))
+ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)
+ENGINE = frames(*ENGINE_FRAMES)
 RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
 DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
+COMPILED_FILE = f"/tmp/torchinductor_me/ab/c{'a' * 51}.py"
+# A compiled backward; torch puts the lines that it was made of behind its frame.
+COMPILED = frames(("call", COMPILED_FILE), ("forward", "/w/proj/model.py"), *ENGINE_FRAMES)
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
 NESTED = frames(
     ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")

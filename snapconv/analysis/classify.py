@@ -109,7 +109,9 @@ def _by_release(decisions: Decisions, facts: Facts) -> None:
     _batch_of_graph(decisions, facts)
     released = facts.freed_by(Role.RELEASE)
     decisions.decide_by_role(released & ~in_optimizer, Role.RELEASE, Category.ACTIVATION, free_site=True)
-    may_be_gradient = (facts.is_engine | ~facts.is_traced) & ~facts.has(Role.MODULE_CALL)
+    # Modules run in backward where a checkpoint computes again, but a compiled backward makes gradients.
+    by_module = facts.has(Role.MODULE_CALL) & ~(facts.is_engine & facts.has(Role.COMPILED))
+    may_be_gradient = (facts.is_engine | ~facts.is_traced) & ~by_module
     annotated = at(facts.phases.in_zero_grad, facts.end)
     dropped = facts.freed_by(Role.ZERO_GRAD)
     for where, evidence in ((annotated, Evidence.ANNOTATION), (dropped, Evidence.FREE_SITE)):
@@ -255,7 +257,8 @@ def _held(facts: Facts) -> BoolColumn:
 def _old(decisions: Decisions, facts: Facts) -> None:
     """What was there before the trace and backward lets go of was kept for it.
 
-    Unless the trace begins within that backward, and its stacks would say so if it were.
+    Unless the trace begins within that backward, and its stacks would say so if it were. Compiled code lets
+    go of what it made itself as well: there other iterations may tell.
     """
     first_forward, first_backward = (
         facts.phases.next_after(phase, np.array([-1]))[0] for phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -269,7 +272,7 @@ def _old(decisions: Decisions, facts: Facts) -> None:
     names_release = len(facts.roles.is_empty) > 0 and bool(facts.roles.has[Role.RELEASE].any())
     kept = (first_forward < facts.end) | np.bool_(not names_release)
     decisions.decide(
-        ~facts.is_traced & facts.is_freed_by_engine & kept,
+        ~facts.is_traced & facts.is_freed_by_engine & kept & ~facts.freed_by(Role.COMPILED),
         Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
     )  # fmt: skip
 

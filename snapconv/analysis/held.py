@@ -203,12 +203,14 @@ def _let_go_alike(decisions: Decisions, facts: Facts) -> None:
     """What is older than the trace is of the kind that its line lets go of, if that is only ever one.
 
     A line that runs in every iteration, `cache = longer` or the end of a function. What it makes and drops
-    itself did not live long.
+    itself did not live long. What a compiled backward lets go of was kept for it, unless other iterations
+    tell.
     """
     if not facts.phases.free_sites_known:
         return
     site, category = facts.allocations.free_stack_id, decisions.category
-    by_program = facts.is_freed & ~facts.is_freed_by_engine & (site >= 0)
+    compiled = facts.freed_by(Role.COMPILED) & facts.is_freed_by_engine
+    by_program = facts.is_freed & (~facts.is_freed_by_engine | compiled) & (site >= 0)
     old = by_program & ~facts.is_traced & (category == Category.UNKNOWN)
     seen = np.flatnonzero(by_program & facts.is_traced & np.isin(site, site[old]))
     lived = facts.end - facts.alloc
@@ -220,6 +222,9 @@ def _let_go_alike(decisions: Decisions, facts: Facts) -> None:
             where &= facts.end <= lived[alike].max()
         if which != Category.UNKNOWN:
             decisions.decide(where, Category(which), Evidence.FREE_SITE, "freed-where-its-like-are")
+    decisions.decide(
+        compiled & ~facts.is_traced, Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward"
+    )
 
 
 def _let_go_by_program(decisions: Decisions, facts: Facts) -> None:

@@ -12,6 +12,7 @@ from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.rules import FRAME_RULES, Role
 from tests.classified_jobs import (
     APPLY,
+    COMPILED,
     DESTROYED,
     ENGINE,
     FORWARD,
@@ -151,6 +152,7 @@ LIVES = (
     ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-one-of-its-size", INPUT, SIZES),
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
+    ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
@@ -276,6 +278,30 @@ def test_a_closure_that_a_step_calls_is_forward_and_backward(outer, found):
 
 def test_what_modules_made_is_no_gradient_though_it_dies_in_zero_grad(found):
     assert categories(found(job_of("alloc FORWARD, free ZERO_GRAD"))) == [TEMPORARY]
+
+
+def at_line(stack, line):
+    return [{**stack[0], "line": line}, *stack[1:]]
+
+
+def test_a_compiled_backward_lets_go_on_each_line_of_what_it_does_in_other_iterations(found):
+    """It drops what was kept for it, and what it made itself; the trace begins in the middle of the first."""
+    job = Job()
+    kept, made, never_seen = (job.older(NO_FRAMES) for _ in range(3))
+    for line, addr in ((10, kept), (20, made), (30, never_seen)):
+        job.model.free(addr, frames=at_line(COMPILED, line))
+    job.does(STEP)
+    kept = job.alloc(FORWARD)
+    job.does(RELEASE)
+    made = job.alloc(COMPILED)
+    job.model.free(kept, frames=at_line(COMPILED, 10))
+    job.model.free(made, frames=at_line(COMPILED, 20))
+    assert categories(found(job)) == [ACTIVATION, TEMPORARY, ACTIVATION, ACTIVATION, TEMPORARY]
+
+
+def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forward(found):
+    job = job_of("does FORWARD, alloc COMPILED, does STEP, free ZERO_GRAD")
+    assert found(job) == [(GRADIENT, FREE_SITE, "dropped-in-zero-grad")]
 
 
 def test_a_gradient_has_the_size_of_a_weight(found):

@@ -26,6 +26,7 @@ EXAMPLES = {
     "module-call": ("_call_impl", f"{SITE}/torch/nn/modules/module.py"),
     "forward-method": ("forward", "/w/proj/model.py"),
     "compiled-call": ("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
+    "compiled-code": ("call", f"/scratch/cache/ab/c{'a2' * 25}b.py"),
     "loss-function": ("cross_entropy", f"{SITE}/torch/nn/functional.py"),
     "loss-module": ("forward", f"{SITE}/torch/nn/modules/loss.py"),
     "module-apply": ("_apply", f"{SITE}/torch/nn/modules/module.py"),

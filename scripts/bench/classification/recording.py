@@ -23,6 +23,8 @@ from snapconv.recorder.simulation import SimulationOptions, simulated
 
 Range = tuple[int, int]
 _MAX_ENTRIES = 1_000_000
+# What torch.compile makes of a program is simulated where nothing is computed.
+WITHOUT_VALUES = frozenset(("compiled",))
 # Of some entries only: next to models as small as these, the workspace of a GPU would be most of the memory.
 WITH_WORKSPACE = frozenset(("cnn", "transformer", "amp"))
 # A step of these is one word: where other entries have a step, a recording is cut between some of them.
@@ -77,8 +79,9 @@ def device_of(entry: str) -> Iterator[None]:
     """Simulate an entry's device, with cuBLAS's workspaces as large as in the real snapshots."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = _WORKSPACE_CONFIG
+    options = SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE, compute=entry not in WITHOUT_VALUES)
     try:
-        with simulated(SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE)):
+        with simulated(options):
             yield
     finally:
         del os.environ[_VARIABLE]
@@ -136,7 +139,7 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
     began: list[int] = []
 
     def before(*_: object) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
             began.append(now_us())
 
     def after(*_: object) -> None:
