@@ -1,323 +1,331 @@
-"""Entries that no rule was or will be changed for: images, sorted, made from noise, and put into few codes.
+"""Entries that no rule was or will be changed for: images told apart without labels, and by careful steps.
 
 They bring optimizers of their own, and take no other, whatever a setup says.
 """
 
-import copy
 import math
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import torch
 from setups import Iterations, Known, Setup
 from torch import nn
 from torch.nn import functional
 
-DEVICE = "cuda"
-Pair = tuple[torch.Tensor, torch.Tensor]
+# --- told apart without labels
 
 
-# --- sorted
+class SplitBatchNorm(nn.BatchNorm2d):
+    """Normalizes parts of a batch by themselves, as if each were on a device of its own."""
+
+    def __init__(self, num_features: int, num_splits: int = 4) -> None:
+        super().__init__(num_features)
+        self.num_splits = num_splits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize a batch."""
+        if not self.training:
+            return super().forward(x)
+        n, c, h, w = x.shape
+        mean, var = (part.repeat(self.num_splits) for part in (self.running_mean, self.running_var))
+        weight, bias = self.weight.repeat(self.num_splits), self.bias.repeat(self.num_splits)
+        folded = x.view(-1, c * self.num_splits, h, w)
+        out = functional.batch_norm(folded, mean, var, weight, bias, True, self.momentum, self.eps)
+        self.running_mean.copy_(mean.view(self.num_splits, c).mean(dim=0))
+        self.running_var.copy_(var.view(self.num_splits, c).mean(dim=0))
+        return out.view(n, c, h, w)
 
 
-class Bottleneck(nn.Module):
-    """Three convolutions, of which the middle one is the thin one, beside a way around them."""
+class BasicBlock(nn.Module):
+    """Two convolutions beside a way around them."""
 
-    expansion = 4
-
-    def __init__(self, n_in: int, n_planes: int, stride: int = 1) -> None:
+    def __init__(self, inplanes: int, planes: int, stride: int) -> None:
         super().__init__()
-        n_out = n_planes * self.expansion
-        self.conv1, self.bn1 = nn.Conv2d(n_in, n_planes, 1, bias=False), nn.BatchNorm2d(n_planes)
-        self.conv2 = nn.Conv2d(n_planes, n_planes, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(n_planes)
-        self.conv3, self.bn3 = nn.Conv2d(n_planes, n_out, 1, bias=False), nn.BatchNorm2d(n_out)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = None
-        if stride != 1 or n_in != n_out:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+        self.conv1 = nn.Conv2d(inplanes, planes, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = SplitBatchNorm(planes), SplitBatchNorm(planes)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inplanes != planes:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inplanes, planes, 1, stride, bias=False), SplitBatchNorm(planes)
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform feature maps."""
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return self.relu(out)
+        out = functional.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out)) + self.shortcut(x)
+        return functional.relu(out)
 
 
-class ResNet(nn.Module):
-    """Four stages of bottlenecks."""
+def _backbone(dim: int, width: int = 32) -> nn.Sequential:
+    """A small residual network with two linear maps at its end."""
+    stages: list[nn.Module] = []
+    planes = [width, width, 2 * width, 4 * width, 8 * width]
+    for number, (n_in, n_out) in enumerate(pairwise(planes)):
+        stages += [BasicBlock(n_in, n_out, 1 if number == 0 else 2), BasicBlock(n_out, n_out, 1)]
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Conv2d(3, width, 3, 1, 1, bias=False),
+            norm=SplitBatchNorm(width),
+            relu=nn.ReLU(inplace=True),
+            stages=nn.Sequential(*stages),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            mlp=nn.Sequential(nn.Linear(8 * width, 8 * width), nn.ReLU(), nn.Linear(8 * width, dim)),
+        )
+    )
 
-    def __init__(self, n_classes: int = 100, width: int = 16) -> None:
+
+class MoCo(nn.Module):
+    """A query network, a key network that follows it slowly, and a queue of keys."""
+
+    def __init__(self, dim: int = 128, size: int = 8192, momentum: float = 0.99, heat: float = 0.1) -> None:
         super().__init__()
-        self.n_in = width
-        self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
-        self.bn1, self.relu = nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1, self.layer2 = self.stage(width, 2, 1), self.stage(2 * width, 3, 2)
-        self.layer3, self.layer4 = self.stage(4 * width, 3, 2), self.stage(8 * width, 2, 2)
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(self.n_in, n_classes)
+        self.size, self.momentum, self.heat = size, momentum, heat
+        self.encoder_q, self.encoder_k = _backbone(dim), _backbone(dim)
+        for q, k in zip(self.encoder_q.parameters(), self.encoder_k.parameters(), strict=True):
+            k.data.copy_(q.data)
+            k.requires_grad = False
+        self.register_buffer("queue", functional.normalize(torch.randn(dim, size), dim=0))
+        self.register_buffer("queue_ptr", torch.zeros(1, dtype=torch.long))
 
-    def stage(self, n_planes: int, n_blocks: int, stride: int) -> nn.Sequential:
-        """Blocks of one size, of which the first steps down."""
-        blocks = []
-        for number in range(n_blocks):
-            blocks.append(Bottleneck(self.n_in, n_planes, stride if number == 0 else 1))
-            self.n_in = n_planes * Bottleneck.expansion
-        return nn.Sequential(*blocks)
+    @torch.no_grad()
+    def _follow(self) -> None:
+        for q, k in zip(self.encoder_q.parameters(), self.encoder_k.parameters(), strict=True):
+            k.data.mul_(self.momentum).add_(q.data, alpha=1.0 - self.momentum)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the classes."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(torch.flatten(self.avgpool(x), 1))
+    @torch.no_grad()
+    def _enqueue(self, keys: torch.Tensor) -> None:
+        place = int(self.queue_ptr)
+        self.queue[:, place : place + len(keys)] = keys.T
+        self.queue_ptr[0] = (place + len(keys)) % self.size
 
+    @torch.no_grad()
+    def _keys(self, images: torch.Tensor) -> torch.Tensor:
+        """Keys of images, which are shuffled before and unshuffled after the norms have seen them."""
+        order = torch.randperm(len(images), device=images.device)
+        keys = functional.normalize(self.encoder_k(images[order]).float(), dim=1)
+        return keys[torch.argsort(order)]
 
-class Prefetcher:
-    """Has the next batch on the device while this one is trained on; images come as bytes."""
-
-    def __init__(self, loader: Iterator[Pair]) -> None:
-        self.loader = loader
-        self.mean = torch.tensor([123.675, 116.28, 103.53]).to(DEVICE).view(1, 3, 1, 1)
-        self.std = torch.tensor([58.395, 57.12, 57.375]).to(DEVICE).view(1, 3, 1, 1)
-        self.preload()
-
-    def preload(self) -> None:
-        """Fetch a batch and normalize it."""
-        images, target = next(self.loader)
-        self.images = images.to(DEVICE, non_blocking=True, memory_format=torch.channels_last).float()
-        self.images = self.images.sub_(self.mean).div_(self.std)
-        self.target = target.to(DEVICE, non_blocking=True)
-
-    def next(self) -> Pair:
-        """The batch that was fetched; another one is fetched for it."""
-        images, target = self.images, self.target
-        self.preload()
-        return images, target
+    def forward(self, im_q: torch.Tensor, im_k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits, of which the first of each row is the right one, and the labels that say so."""
+        q = functional.normalize(self.encoder_q(im_q).float(), dim=1)
+        with torch.no_grad():
+            self._follow()
+            k = self._keys(im_k)
+        l_pos = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
+        l_neg = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])
+        logits = torch.cat([l_pos, l_neg], dim=1) / self.heat
+        labels = torch.zeros(logits.shape[0], dtype=torch.long, device=logits.device)
+        self._enqueue(k)
+        return logits, labels
 
 
-class AverageMeter:
-    """Keeps values, on the device, until their mean is asked for."""
+class TwoCrops:
+    """Gives two different views of every image, as a loader with workers does."""
 
-    def __init__(self) -> None:
-        self.values: list[torch.Tensor] = []
+    def __init__(self, n: int, size: int) -> None:
+        self.n, self.size = n, size
 
-    def update(self, value: torch.Tensor) -> None:
-        """Keep one more value."""
-        self.values.append(value.detach())
+    def __iter__(self) -> Iterator[tuple[list[torch.Tensor], torch.Tensor]]:
+        """Yield batches forever."""
+        while True:
+            images = torch.rand(self.n, 3, self.size + 8, self.size + 8)
+            yield [self.view(images) for _ in range(2)], torch.zeros(self.n)
 
-    def average(self) -> float:
-        """The mean of all."""
-        return torch.stack(self.values).mean().item()
+    def view(self, images: torch.Tensor) -> torch.Tensor:
+        """Cut pieces of the same size, flipped or not."""
+        y, x = torch.randint(0, 9, (2,)).tolist()
+        piece = images[:, :, y : y + self.size, x : x + self.size]
+        return (piece.flip(-1) if torch.rand(()) < 0.5 else piece).sub(0.5).contiguous()
 
 
 @torch.no_grad()
-def accuracy(
-    output: torch.Tensor, target: torch.Tensor, topk: tuple[int, ...] = (1, 5)
-) -> list[torch.Tensor]:
-    """How often the target is among the likeliest."""
-    _, found = output.topk(max(topk), 1, True, True)
-    correct = found.t().eq(target.view(1, -1).expand(max(topk), -1))
-    return [correct[:k].reshape(-1).float().sum() * (100.0 / len(target)) for k in topk]
+def hits(output: torch.Tensor, target: torch.Tensor, topk: Sequence[int] = (1, 5)) -> list[torch.Tensor]:
+    """How often the right answer is among the first ones, in percent."""
+    pred = output.topk(max(topk), 1, True, True).indices.t()
+    correct = pred.eq(target.view(1, -1).expand_as(pred))
+    return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / len(target)) for k in topk]
 
 
-def _images(n: int, size: int) -> Iterator[Pair]:
-    while True:
-        images = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8)
-        yield images, torch.randint(0, 100, (n,))
-
-
-def imagenet(_setup: Setup) -> Iterations:
-    """A residual network in mixed precision, with momentum, as the reference scripts train it."""
-    model = ResNet().to(DEVICE, memory_format=torch.channels_last)
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.1).to(DEVICE)
-    plain = [parameter for parameter in model.parameters() if parameter.ndim == 1]
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+def momentum_contrast(_setup: Setup) -> Iterations:
+    """Views of an image are to be alike, and unlike a queue of others; in half precision."""
+    model = MoCo().cuda()
+    criterion = nn.CrossEntropyLoss().cuda()
     optimizer = torch.optim.SGD(
-        [{"params": decayed, "weight_decay": 5e-5}, {"params": plain, "weight_decay": 0.0}],
-        *(0.1, 0.9),
-        nesterov=True,
+        [p for p in model.parameters() if p.requires_grad], lr=0.03, momentum=0.9, weight_decay=1e-4
     )
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)
-    losses, top1, top5 = AverageMeter(), AverageMeter(), AverageMeter()
-    prefetcher = Prefetcher(_images(16, 96))
     model.train()
-    while True:
-        images, target = prefetcher.next()
+    for step, (views, _) in enumerate(TwoCrops(32, 32)):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.03 * 0.5 * (1.0 + math.cos(math.pi * step / 200))
+        views = [view.cuda(non_blocking=True) for view in views]
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            output = model(images)
+            output, target = model(im_q=views[0], im_k=views[1])
             loss = criterion(output, target)
-        acc1, acc5 = accuracy(output, target)
+        acc1, acc5 = hits(output, target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
-        for meter, value in ((losses, loss), (top1, acc1), (top5, acc5)):
-            meter.update(value)
-        losses.average()
         yield Known(
-            inputs=(images, target, prefetcher.images, prefetcher.target, prefetcher.mean, prefetcher.std),
-            activations=(output,),
+            inputs=(*views, target),
+            activations=(output, loss, acc1, acc5),
         )
 
 
-# --- made from noise
+# --- images sorted
 
 
-class VaeEncoder(nn.Module):
-    """Images to the means and log variances of their latents."""
+class SAM(torch.optim.Optimizer):
+    """Climbs to where the loss is worst nearby, and goes down from there with another optimizer."""
 
-    def __init__(self, width: int = 24) -> None:
+    def __init__(
+        self, params: Iterable[nn.Parameter], base: type[Any], rho: float = 0.05, **rest: Any
+    ) -> None:
+        super().__init__(params, {"rho": rho, **rest})
+        self.base_optimizer: torch.optim.Optimizer = base(self.param_groups, **rest)
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        """Climb, and remember how far."""
+        norm = self._grad_norm()
+        for group in self.param_groups:
+            scale = group["rho"] / (norm + 1e-12)
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                e_w = p.grad * scale
+                p.add_(e_w)
+                self.state[p]["e_w"] = e_w
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        """Go back, then down."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(self.state[p]["e_w"])
+        self.base_optimizer.step()
+        self.zero_grad()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """Do both; the closure is to run forward and backward."""
+        if closure is None:
+            raise ValueError("a second forward and backward is needed")
+        self.first_step()
+        torch.enable_grad()(closure)()
+        self.second_step()
+
+    def _grad_norm(self) -> torch.Tensor:
+        norms = [p.grad.norm(p=2) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        return torch.norm(torch.stack(norms), p=2)
+
+
+class WideBlock(nn.Module):
+    """Norm, activation and convolution, twice, beside a way around them."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.conv_in = nn.Conv2d(3, width, 3, 1, 1)
-        self.down = nn.ModuleList()
-        for number in range(2):
-            n = width * 2**number
-            self.down.append(
-                nn.Sequential(
-                    *(nn.GroupNorm(8, n), nn.SiLU(), nn.Conv2d(n, n, 3, 1, 1)),
-                    *(nn.GroupNorm(8, n), nn.SiLU(), nn.Conv2d(n, 2 * n, 3, 2, 1)),
-                )
-            )
-        self.norm_out, self.conv_out = nn.GroupNorm(8, 4 * width), nn.Conv2d(4 * width, 8, 3, 1, 1)
+        self.bn1, self.bn2 = nn.BatchNorm2d(n_in), nn.BatchNorm2d(n_out)
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.skip = nn.Conv2d(n_in, n_out, 1, stride, bias=False) if n_in != n_out else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return both, one after the other."""
-        x = self.conv_in(x)
-        for block in self.down:
-            x = block(x)
-        return self.conv_out(functional.silu(self.norm_out(x)))
+        """Transform feature maps."""
+        h = functional.relu(self.bn1(x))
+        rest = x if self.skip is None else self.skip(h)
+        h = self.conv1(h)
+        return self.conv2(functional.relu(self.bn2(h))) + rest
 
 
-class Vae(nn.Module):
-    """The half of an autoencoder that is needed for training on its latents."""
+class WideResNet(nn.Module):
+    """Three stages of wide blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_classes: int = 10, n_blocks: int = 2, widen: int = 2) -> None:
         super().__init__()
-        self.encoder, self.quant_conv = VaeEncoder(), nn.Conv2d(8, 8, 1)
-
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
-        """Draw latents."""
-        mean, logvar = self.quant_conv(self.encoder(x)).chunk(2, dim=1)
-        return mean + torch.exp(0.5 * logvar.clamp(-30.0, 20.0)) * torch.randn_like(mean)
-
-
-class TextEncoder(nn.Module):
-    """Captions to one state per word."""
-
-    def __init__(self, width: int = 128) -> None:
-        super().__init__()
-        self.token_embedding, self.position_embedding = nn.Embedding(1000, width), nn.Embedding(20, width)
-        layer = nn.TransformerEncoderLayer(
-            width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        widths = [16, 16 * widen, 32 * widen, 64 * widen]
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.stages = nn.Sequential(
+            *(
+                WideBlock(widths[stage] if block == 0 else widths[stage + 1], widths[stage + 1], stride)
+                for stage in range(3)
+                for block in range(n_blocks)
+                for stride in (2 if stage and block == 0 else 1,)
+            )
         )
-        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-        self.final_layer_norm = nn.LayerNorm(width)
+        self.bn, self.fc = nn.BatchNorm2d(widths[-1]), nn.Linear(widths[-1], n_classes)
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return the states of the last layer."""
-        place = torch.arange(input_ids.shape[1], device=input_ids.device)
-        x = self.token_embedding(input_ids) + self.position_embedding(place)
-        return self.final_layer_norm(self.encoder(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the classes."""
+        x = functional.relu(self.bn(self.stages(self.conv1(x))))
+        return self.fc(functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-def modulate(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Scale and shift what every patch has."""
-    return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+def keep_running_stats(model: nn.Module, *, is_kept: bool) -> None:
+    """Let norms leave their statistics as they are, or no more."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            if is_kept:
+                module.backup, module.momentum = module.momentum, 0.0
+            else:
+                module.momentum = getattr(module, "backup", module.momentum)
 
 
-class DiTBlock(nn.Module):
-    """Attention to patches and to words, and two maps, told the time by their norms."""
+class DeviceLoader:
+    """All images of a small data set, padded, as bytes on the device; batches are cut out there."""
 
-    def __init__(self, width: int, n_heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = (nn.LayerNorm(width, elementwise_affine=False, eps=1e-6) for _ in range(2))
-        self.attn = nn.MultiheadAttention(width, n_heads, batch_first=True)
-        self.cross_attn = nn.MultiheadAttention(width, n_heads, batch_first=True)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
-        )
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
+    def __init__(self, n_images: int, batch_size: int, size: int = 32) -> None:
+        images = torch.randint(0, 256, (n_images, size, size, 3), dtype=torch.uint8).cuda()
+        self.images = functional.pad(images.permute(0, 3, 1, 2), (4, 4, 4, 4))
+        self.labels = torch.randint(0, 10, (n_images,)).cuda()
+        self.mean = torch.tensor([125.3, 123.0, 113.9], device="cuda").view(1, 3, 1, 1)
+        self.std = torch.tensor([51.6, 50.8, 51.3], device="cuda").view(1, 3, 1, 1)
+        self.batch_size, self.size = batch_size, size
+        self.order = torch.empty(0, dtype=torch.long)
 
-    def forward(self, x: torch.Tensor, time: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Transform the patches of a batch."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(time).chunk(6, dim=1)
-        h = modulate(self.norm1(x), shift1, scale1)
-        x = x + gate1.unsqueeze(1) * self.attn(h, h, h, need_weights=False)[0]
-        x = x + self.cross_attn(x, words, words, need_weights=False)[0]
-        return x + gate2.unsqueeze(1) * self.mlp(modulate(self.norm2(x), shift2, scale2))
+    def held(self) -> Sequence[torch.Tensor]:
+        """What is there all the time."""
+        return self.images, self.labels, self.mean, self.std, self.order
 
+    def augmented(self, rows: torch.Tensor) -> torch.Tensor:
+        """Pieces of the images, flipped or not, as normalized numbers."""
+        y, x = torch.randint(0, 9, (2,)).tolist()
+        piece = self.images[rows, :, y : y + self.size, x : x + self.size]
+        flips = torch.rand(len(rows), 1, 1, 1, device="cuda") < 0.5
+        piece = torch.where(flips, piece.flip(-1), piece)
+        return piece.float().sub_(self.mean).div_(self.std)
 
-class DiT(nn.Module):
-    """A transformer of patches that predicts the noise in latents."""
-
-    def __init__(self, width: int = 128, depth: int = 4, size: int = 16) -> None:
-        super().__init__()
-        self.x_embedder = nn.Conv2d(4, width, 2, 2)
-        self.pos_embed = nn.Parameter(torch.randn(1, (size // 2) ** 2, width) * 0.02, requires_grad=False)
-        self.t_embedder = nn.Sequential(nn.Linear(128, width), nn.SiLU(), nn.Linear(width, width))
-        self.y_proj = nn.Linear(128, width)
-        self.blocks = nn.ModuleList(DiTBlock(width, 4) for _ in range(depth))
-        self.norm_final, self.linear = nn.LayerNorm(width), nn.Linear(width, 16)
-
-    def forward(self, x: torch.Tensor, t: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Return the noise."""
-        n, n_channels, size, _ = x.shape
-        x = self.x_embedder(x).flatten(2).transpose(1, 2) + self.pos_embed
-        rates = torch.exp(-math.log(10_000) * torch.arange(64, device=t.device) / 64)
-        angles = t[:, None].float() * rates[None]
-        time = self.t_embedder(torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1))
-        words = self.y_proj(words)
-        for block in self.blocks:
-            x = block(x, time, words)
-        x = self.linear(self.norm_final(x)).view(n, size // 2, size // 2, 2, 2, n_channels)
-        return torch.einsum("nhwpqc->nchpwq", x).reshape(n, n_channels, size, size)
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the batches of one epoch after another."""
+        while True:
+            self.order = torch.randperm(len(self.images), device="cuda")
+            for rows in self.order.split(self.batch_size):
+                yield self.augmented(rows), self.labels[rows]
 
 
-@torch.no_grad()
-def update_ema(ema: nn.Module, model: nn.Module, decay: float = 0.9999) -> None:
-    """Let the average follow the model."""
-    parameters = dict(model.named_parameters())
-    for name, parameter in ema.named_parameters():
-        parameter.mul_(decay).add_(parameters[name].data, alpha=1 - decay)
-
-
-def latents(_setup: Setup) -> Iterations:
-    """Latents of a frozen encoder are denoised, told by a frozen text encoder; an average follows."""
-    vae, text_encoder = Vae().to(DEVICE, dtype=torch.bfloat16), TextEncoder().to(DEVICE, dtype=torch.bfloat16)
-    vae.requires_grad_(requires_grad=False).eval()
-    text_encoder.requires_grad_(requires_grad=False).eval()
-    model = DiT().to(DEVICE)
-    ema = copy.deepcopy(model).to(DEVICE).requires_grad_(requires_grad=False)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.0)
-    kept = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0).to(DEVICE)
-    while True:
-        pixels = torch.rand(8, 3, 64, 64).mul(2).sub(1).to(DEVICE, dtype=torch.bfloat16)
-        ids = torch.randint(0, 1000, (8, 20)).to(DEVICE)
-        with torch.no_grad():
-            clean = vae.encode(pixels) * 0.18215
-            words = text_encoder(ids)
-        clean = clean.float()
-        noise = torch.randn_like(clean)
-        t = torch.randint(0, 1000, (len(clean),), device=DEVICE).long()
-        part = kept[t].view(-1, 1, 1, 1)
-        noisy = part.sqrt() * clean + (1 - part).sqrt() * noise
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            predicted = model(noisy, t, words)
-        loss = functional.mse_loss(predicted.float(), noise.float(), reduction="mean")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        update_ema(ema, model)
+def sharpness(_setup: Setup) -> Iterations:
+    """Every step goes forward and back twice, from where it is and from the worst place nearby."""
+    loader = DeviceLoader(3000, 24)
+    model = WideResNet().cuda()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    n_right, n_seen = torch.zeros((), device="cuda"), 0
+    model.train()
+    for inputs, targets in loader:
+        keep_running_stats(model, is_kept=False)
+        predictions = model(inputs)
+        functional.cross_entropy(predictions, targets, label_smoothing=0.1).backward()
+        optimizer.first_step()
+        keep_running_stats(model, is_kept=True)
+        functional.cross_entropy(model(inputs), targets, label_smoothing=0.1).backward()
+        optimizer.second_step()
+        n_right += (predictions.detach().argmax(1) == targets).sum()
+        n_seen += len(targets)
         yield Known(
-            inputs=(pixels, ids, kept, clean, noise, t, noisy),
-            weights=(*ema.parameters(),),
-            activations=(predicted, words),
+            inputs=(*loader.held(), inputs, targets),
+            states=[state["e_w"] for state in optimizer.state.values()],
+            activations=(predictions, n_right),
         )

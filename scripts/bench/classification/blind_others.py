@@ -1,370 +1,356 @@
-"""Entries that no rule was or will be changed for: thin adapters, vectors of texts, an actor and its critics.
+"""Entries that no rule was or will be changed for: words tagged by a trainer, an image that is painted.
 
 They bring optimizers of their own, and take no other, whatever a setup says.
 """
 
-import itertools
+import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
-from blind_language import Decoder
 from setups import Iterations, Known, Setup
 from torch import nn
 from torch.nn import functional
 
-DEVICE = "cuda"
+DEVICE = "cuda:0"
 Batch = dict[str, torch.Tensor]
 
 
-# --- adapters on a base in four bits
+# --- words tagged
 
 
-class Lion(torch.optim.Optimizer):
-    """Every step has the same size; only its sign follows the gradients."""
+@dataclass
+class TaggerConfig:
+    """Sizes of a model."""
+
+    vocab_size: int = 6000
+    hidden_size: int = 256
+    num_layers: int = 5
+    num_heads: int = 8
+    num_labels: int = 19
+    num_buckets: int = 32
+    dropout: float = 0.1
+
+
+class RelativeAttention(nn.Module):
+    """Attention both ways, with a number added for how far words are apart."""
+
+    def __init__(self, config: TaggerConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = config.num_heads, config.hidden_size // config.num_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Mix the words of a batch."""
+        n, length, width = hidden_states.shape
+        query, key, value = (
+            part(hidden_states).view(n, length, self.num_heads, self.head_dim).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(self.head_dim) + bias
+        probs = self.dropout(nn.functional.softmax(scores, dim=-1))
+        context = torch.matmul(probs, value).transpose(1, 2).reshape(n, length, width)
+        return self.output(context)
+
+
+class TaggerLayer(nn.Module):
+    """Attention and a gated network, each with a norm before and a dropout after it."""
+
+    def __init__(self, config: TaggerConfig) -> None:
+        super().__init__()
+        self.attention = RelativeAttention(config)
+        self.norm1, self.norm2 = nn.LayerNorm(config.hidden_size), nn.LayerNorm(config.hidden_size)
+        self.wi_0 = nn.Linear(config.hidden_size, 2 * config.hidden_size, bias=False)
+        self.wi_1 = nn.Linear(config.hidden_size, 2 * config.hidden_size, bias=False)
+        self.wo = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.act, self.dropout = nn.GELU(approximate="tanh"), nn.Dropout(config.dropout)
+
+    def forward(self, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Transform the words of a batch."""
+        attended = self.attention(self.norm1(hidden_states), bias)
+        hidden_states = hidden_states + self.dropout(attended)
+        normed = self.norm2(hidden_states)
+        gated = self.dropout(self.act(self.wi_0(normed)) * self.wi_1(normed))
+        return hidden_states + self.dropout(self.wo(gated))
+
+
+class TokenClassifier(nn.Module):
+    """A label for every word of a text."""
+
+    def __init__(self, config: TaggerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=0)
+        self.relative_bias = nn.Embedding(config.num_buckets, config.num_heads)
+        self.layers = nn.ModuleList([TaggerLayer(config) for _ in range(config.num_layers)])
+        self.final_norm, self.dropout = nn.LayerNorm(config.hidden_size), nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.apply(self._init_weights)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.data.normal_(mean=0.0, std=0.02)
+
+    def _bias(self, attention_mask: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        half = self.config.num_buckets // 2
+        bucket = (place[None, :] - place[:, None]).clamp(-half, half - 1) + half
+        bias = self.relative_bias(bucket).permute(2, 0, 1).unsqueeze(0)
+        hidden = (1.0 - attention_mask[:, None, None, :].to(bias.dtype)) * torch.finfo(bias.dtype).min
+        return bias + hidden
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return logits, and the loss if there are labels."""
+        bias = self._bias(attention_mask)
+        hidden_states = self.dropout(self.embeddings(input_ids))
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, bias)
+        logits = self.classifier(self.dropout(self.final_norm(hidden_states)))
+        outputs = {"logits": logits}
+        if labels is not None:
+            outputs["loss"] = functional.cross_entropy(
+                logits.view(-1, self.config.num_labels), labels.view(-1), ignore_index=-100
+            )
+        return outputs
+
+
+def _sentences(n_batches: int | None, n: int, longest: int) -> Iterator[Batch]:
+    """Padded batches as a collator makes them, each as long as its longest text."""
+    while n_batches is None or n_batches > 0:
+        lengths = torch.randint(longest // 2, longest + 1, (n,))
+        there = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+        ids = torch.randint(1, 6000, there.shape).masked_fill(~there, 0)
+        labels = torch.randint(0, 19, there.shape).masked_fill(~there, -100)
+        yield {"input_ids": ids, "attention_mask": there.long(), "labels": labels}
+        n_batches = None if n_batches is None else n_batches - 1
+
+
+@dataclass
+class TrainerState:
+    """How far training is, and what was logged."""
+
+    global_step: int = 0
+    best_metric: float | None = None
+    log_history: list[dict[str, float]] = field(default_factory=list)
+
+
+class TrainerCallback:
+    """Is told what happens; does nothing of it."""
+
+    def on_step_end(self, trainer: "Trainer") -> None:
+        """A step is over."""
+
+    def on_evaluate(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """An evaluation is over."""
+
+
+class LogCallback(TrainerCallback):
+    """Writes down the mean loss every other step."""
+
+    def on_step_end(self, trainer: "Trainer") -> None:
+        """Read the sum of the losses from the device."""
+        if trainer.state.global_step % 2 == 0:
+            trainer.state.log_history.append({"loss": (trainer.tr_loss / 2).item()})
+            trainer.tr_loss -= trainer.tr_loss
+
+
+class BestCallback(TrainerCallback):
+    """Keeps the best weights in main memory."""
+
+    def __init__(self) -> None:
+        self.weights: Batch = {}
+
+    def on_evaluate(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Copy the weights where they are better than ever."""
+        best = trainer.state.best_metric
+        if best is None or metrics["eval_accuracy"] > best:
+            trainer.state.best_metric = metrics["eval_accuracy"]
+            self.weights = {name: value.cpu() for name, value in trainer.model.state_dict().items()}
+
+
+class Trainer:
+    """Trains a model, evaluates it, and tells others of it."""
 
     def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
+        self, model: nn.Module, batches: Iterator[Batch], callbacks: Sequence[TrainerCallback]
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        self.device = torch.device(DEVICE)
+        self.model, self.batches, self.callbacks = model.to(self.device), batches, callbacks
+        self.state = TrainerState()
+        self.inputs: Batch = {}
+        self.tr_loss = torch.tensor(0.0, device=self.device)
+        plain = [p for name, p in model.named_parameters() if "norm" in name or name.endswith("bias")]
+        names = {id(p) for p in plain}
+        decayed = [p for p in model.parameters() if id(p) not in names]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=5e-5
+        )
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min(1.0, (step + 1) / 50)
+        )
+
+    def _prepare_inputs(self, inputs: Batch) -> Batch:
+        return {name: tensor.to(self.device) for name, tensor in inputs.items()}
+
+    def training_step(self, inputs: Batch) -> torch.Tensor:
+        """Forward and backward of one batch."""
+        self.model.train()
+        outputs = self.model(**inputs)
+        loss = outputs["loss"]
+        loss.backward()
+        return loss.detach()
+
+    def step(self) -> None:
+        """Train with the next batch."""
+        self.inputs = self._prepare_inputs(next(self.batches))
+        self.tr_loss += self.training_step(self.inputs)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.lr_scheduler.step()
+        self.model.zero_grad()
+        self.state.global_step += 1
+        for callback in self.callbacks:
+            callback.on_step_end(self)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                p.data.mul_(1 - group["lr"] * group["weight_decay"])
-                grad, state = p.grad, self.state[p]
-                if len(state) == 0:
-                    state["exp_avg"] = torch.zeros_like(p)
-                exp_avg = state["exp_avg"]
-                beta1, beta2 = group["betas"]
-                update = exp_avg * beta1 + grad * (1 - beta1)
-                p.add_(update.sign_(), alpha=-group["lr"])
-                exp_avg.mul_(beta2).add_(grad, alpha=1 - beta2)
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Predict other batches; logits are gathered on the device until all are there."""
+        self.model.eval()
+        losses, all_logits, all_labels = [], [], []
+        for inputs in batches:
+            inputs = self._prepare_inputs(inputs)
+            outputs = self.model(**inputs)
+            losses.append(outputs["loss"].detach())
+            all_logits.append(outputs["logits"].detach().flatten(0, 1))
+            all_labels.append(inputs["labels"].flatten())
+        logits, labels = torch.cat(all_logits), torch.cat(all_labels)
+        right = (logits.argmax(dim=-1) == labels)[labels != -100].float().mean()
+        metrics = {"eval_loss": torch.stack(losses).mean().item(), "eval_accuracy": right.item()}
+        for callback in self.callbacks:
+            callback.on_evaluate(self, metrics)
+        return metrics
+
+
+def trainer(_setup: Setup) -> Iterations:
+    """A plain encoder tags words: a trainer with callbacks, and an evaluation every other step."""
+    worker = Trainer(
+        TokenClassifier(TaggerConfig()), _sentences(None, 8, 96), [LogCallback(), BestCallback()]
+    )
+    while True:
+        worker.step()
+        if worker.state.global_step % 2 == 0:
+            worker.evaluate(_sentences(2, 8, 96))
+        yield Known(inputs=tuple(worker.inputs.values()), activations=(worker.tr_loss,))
+
+
+# --- painted
+
+
+class Normalization(nn.Module):
+    """Brings colours to where the network was trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).view(-1, 1, 1))
+
+    def forward(self, img: torch.Tensor) -> torch.Tensor:
+        """Shift and scale an image."""
+        return (img - self.mean) / self.std
+
+
+class VggFeatures(nn.Module):
+    """A frozen network that hands out what is between its layers, by their names."""
+
+    STYLE = ("relu1_1", "relu2_1", "relu3_1", "relu4_1")
+    CONTENT = ("relu3_2",)
+
+    def __init__(self, widths: Sequence[int] = (32, 64, 128, 256)) -> None:
+        super().__init__()
+        layers: OrderedDict[str, nn.Module] = OrderedDict(normalize=Normalization())
+        n_in = 3
+        for block, n_out in enumerate(widths, start=1):
+            for number in range(1, 2 if block == len(widths) else 3):
+                layers[f"conv{block}_{number}"] = nn.Conv2d(n_in, n_out, 3, padding=1)
+                layers[f"relu{block}_{number}"] = nn.ReLU(inplace=False)
+                n_in = n_out
+            if block < len(widths):
+                layers[f"pool{block}"] = nn.AvgPool2d(2)
+        self.layers = nn.ModuleDict(layers)
+        self.requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the feature maps that losses look at."""
+        found = {}
+        for name, layer in self.layers.items():
+            x = layer(x)
+            if name in self.STYLE or name in self.CONTENT:
+                found[name] = x
+        return found
+
+
+class Painting(nn.Module):
+    """The image that is painted, as the one parameter there is."""
+
+    def __init__(self, start: torch.Tensor) -> None:
+        super().__init__()
+        self.image = nn.Parameter(start.clone())
+
+    def forward(self) -> torch.Tensor:
+        """Return it."""
+        return self.image
+
+
+def gram_matrix(y: torch.Tensor) -> torch.Tensor:
+    """How the channels of a feature map go together."""
+    b, ch, h, w = y.size()
+    features = y.view(b, ch, w * h)
+    return features.bmm(features.transpose(1, 2)) / (ch * h * w)
+
+
+def total_variation(y: torch.Tensor) -> torch.Tensor:
+    """How much neighbours differ."""
+    down = (y[:, :, :-1, :] - y[:, :, 1:, :]).abs().mean()
+    return down + (y[:, :, :, :-1] - y[:, :, :, 1:]).abs().mean()
+
+
+def style(_setup: Setup) -> Iterations:
+    """An image is changed by LBFGS until a frozen network sees one image's content in another's style."""
+    content = torch.rand(1, 3, 160, 160).to(DEVICE)
+    style_image = torch.rand(1, 3, 176, 144).to(DEVICE)
+    cnn = copy.deepcopy(VggFeatures()).to(DEVICE).eval()
+    with torch.no_grad():
+        wanted = {name: y.clone() for name, y in cnn(content).items() if name in cnn.CONTENT}
+        grams = {name: gram_matrix(y) for name, y in cnn(style_image).items() if name in cnn.STYLE}
+    painting = Painting(content).to(DEVICE)
+    optimizer = torch.optim.LBFGS(painting.parameters(), lr=1.0, max_iter=4, history_size=20)
+    run = [0]
+
+    def closure() -> torch.Tensor:
+        with torch.no_grad():
+            painting.image.clamp_(0, 1)
+        optimizer.zero_grad()
+        image = painting()
+        features = cnn(image)
+        style_score = sum(functional.mse_loss(gram_matrix(features[name]), grams[name]) for name in grams)
+        content_score = sum(functional.mse_loss(features[name], wanted[name]) for name in wanted)
+        loss = 1e6 * style_score + content_score + 10 * total_variation(image)
+        loss.backward()
+        run[0] += 1
         return loss
 
-
-class _MatMul4Bit(torch.autograd.Function):
-    """Multiply with weights that are unpacked for the moment, and once more in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, layer: "Linear4Bit", bias: torch.Tensor) -> torch.Tensor:
-        ctx.layer, ctx.dtype = layer, x.dtype
-        return functional.linear(x, layer.unpacked(x.dtype), bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return grad @ ctx.layer.unpacked(grad.dtype), None, None
-
-
-class Linear4Bit(nn.Module):
-    """A frozen linear map: two weights in a byte, and one scale for each 64 of them."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.shape = linear.weight.shape
-        weight = linear.weight.data.to(DEVICE, torch.bfloat16)
-        blocks = weight.view(-1, 64)
-        absmax = blocks.abs().amax(dim=1, keepdim=True)
-        codes = ((blocks / absmax + 1) * 7.5).round().to(torch.uint8).view(-1, 2)
-        self.weight = nn.Parameter(codes[:, :1] << 4 | codes[:, 1:], requires_grad=False)
-        self.register_buffer("absmax", absmax.float())
-        self.bias = nn.Parameter(linear.bias.data.to(DEVICE, torch.bfloat16), requires_grad=False)
-
-    def unpacked(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weights as numbers."""
-        codes = torch.cat((self.weight >> 4, self.weight & 15), dim=1).view(-1, 64)
-        return ((codes.to(dtype) / 7.5 - 1) * self.absmax.to(dtype)).view(self.shape)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply in half precision."""
-        return _MatMul4Bit.apply(x.to(torch.bfloat16), self, self.bias)
-
-
-class LoraLinear(nn.Module):
-    """A frozen map and what is learned beside it, in full precision."""
-
-    def __init__(self, base: Linear4Bit, r: int = 16, alpha: int = 32) -> None:
-        super().__init__()
-        self.base_layer, self.scaling = base, alpha / r
-        self.lora_dropout = nn.Dropout(0.05)
-        self.lora_A = nn.Linear(base.shape[1], r, bias=False)
-        self.lora_B = nn.Linear(r, base.shape[0], bias=False)
-        nn.init.zeros_(self.lora_B.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add what is learned."""
-        result = self.base_layer(x)
-        learned = self.lora_B(self.lora_A(self.lora_dropout(x.to(self.lora_A.weight.dtype))))
-        return result + learned * self.scaling
-
-
-def _prepared(model: Decoder) -> Decoder:
-    """Freeze a model, pack its layers, and put adapters on them."""
-    for parameter in model.parameters():
-        parameter.requires_grad = False
-    for layer in model.layers:
-        for name in ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"):
-            setattr(layer, name, LoraLinear(Linear4Bit(getattr(layer, name))))
-    model.is_checkpointed = True
-    model = model.to(DEVICE)
-    model.embed_in.register_forward_hook(lambda _module, _arguments, output: output.requires_grad_())
-    return model
-
-
-def adapters(_setup: Setup) -> Iterations:
-    """A base in four bits is tuned by thin adapters, and computes its layers again in backward."""
-    model = _prepared(Decoder(n_words=1600, width=192, n_layers=5))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = Lion(trained, lr=1e-4, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
-    model.train()
     while True:
-        for _ in range(2):
-            ids = torch.randint(0, 1600, (4, 72))
-            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
-            batch = {name: tensor.to(DEVICE) for name, tensor in batch.items()}
-            labels = batch.pop("labels")
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                logits = model(**batch).float()
-                shifted = logits[..., :-1, :].contiguous().view(-1, 1600)
-                loss = functional.cross_entropy(shifted, labels[..., 1:].contiguous().view(-1))
-            (loss / 2).backward()
-        nn.utils.clip_grad_norm_(trained, 0.3)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        yield Known(inputs=(*batch.values(), labels), activations=(logits, shifted))
-
-
-# --- vectors of texts
-
-
-class SelfAttention(nn.Module):
-    """Attention both ways, with a map each for queries, keys and values."""
-
-    def __init__(self, width: int, n_heads: int) -> None:
-        super().__init__()
-        self.n_heads, self.size = n_heads, width // n_heads
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
-        self.dropout = nn.Dropout(0.1)
-
-    def split(self, x: torch.Tensor) -> torch.Tensor:
-        """Heads before words."""
-        return x.view(*x.shape[:2], self.n_heads, self.size).permute(0, 2, 1, 3)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Mix the words of a batch."""
-        q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
-        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(self.size)
-        chances = self.dropout(functional.softmax(scores + mask, dim=-1))
-        return torch.matmul(chances, v).permute(0, 2, 1, 3).contiguous().view(x.shape)
-
-
-class EncoderLayer(nn.Module):
-    """Attention and two linear maps, each before a norm."""
-
-    def __init__(self, width: int, n_heads: int) -> None:
-        super().__init__()
-        self.attention, self.output = SelfAttention(width, n_heads), nn.Linear(width, width)
-        self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-12), nn.LayerNorm(width, eps=1e-12)
-        self.intermediate, self.dense = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Transform the words of a batch."""
-        x = self.norm1(self.output(self.attention(x, mask)) + x)
-        intermediate = functional.gelu(self.intermediate(x))
-        return self.norm2(self.dense(intermediate) + x)
-
-
-class Encoder(nn.Module):
-    """Words, places and kinds of texts to one state per word."""
-
-    def __init__(self, n_words: int = 2500, width: int = 192, n_layers: int = 6) -> None:
-        super().__init__()
-        self.word_embeddings = nn.Embedding(n_words, width, padding_idx=0)
-        self.position_embeddings, self.token_type_embeddings = (
-            nn.Embedding(128, width),
-            nn.Embedding(2, width),
-        )
-        self.norm, self.dropout = nn.LayerNorm(width, eps=1e-12), nn.Dropout(0.1)
-        self.layer = nn.ModuleList(EncoderLayer(width, 6) for _ in range(n_layers))
-        self.register_buffer("position_ids", torch.arange(128).expand((1, -1)), persistent=False)
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the states of the last layer."""
-        x = self.word_embeddings(input_ids) + self.token_type_embeddings(torch.zeros_like(input_ids))
-        x = self.norm(x + self.position_embeddings(self.position_ids[:, : input_ids.shape[1]]))
-        x = self.dropout(x)
-        mask = (1.0 - attention_mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
-        for layer in self.layer:
-            x = layer(x, mask)
-        return x
-
-
-def _encode(model: Encoder, texts: Sequence[Sequence[int]], n: int = 16) -> list[torch.Tensor]:
-    """One vector per text, of which the longest come first; they stay on the device."""
-    found = []
-    texts = sorted(texts, key=len, reverse=True)
-    for start in range(0, len(texts), n):
-        part = texts[start : start + n]
-        ids = torch.zeros(len(part), len(part[0]), dtype=torch.long)
-        for row, text in enumerate(part):
-            ids[row, : len(text)] = torch.tensor(text)
-        features = {"input_ids": ids.to(DEVICE), "attention_mask": (ids > 0).long().to(DEVICE)}
-        with torch.no_grad():
-            states = model(**features)
-            is_there = features["attention_mask"].unsqueeze(-1).to(states.dtype)
-            pooled = (states * is_there).sum(1) / is_there.sum(1).clamp(min=1e-9)
-            found.append(functional.normalize(pooled.float(), dim=-1))
-    return found
-
-
-def embedding(_setup: Setup) -> Iterations:
-    """Texts become vectors in half precision, a shard of them at a time; all are kept for an index."""
-    model = Encoder().eval().half().to(DEVICE)
-    vectors: list[torch.Tensor] = []
-    while True:
-        lengths = torch.randint(20, 97, (80,)).tolist()
-        texts = [torch.randint(1, 2500, (length,)).tolist() for length in lengths]
-        vectors += _encode(model, texts)
-        yield Known(activations=vectors)
-
-
-# --- an actor and its critics
-
-
-class SoftQNetwork(nn.Module):
-    """What an action is worth."""
-
-    def __init__(self, n_seen: int, n_actions: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(n_seen + n_actions, 256), nn.Linear(256, 256)
-        self.fc3 = nn.Linear(256, 1)
-
-    def forward(self, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        """Judge a batch of actions."""
-        x = torch.cat([x, a], 1)
-        x = functional.relu(self.fc1(x))
-        x = functional.relu(self.fc2(x))
-        return self.fc3(x)
-
-
-class Actor(nn.Module):
-    """Chances of actions, squashed to a range."""
-
-    def __init__(self, n_seen: int, n_actions: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(n_seen, 256), nn.Linear(256, 256)
-        self.fc_mean, self.fc_logstd = nn.Linear(256, n_actions), nn.Linear(256, n_actions)
-        self.register_buffer("action_scale", torch.ones(n_actions))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return means and log deviations."""
-        x = functional.relu(self.fc1(x))
-        x = functional.relu(self.fc2(x))
-        return self.fc_mean(x), -5 + 0.5 * 7 * (torch.tanh(self.fc_logstd(x)) + 1)
-
-    def get_action(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw actions; return them and their log chances."""
-        mean, log_std = self(x)
-        normal = torch.distributions.Normal(mean, log_std.exp())
-        x_t = normal.rsample()
-        y_t = torch.tanh(x_t)
-        log_prob = normal.log_prob(x_t) - torch.log(self.action_scale * (1 - y_t.pow(2)) + 1e-6)
-        return y_t * self.action_scale, log_prob.sum(1, keepdim=True)
-
-
-class ReplayBuffer:
-    """What was seen, done and earned, in a ring on the device."""
-
-    def __init__(self, capacity: int, n_seen: int, n_actions: int) -> None:
-        self.capacity, self.place, self.is_full = capacity, 0, False
-        self.observations = torch.zeros((capacity, n_seen), device=DEVICE)
-        self.next_observations = torch.zeros((capacity, n_seen), device=DEVICE)
-        self.actions = torch.zeros((capacity, n_actions), device=DEVICE)
-        self.rewards, self.dones = (torch.zeros((capacity, 1), device=DEVICE) for _ in range(2))
-
-    def all(self) -> Sequence[torch.Tensor]:
-        """Everything that is kept."""
-        return self.observations, self.next_observations, self.actions, self.rewards, self.dones
-
-    def add(self, *rows: torch.Tensor) -> None:
-        """Put rows in, where the oldest ones are."""
-        places = torch.arange(self.place, self.place + len(rows[0]), device=DEVICE) % self.capacity
-        for kept, new in zip(self.all(), rows, strict=True):
-            kept[places] = new
-        self.is_full |= self.place + len(rows[0]) >= self.capacity
-        self.place = (self.place + len(rows[0])) % self.capacity
-
-    def sample(self, n: int) -> Sequence[torch.Tensor]:
-        """Draw rows by chance."""
-        picked = torch.randint(0, self.capacity if self.is_full else self.place, (n,), device=DEVICE)
-        return [kept[picked] for kept in self.all()]
-
-
-def actor_critic(_setup: Setup) -> Iterations:
-    """Soft actor-critic: two critics, slow copies of them, a temperature, and all that was ever seen."""
-    n_seen, n_actions, n_envs = 40, 8, 32
-    actor = Actor(n_seen, n_actions).to(DEVICE)
-    qf1, qf2, qf1_target, qf2_target = (SoftQNetwork(n_seen, n_actions).to(DEVICE) for _ in range(4))
-    qf1_target.load_state_dict(qf1.state_dict())
-    qf2_target.load_state_dict(qf2.state_dict())
-    q_optimizer = torch.optim.Adam([*qf1.parameters(), *qf2.parameters()], lr=1e-3)
-    actor_optimizer = torch.optim.Adam(list(actor.parameters()), lr=3e-4)
-    log_alpha = torch.zeros(1, requires_grad=True, device=DEVICE)
-    a_optimizer = torch.optim.Adam([log_alpha], lr=1e-3)
-    buffer = ReplayBuffer(6000, n_seen, n_actions)
-    obs = torch.randn(n_envs, n_seen).to(DEVICE)
-    while True:
-        for _ in range(6):
-            with torch.no_grad():
-                actions, _ = actor.get_action(obs)
-            actions.cpu().numpy()
-            next_obs, rewards = torch.randn(n_envs, n_seen).to(DEVICE), torch.rand(n_envs, 1).to(DEVICE)
-            buffer.add(obs, next_obs, actions, rewards, (torch.rand(n_envs, 1) < 0.01).float().to(DEVICE))
-            obs = next_obs
-        seen, then, done, reward, is_over = buffer.sample(256)
-        with torch.no_grad():
-            next_actions, next_log_pi = actor.get_action(then)
-            qf1_next, qf2_next = qf1_target(then, next_actions), qf2_target(then, next_actions)
-            min_next = torch.min(qf1_next, qf2_next) - log_alpha.exp() * next_log_pi
-            wanted = reward.flatten() + (1 - is_over.flatten()) * 0.99 * min_next.view(-1)
-        qf_loss = functional.mse_loss(qf1(seen, done).view(-1), wanted)
-        qf_loss = qf_loss + functional.mse_loss(qf2(seen, done).view(-1), wanted)
-        q_optimizer.zero_grad()
-        qf_loss.backward()
-        q_optimizer.step()
-        pi, log_pi = actor.get_action(seen)
-        actor_loss = (log_alpha.exp().detach() * log_pi - torch.min(qf1(seen, pi), qf2(seen, pi))).mean()
-        actor_optimizer.zero_grad()
-        actor_loss.backward()
-        actor_optimizer.step()
-        with torch.no_grad():
-            _, log_pi = actor.get_action(seen)
-        alpha_loss = (-log_alpha.exp() * (log_pi - n_actions)).mean()
-        a_optimizer.zero_grad()
-        alpha_loss.backward()
-        a_optimizer.step()
-        pairs = itertools.chain(
-            zip(qf1.parameters(), qf1_target.parameters(), strict=True),
-            zip(qf2.parameters(), qf2_target.parameters(), strict=True),
-        )
-        for parameter, target in pairs:
-            target.data.copy_(0.005 * parameter.data + 0.995 * target.data)
+        loss = optimizer.step(closure)
         yield Known(
-            inputs=(*buffer.all(), obs, seen, then, done, reward, is_over),
-            weights=(*qf1_target.parameters(), *qf2_target.parameters(), log_alpha),
+            inputs=(content, style_image),
+            activations=(*wanted.values(), *grams.values(), loss),
         )

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 
-import blind_codes
+import blind_control
 import blind_images
 import blind_language
 import blind_others
+import heldout_adapters
+import heldout_codes
+import heldout_imagenet
 import heldout_images
 import heldout_language
 import heldout_others
+import heldout_pretraining
 import language
 import techniques
 import unseen
@@ -60,15 +64,23 @@ HELDOUT: dict[str, Entry] = {
     "detector": heldout_images.detector,
     "master-weights": heldout_images.master_weights,
     "letters": heldout_language.letters,
+    "pretraining": heldout_pretraining.pretraining,
+    "preference": heldout_pretraining.preference,
+    "adapters": heldout_adapters.adapters,
+    "embedding": heldout_adapters.embedding,
+    "imagenet": heldout_imagenet.imagenet,
+    "latents": heldout_imagenet.latents,
+    "perceptual": heldout_codes.perceptual,
+    "actor-critic": heldout_adapters.actor_critic,
 }
 BLIND: dict[str, Entry] = {
-    "pretraining": blind_language.pretraining,
-    "preference": blind_language.preference,
-    "adapters": blind_others.adapters,
-    "embedding": blind_others.embedding,
-    "imagenet": blind_images.imagenet,
-    "latents": blind_images.latents,
-    "perceptual": blind_codes.perceptual,
-    "actor-critic": blind_others.actor_critic,
+    "state-space": blind_language.state_space,
+    "speculative": blind_language.speculative,
+    "momentum-contrast": blind_images.momentum_contrast,
+    "sharpness": blind_images.sharpness,
+    "style": blind_others.style,
+    "trainer": blind_others.trainer,
+    "world-model": blind_control.world_model,
+    "meta-learning": blind_control.meta_learning,
 }
 ENTRIES = {**SEEN, **UNSEEN, **HELDOUT, **BLIND}

@@ -1,4 +1,4 @@
-"""An entry that no rule was or will be changed for: images put into few codes, with two optimizers in turn.
+"""An entry written without a look at any rule: images put into few codes, with two optimizers in turn.
 
 It brings optimizers of its own, and takes no other, whatever a setup says.
 """
