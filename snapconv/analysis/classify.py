@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.decisions import Classification, Decisions, Opinion
-from snapconv.analysis.facts import Facts, at, first_before
+from snapconv.analysis.facts import Facts, at, first_before, next_of
 from snapconv.analysis.held import decide_held, made_in_bulk
 from snapconv.analysis.inference import decide_inference
 from snapconv.analysis.metadata import Joined, decide_noted
@@ -240,8 +240,9 @@ def _forward(decisions: Decisions, facts: Facts) -> None:
 def _held(facts: Facts) -> BoolColumn:
     """What lives while its own stack allocates twice more: a cache of keys and values, a list of results.
 
-    What a loop over layers hands from one to the next dies after the next has made its own.
+    What a loop over layers hands from one to the next, or forward to its end, does not outlive that forward.
     """
+    outlives = facts.end > next_of(facts.alloc[facts.outside], facts.alloc, facts.n_events)
     rows = np.flatnonzero(facts.in_forward & (facts.allocations.stack_id >= 0))
     stack, width = facts.allocations.stack_id[rows].astype(np.int64), facts.n_events + 2
     keys = stack * width + facts.alloc[rows]
@@ -251,7 +252,7 @@ def _held(facts: Facts) -> BoolColumn:
     )
     held = np.zeros(len(facts.alloc), np.bool_)
     held[rows[order]] = n_later >= _HELD_TIMES
-    return held
+    return held & outlives
 
 
 def _old(decisions: Decisions, facts: Facts) -> None:

@@ -173,6 +173,7 @@ class Facts:
             iteration=self.iteration,
             whole=self._whole_iterations(),
             n_states=self.phases.n_states,
+            has_several_steps=self.phases.has_several_steps,
         )
 
     def _whole_iterations(self) -> Int64Column:

@@ -34,8 +34,9 @@ _COPIES = (2, 3, 4)
 # one: masters and two states, masters and momentum, or bytes for two states.
 _PRECISIONS = (2, 4)
 _TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
-# Tables of words are so much larger than those of positions.
-_WORDS_TO_POSITIONS = 8
+# A table of words is so much larger than that of positions, and this than one of kinds of text.
+_TABLE_TO_NEXT = 8
+_MOST_TABLES = 3
 # Of what forward makes, inference keeps a cache; training keeps most.
 _MOST_KEPT = 0.4
 _MOST_LAYERS = 1000
@@ -67,39 +68,62 @@ def _weights(decisions: Decisions, facts: Facts) -> None:
     rows = rows[np.argsort(addr[rows])]
     found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
     repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
-    if len(repeated) < _LEAST_SIZES or _may_be_copies(repeated, n_repeated):
+    if len(repeated) < _LEAST_SIZES:
         return
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]
     turning = [np.array(list(_sizes_in_turn(sizes[pool])), np.int64) for pool in pools]
     if max(map(len, turning)) < _LEAST_IN_TURN:
         return
+    layers = [np.flatnonzero(np.isin(sizes[p], found)) for p, found in zip(pools, turning, strict=True)]
+    embeddings = [
+        pool[_embedding(sizes[pool], of_layers)] for pool, of_layers in zip(pools, layers, strict=True)
+    ]
+    if not _is_single(sizes[np.concatenate(embeddings)], sizes[rows]) and _may_be_copies(
+        repeated, n_repeated
+    ):
+        return
     weights = np.zeros(len(sizes), np.bool_)
-    for pool, in_turn in zip(pools, turning, strict=True):
-        weights[pool[_of_model(sizes[pool], in_turn)]] = True
+    weights[np.concatenate(embeddings)] = True
+    for pool, of_layers in zip(pools, layers, strict=True):
+        weights[pool[_between(sizes[pool], of_layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
     weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
     decisions.decide(weights, Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")
 
 
-def _of_model(sizes: Int64Column, in_turn: Int64Column) -> BoolColumn:
-    """Which blocks of a pool, in the order of memory, are of a model whose layers have sizes in turn.
+def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
+    """Which blocks of a pool, in the order of memory, lie between the first and the last of a model's layers.
 
-    All between the first and the last of these, but no row of equal ones that fills a hole; and before them
-    the embedding: of words, or of positions after that of words, which is far larger.
+    But none of a size of which several lie side by side: what is kept fills holes.
     """
-    layers = np.flatnonzero(np.isin(sizes, in_turn))
     found = np.zeros(len(sizes), np.bool_)
     if not len(layers):
         return found
-    first, last = int(layers[0]), int(layers[-1])
     begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
     n_equal = np.repeat(np.diff(np.append(begins, len(sizes))), np.diff(np.append(begins, len(sizes))))
-    found[first : last + 1] = True
-    found &= np.isin(sizes, in_turn) | (n_equal < _LEAST_TURNS)
-    has_positions = first > 1 and sizes[first - 2] >= _WORDS_TO_POSITIONS * sizes[first - 1]
-    found[max(first - 1 - int(has_positions), 0) : first] = True
+    first, last = int(layers[0]), int(layers[-1])
+    found[first : last + 1] = ~np.isin(sizes[first : last + 1], sizes[n_equal >= _LEAST_TURNS])
+    found[layers] = True
     return found
+
+
+def _embedding(sizes: Int64Column, layers: Int64Column) -> slice:
+    """The tables before a model's layers: of words, then of positions and kinds, each far smaller."""
+    first = int(layers[0]) if len(layers) else 0
+    begin = max(first - 1, 0)
+    while first - _MOST_TABLES < begin and begin > 0 and sizes[begin - 1] >= _TABLE_TO_NEXT * sizes[begin]:
+        begin -= 1
+    return slice(begin, first)
+
+
+def _is_single(embedding: Int64Column, sizes: Int64Column) -> bool:
+    """Whether a part of the embedding occurs just once, in this precision or another: it has no states."""
+    n_of = Counter(sizes.tolist())
+    return any(
+        n_of[size] == 1 and not any(n_of[size * factor] or n_of[size // factor] for factor in _PRECISIONS)
+        for size in embedding[embedding >= _SMALL_BYTES].tolist()
+    )
 
 
 def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
@@ -122,10 +146,19 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
 
 
 def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
-    """The sizes that come again and again with others between them; ``sizes`` are in the order of memory."""
+    """The sizes that come again and again with others between them; ``sizes`` are in the order of memory.
+
+    Not those that mostly lie side by side: some of many results that are kept may have filled holes.
+    """
     begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1]))) if len(sizes) else sizes
-    turns = Counter(sizes[begins].tolist())
-    yield from (size for size, n in turns.items() if n >= _LEAST_TURNS)
+    lengths: dict[int, list[int]] = {}
+    for size, length in zip(
+        sizes[begins].tolist(), np.diff(np.append(begins, len(sizes))).tolist(), strict=True
+    ):
+        lengths.setdefault(size, []).append(length)
+    for size, found in lengths.items():
+        if len(found) >= _LEAST_TURNS and 2 * max(found) <= sum(found):
+            yield size
 
 
 def _caches(decisions: Decisions, facts: Facts) -> None:

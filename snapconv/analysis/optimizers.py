@@ -21,25 +21,25 @@ _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> int | None:
     """Tensors of a parameter's size that every optimizer seen keeps beside it.
 
-    None where no optimizer is seen, where one is not known, where they differ, or where steps are called on
-    several lines: one iteration then has the gradients of one of several models.
+    None where no optimizer is seen, where one is not known, or where they differ.
     """
-    if len(_calling_lines(snapshot, roles)) > 1:
-        return None
     found = set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
     return found.pop() if len(found) == 1 else None
 
 
-def _calling_lines(snapshot: Snapshot, roles: StackRoles) -> set[int]:
-    """The frames that called a step: the first ones outside of the optimizers' own files."""
+def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
+    """Whether there may be several optimizers: an iteration then has the gradients of one of several models.
+
+    A step is called by the first frame outside of the optimizers' own files.
+    """
     stacks = snapshot.stacks
-    found = set()
+    found: set[int] = set()
     for stack in np.flatnonzero(roles.has[Role.OPTIMIZER]).tolist():
         frames = stacks.frames_of(stack).tolist()
         own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
         outside = frames[own[-1] + 1 :] if own else []
         found.update(next(([f] for f in outside if _file(stacks, f).endswith(".py")), []))
-    return found
+    return len(found) > 1
 
 
 def _by_names(snapshot: Snapshot) -> Iterator[int | None]:

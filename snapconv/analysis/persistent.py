@@ -54,7 +54,8 @@ class Persistent:
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
     them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
-    states the optimizer keeps for every parameter, if that is known.
+    states every optimizer keeps for each of its parameters, if that is known; ``has_several_steps``: whether
+    there may be several of them.
     """
 
     candidates: BoolColumn
@@ -64,6 +65,7 @@ class Persistent:
     iteration: Int64Column
     whole: Int64Column
     n_states: int | None = None
+    has_several_steps: bool = False
 
 
 def sort_persistent(decisions: Decisions, known: Persistent) -> None:
@@ -77,15 +79,19 @@ def sort_persistent(decisions: Decisions, known: Persistent) -> None:
     by_gradients = sizes[gradients].sum() >= sizes[states].sum()
     yardstick = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil what fits as a whole.
+    n_states = None if known.has_several_steps else known.n_states
     is_poor = 2 * sizes[rows][np.isin(sizes[rows], yardstick)].sum() < sizes[rows].sum()
-    if is_poor and _sort_by_structure(decisions, rows, np.unique(sizes[known.summed]), known.n_states):
+    if is_poor and _sort_by_structure(decisions, rows, np.unique(sizes[known.summed]), n_states):
         return
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
     if by_gradients and is_whole and _sort_by_precision(decisions, rows, sizes[gradients]):
         return
-    if by_gradients and is_whole and known.n_states:
+    trained = sizes[gradients] if is_whole else sizes[:0]
+    if known.has_several_steps:
+        trained = _held_at_once(decisions.allocations, known)
+    if by_gradients and known.n_states and len(trained):
         made = known.states & (decisions.allocations.end_event < 0)
-        _sort_by_states(decisions, rows, sizes[gradients], sizes[made], known.n_states)
+        _sort_by_states(decisions, rows, trained, sizes[made], known.n_states)
     if by_gradients:
         _sort_by_copies(decisions, rows, yardstick, Category.OPTIMIZER_STATE, "gradients")
         _frozen(decisions, rows, gradients, known)
@@ -123,6 +129,28 @@ def _gradients_of_fullest_iteration(sizes: Int64Column, known: Persistent) -> In
     totals = np.zeros(len(found), np.int64)
     np.add.at(totals, inverse, sizes[rows])
     return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
+
+
+def _held_at_once(allocations: AllocationTable, known: Persistent) -> Int64Column:
+    """The sizes of the gradients of all models that are trained in turn: most that are held at the same time.
+
+    Nothing where models drop theirs at different times, so that these are not all: then some sizes are made
+    more often than others for each that is held.
+    """
+    rows = np.flatnonzero(known.gradients & (allocations.requested_bytes >= _SMALL_BYTES))
+    if not len(rows) or not len(known.whole):
+        return rows[:0]
+    found: list[Int64Column] = []
+    times_made = set()
+    for size, members in _by_size(rows, allocations.requested_bytes):
+        end = allocations.end_event[members]
+        end = np.where(end < 0, np.iinfo(np.int64).max, end)
+        times = np.concatenate((end, allocations.alloc_event[members]))
+        change = np.repeat((-1, 1), len(members))
+        most = int(np.cumsum(change[np.argsort(times, kind="stable")]).max())
+        times_made.add(len(members) / most)
+        found.append(np.full(most, size))
+    return np.concatenate(found) if len(times_made) == 1 else rows[:0]
 
 
 def _one_copy_of_states(allocations: AllocationTable, known: Persistent) -> Int64Column:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.columns import read_only
-from snapconv.analysis.optimizers import states_per_parameter
+from snapconv.analysis.optimizers import states_per_parameter, steps_on_several_lines
 from snapconv.analysis.real_events import real_events
 from snapconv.analysis.recorded import recorded_iterations, recorded_phases
 from snapconv.analysis.replay import AllocationTable
@@ -53,7 +53,8 @@ class Phases:
     the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
-    ``n_states``: tensors that the optimizer keeps for every parameter, None where that is not known.
+    ``n_states``: tensors that every optimizer keeps for each of its parameters, None where that is not known.
+    ``has_several_steps``: whether there may be several.
     """
 
     certain: NDArray[np.int8]
@@ -68,6 +69,7 @@ class Phases:
     is_recorded: bool = False
     has_steps: bool = True
     n_states: int | None = None
+    has_several_steps: bool = False
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -120,6 +122,7 @@ def find_phases(
         is_recorded=marked is not None,
         has_steps=has_steps or counted is not None,
         n_states=states_per_parameter(snapshot, roles),
+        has_several_steps=steps_on_several_lines(snapshot, roles),
     )
     return read_only(found)
 

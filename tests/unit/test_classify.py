@@ -177,7 +177,7 @@ LIVES = (
         LIFETIME,
     ),
     (
-        "alloc FORWARD, alloc FORWARD, alloc FORWARD, free MAIN",
+        "alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN",
         "held-while-its-line-ran-again",
         ACTIVATION,
         LIFETIME,
@@ -190,6 +190,12 @@ LIVES = (
     ),
     ("alloc FORWARD", "made-in-forward-and-live-at-dump", ACTIVATION, LIFETIME),
     ("alloc FORWARD, free FORWARD, does ENGINE", "freed-before-backward", TEMPORARY, LIFETIME),
+    (
+        "alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD, does MAIN",
+        "freed-before-backward",
+        TEMPORARY,
+        LIFETIME,
+    ),
     ("alloc LOAD, free LOAD, does FORWARD", "freed-soon-outside-modules", TEMPORARY, LIFETIME),
     ("alloc LOAD", "none", Category.UNKNOWN, Evidence.NONE),
 )

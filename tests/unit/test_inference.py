@@ -52,6 +52,39 @@ def test_what_may_be_a_model_with_gradients_and_states_is_not_believed(n_copies,
     assert Category.WEIGHT not in {category for category, *_ in found(job, LAYER[1])}
 
 
+# Four square matrices and two that are four times as large, which may as well have states of one byte.
+ATTENTION = (4 * KIB,) * 4 + (16 * KIB, 2 * KIB) * 2
+
+
+@pytest.mark.parametrize(("n_embeddings", "category"), [(1, Category.WEIGHT), (2, Category.UNKNOWN)])
+def test_an_embedding_that_occurs_once_has_no_states_and_so_has_no_layer(n_embeddings, category, found):
+    """Of six layers every size occurs a multiple of two and three times."""
+    job = Job()
+    for size in (EMBEDDING,) * n_embeddings + ATTENTION * 6:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert {category for size in ATTENTION for category, *_ in found(job, size)} == {category}
+
+
+def test_the_largest_table_before_the_layers_is_asked_and_becomes_a_weight(found):
+    """Words, positions and kinds of text; a quarter of the positions is as large as something else."""
+    job = Job()
+    for size in (EMBEDDING * 8, EMBEDDING, 4 * KIB + 512, *ATTENTION * 6, EMBEDDING // 4):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for size in (EMBEDDING * 8, EMBEDDING, 4 * KIB + 512):
+        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")]
+
+
+def test_results_of_which_some_filled_holes_are_no_weights(found):
+    job, result = Job(), 6 * KIB
+    for size in (EMBEDDING, *(*LAYER, result) * 5, *(result,) * 8):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert {category for category, *_ in found(job, result)} == {Category.UNKNOWN}
+    assert {category for category, *_ in found(job, LAYER[1])} == {Category.WEIGHT}
+
+
 HALF, FULL, BYTES = 1, 2, 0.5
 
 

@@ -1,13 +1,34 @@
 """How many states the optimizer keeps is told by its name in an annotation, or by its file."""
 
 import pickle
+from collections import Counter
 
 import pytest
 
-from snapconv.analysis.optimizers import states_per_parameter
+from snapconv.analysis.categories import Category
+from snapconv.analysis.optimizers import states_per_parameter, steps_on_several_lines
 from snapconv.analysis.stack_roles import assign_roles
 from snapconv.snapshot.load import load_snapshot
-from tests.classified_jobs import MAIN, TORCH, Job, frames
+from tests.classified_jobs import (
+    ENGINE,
+    FORWARD,
+    MAIN,
+    NO_FRAMES,
+    TORCH,
+    ZERO_GRAD,
+    Job,
+    categories,
+    classified,
+    frames,
+)
+
+WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
 
 
 def states(job, path):
@@ -61,8 +82,10 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
             frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + call
         )
         job.alloc(frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py")) + call)
-        expected = 2 if line == 1 else None
-        assert states(job, tmp_path / f"{line}.pickle") == expected
+        path = tmp_path / f"{line}.pickle"
+        assert states(job, path) == 2
+        snapshot = load_snapshot(path)
+        assert steps_on_several_lines(snapshot, assign_roles(snapshot.stacks)) == (line == 2)
 
 
 def test_a_name_is_better_than_a_file(tmp_path):
@@ -75,3 +98,44 @@ def test_without_a_step_nothing_is_known(tmp_path):
     job = Job()
     job.alloc(MAIN)
     assert states(job, tmp_path / "a.pickle") is None
+
+
+def step_at(line):
+    own = frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+    return [*own, {"name": "main", "filename": "/w/proj/train.py", "line": line}]
+
+
+ACTOR, CRITICS = (4096, 8192), (4096, 8192, 6000) * 2
+TRAINED_IN_TURN = Counter(ACTOR + CRITICS)
+
+
+def trained_in_turn(*, drops_after_step):
+    """An actor and two critics, each with an Adam of its own, and a copy of the critics: all old blocks."""
+    job = Job()
+    for size in ACTOR + CRITICS * 2 + (ACTOR + CRITICS) * 2:
+        job.older(NO_FRAMES, size)
+    held = {line: [] for line in (1, 2)}
+    for _ in range(2):
+        for line, model in ((1, CRITICS), (2, ACTOR)):
+            job.does(FORWARD)
+            while held[line]:
+                job.free(held[line].pop(), ZERO_GRAD)
+            held[line] = [job.alloc(ENGINE, size) for size in model]
+            job.does(step_at(line))
+            while drops_after_step and held[line]:
+                job.free(held[line].pop(), ZERO_GRAD)
+    return job
+
+
+def test_optimizers_of_a_kind_that_step_in_turn_have_the_states_of_all_that_is_trained(found):
+    job = trained_in_turn(drops_after_step=False)
+    for size, n in TRAINED_IN_TURN.items():
+        said = Counter(categories(found(job, size)))
+        # The critics' copy is weights too, and each gradient is made twice.
+        assert said == {WEIGHT: n + 2, STATE: 2 * n, GRADIENT: 2 * n}
+
+
+def test_gradients_that_are_not_held_at_once_do_not_tell_how_much_is_trained(found):
+    job = trained_in_turn(drops_after_step=True)
+    said = {category for size in TRAINED_IN_TURN for category in categories(found(job, size))}
+    assert STATE not in said
