@@ -107,6 +107,7 @@ def _by_release(decisions: Decisions, facts: Facts) -> None:
     """What a backward node let go of was kept for backward; what zero_grad drops is a gradient."""
     in_optimizer = facts.has(Role.OPTIMIZER) | (facts.alloc_phase == Phase.OPTIMIZER)
     _batch_of_graph(decisions, facts)
+    _old_batch_of_graph(decisions, facts)
     released = facts.freed_by(Role.RELEASE)
     decisions.decide_by_role(released & ~in_optimizer, Role.RELEASE, Category.ACTIVATION, free_site=True)
     # Modules run in backward where a checkpoint computes again, but a compiled backward makes gradients.
@@ -126,6 +127,23 @@ def _batch_of_graph(decisions: Decisions, facts: Facts) -> None:
     slug = "made-outside-modules-used-in-forward"
     decisions.decide(batch & facts.made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)
     decisions.decide(batch, Category.INPUT, Evidence.LIFETIME, slug)
+
+
+def _old_batch_of_graph(decisions: Decisions, facts: Facts) -> None:
+    """What is older than the trace and let go of where, in other iterations, batches of its size are."""
+    table = facts.allocations
+    site = np.where(facts.is_freed_by_engine, table.free_stack_id.astype(np.int64), -1)
+    is_input = decisions.category == Category.INPUT
+    key = np.stack((site, table.requested_bytes))
+    _, inverse = np.unique(key, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    told, other = (
+        np.bincount(inverse[rows], minlength=len(inverse))
+        for rows in (is_input & facts.is_traced, ~is_input & facts.is_traced)
+    )
+    alike = (told > 0) & (other == 0)
+    where = ~facts.is_traced & (site >= 0) & alike[inverse]
+    decisions.decide(where, Category.INPUT, Evidence.FREE_SITE, "freed-where-its-like-are")
 
 
 def _optimizer(decisions: Decisions, facts: Facts) -> None:
