@@ -31,6 +31,7 @@ class Joined:
 
     metadata: Metadata
     parameters: Int64Column
+    earlier: Int64Column
     gradients: Int64Column
     states: Int64Column
     inputs: Int64Column
@@ -45,6 +46,7 @@ def join_metadata(
     found = Joined(
         metadata=metadata,
         parameters=index.find(metadata.parameters.memory, device),
+        earlier=index.find(metadata.earlier.memory, device),
         gradients=index.find(metadata.gradients.memory, device),
         states=index.find(metadata.states.memory, device),
         inputs=index.find(metadata.inputs.memory, device),
@@ -115,6 +117,8 @@ def decide_noted(decisions: Decisions, joined: Joined, is_result: BoolColumn) ->
     What a model is called with is no input where a module made it (``is_result``).
     """
     n_allocations, is_buffer = len(decisions.category), joined.metadata.parameters.is_buffer
+    was = joined.metadata.earlier.parameter
+    was_buffer = is_buffer[was] & (was >= 0) if len(is_buffer) else was >= 0
 
     def noted(rows: Int64Column) -> BoolColumn:
         where = np.zeros(n_allocations, np.bool_)
@@ -124,6 +128,8 @@ def decide_noted(decisions: Decisions, joined: Joined, is_result: BoolColumn) ->
     decide = decisions.decide
     decide(noted(joined.parameters[~is_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-parameter")
     decide(noted(joined.parameters[is_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-buffer")
+    decide(noted(joined.earlier[~was_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-parameter")
+    decide(noted(joined.earlier[was_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-buffer")
     decide(noted(joined.gradients), Category.GRADIENT, Evidence.METADATA, "noted-as-gradient")
     decide(noted(joined.states), Category.OPTIMIZER_STATE, Evidence.METADATA, "noted-as-optimizer-state")
     decide(noted(joined.inputs) & ~is_result, Category.INPUT, Evidence.METADATA, "noted-as-input")

@@ -23,6 +23,7 @@ class MemoryNotes:
         self._states: Notes[tuple[int, Key | None, str, int]] = Notes(_MAX_NOTES)
         self._inputs: Notes[int] = Notes(_MAX_NOTES)
         self._saved: Notes[int] = Notes(_MAX_NOTES)
+        self._moved: Notes[int] = Notes(_MAX_NOTES)
         self._n_noted = 0
 
     def parameters(self) -> None:
@@ -31,8 +32,17 @@ class MemoryNotes:
             tensor = place.tensor()
             if tensor is None:
                 continue
-            for row in where_memory_lies(tensor):
+            pieces = list(where_memory_lies(tensor))
+            if len(pieces) == 1:
+                self._note_move(place.key, pieces[0])
+            for row in pieces:
                 self._parameters.put(place.key, _about(place, tensor) | row)
+
+    def _note_move(self, key: Key, row: Row) -> None:
+        """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
+        before = self._parameters.get(key)
+        if before is not None and (before["device"], before["addr"]) != (row["device"], row["addr"]):
+            self._append(self._moved, {"parameter": key} | {name: before[name] for name in row})
 
     def gradients(self, iteration: int) -> None:
         """Note the gradient of every parameter that has one."""
@@ -79,6 +89,7 @@ class MemoryNotes:
         gradients = _with_index(self._gradients.rows(), index)
         return {
             "parameters": on_clock(rows, convert),
+            "earlier_parameters": on_clock(_with_index(self._moved.rows(), index), convert),
             "gradients": on_clock([row for row in gradients if row["parameter"] is not None], convert),
             "optimizer_states": on_clock(_with_index(self._states.rows(), index), convert),
             "inputs": on_clock(self._inputs.rows(), convert),

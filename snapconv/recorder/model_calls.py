@@ -19,8 +19,8 @@ class CallListener(Protocol):
     def model_call_begins(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
         """A module is called from outside of all modules."""
 
-    def model_call_ends(self) -> None:
-        """That call is over, by an exception too."""
+    def model_call_ends(self, result: Any) -> None:
+        """That call is over, by an exception too: then without a result."""
 
 
 class ModelCalls:
@@ -47,9 +47,9 @@ class ModelCalls:
                 # The frame of torch's own _call_impl, whose arguments live as long as it does.
                 self._enter(module, args, {} if self._running else _keywords_of(sys._getframe(1)))
 
-        def after(module: "Module", _args: Any, _result: Any) -> None:
+        def after(module: "Module", _args: Any, result: Any) -> None:
             if not is_compiling() and self._is_here():
-                self._leave(module)
+                self._leave(module, result)
 
         register_after = torch_module.register_module_forward_hook
         # Without always_call (torch 2.1) an exception leaves the stack as it was until ``forget``.
@@ -78,13 +78,13 @@ class ModelCalls:
         if len(self._running) == 1:
             self._listener.model_call_begins(module, (args, kwargs))
 
-    def _leave(self, module: "Module") -> None:
+    def _leave(self, module: "Module", result: Any) -> None:
         if not any(running is module for running in self._running):
             return
         while self._running.pop() is not module:
             pass
         if not self._running:
-            self._listener.model_call_ends()
+            self._listener.model_call_ends(result)
 
 
 def _keywords_of(frame: Any) -> Mapping[str, Any]:

@@ -29,6 +29,10 @@ class Notes(Generic[_Key]):
         if len(self._rows) > self._limit:
             self._rows.popitem(last=False)
 
+    def get(self, key: _Key) -> Row | None:
+        """The row that is noted under a key."""
+        return self._rows.get(key)
+
     def items(self) -> list[tuple[_Key, Row]]:
         """All that is noted, in the order in which the keys were first noted."""
         return list(self._rows.items())

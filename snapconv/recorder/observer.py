@@ -20,6 +20,7 @@ from snapconv.recorder.models import Models
 from snapconv.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, Interception, PhaseLog
 from snapconv.recorder.registrations import Registrations
 from snapconv.recorder.saved_tensors import SavedTensors
+from snapconv.recorder.tensors import named_tensors
 from snapconv.recorder.torch_types import Module, Tensor
 
 
@@ -53,7 +54,9 @@ class Observer:
         self._states_of: dict[int, int] = {}
         # What goes on after a backward pass: a step whose closure called it, or the forward of a penalty.
         self._after_backward: str | None = None
-        self._is_in_step = self._call_ends_forward = self._has_gradients = False
+        self._is_in_step = self._has_gradients = False
+        # Of the forward that goes on, and of the call that does.
+        self._has_graph = self._may_have_graph = False
 
     @property
     def failure(self) -> Exception | None:
@@ -120,11 +123,9 @@ class Observer:
         """Forward begins with the first call of a model."""
         self._guard.run(self._begin_call, module, arguments)
 
-    def model_call_ends(self) -> None:
+    def model_call_ends(self, result: Any) -> None:
         """Without a graph to run backward through, forward ends with the call."""
-        if self._call_ends_forward:
-            self._call_ends_forward = False
-            self._guard.run(self._phases.end)
+        self._guard.run(self._end_call, result)
 
     def backward_begins(self, *, is_grad: bool) -> None:
         """Backward begins; a pass inside a pass (reentrant checkpointing) is part of it."""
@@ -161,15 +162,22 @@ class Observer:
             return  # a checkpointed forward that runs again
         if self._has_inputs:
             self._notes.inputs(self._iteration, arguments)
-        has_graph = torch.is_grad_enabled()
         if self._phases.current != FORWARD:
             self._note_parameters_once()
             self._phases.begin(FORWARD, self._iteration)
-            self._call_ends_forward = not has_graph
-        elif has_graph:
-            self._call_ends_forward = False
-        if has_graph:
+            self._has_graph = False
+        self._may_have_graph = torch.is_grad_enabled()
+        if self._may_have_graph:
             self._saved_tensors.open()
+
+    def _end_call(self, result: Any) -> None:
+        """A forward may switch gradients off itself, as a decorated one does: its result tells."""
+        if self._phases.current != FORWARD:
+            return
+        of_result = [tensor.requires_grad for _, tensor in named_tensors(result)]
+        self._has_graph |= self._may_have_graph and (any(of_result) or not of_result)
+        if not self._has_graph:
+            self._phases.end()
 
     def _note_parameters_once(self) -> None:
         """At the first forward of an iteration, and whenever modules were built since."""

@@ -64,6 +64,14 @@ class GradientTable:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierTable:
+    """Where parameters and buffers lay before; ``parameter`` is a position in theirs, -1 for none."""
+
+    parameter: Int64Column
+    memory: NotedTable
+
+
+@dataclass(frozen=True, slots=True)
 class StateTable:
     """Tensors of optimizers; ``parameter`` is -1 for those of no parameter of the model."""
 
@@ -114,6 +122,7 @@ class Metadata:
     max_allocated_bytes: dict[int, int]
     facts: tuple[tuple[str, str], ...]
     parameters: ParameterTable
+    earlier: EarlierTable
     gradients: GradientTable
     states: StateTable
     inputs: InputTable
@@ -188,6 +197,7 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         max_allocated_bytes=_max_allocated(Rows.of(raw, "devices")),
         facts=tuple(_facts(raw)),
         parameters=parameters,
+        earlier=_earlier(Rows.of(raw, "earlier_parameters"), n_parameters),
         gradients=_gradients(Rows.of(raw, "gradients"), n_parameters),
         states=_states(Rows.of(raw, "optimizer_states"), n_parameters),
         inputs=_inputs(Rows.of(raw, "inputs")),
@@ -217,6 +227,10 @@ def _parameters(rows: Rows, stacks: StackInterner) -> ParameterTable:
         stack_ids=rows.stacks("frames", stacks if stacks.has_frames else None),
         memory=rows.memory(),
     )
+
+
+def _earlier(rows: Rows, n_parameters: int) -> EarlierTable:
+    return EarlierTable(rows.indices("parameter", n_parameters), rows.memory())
 
 
 def _gradients(rows: Rows, n_parameters: int) -> GradientTable:

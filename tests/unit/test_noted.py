@@ -180,6 +180,24 @@ def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
     assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "noted-as-buffer")
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("parameter", "noted-as-parameter"), ("buffer", "noted-as-buffer")]
+)
+def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
+    """The program gave it other memory, that of the input, and the first was let go of."""
+    other = [
+        parameter(
+            "other", ADDR + (1 << 30), 512, at(2), kind="buffer" if kind == "parameter" else "parameter"
+        )
+    ]
+    raw = noted_training(
+        parameters=[*other, parameter("w", ADDR + (1 << 29), 1000, at(9), kind=kind)],
+        earlier_parameters=[noted(WEIGHT, 1000, at(2), parameter=1)],
+        gradients=[],
+    )
+    assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", reason)
+
+
 def test_what_a_module_made_is_no_input(tmp_path):
     builder = TraceBuilder().segment().alloc(512, frames=[CALL])
     raw = metadata(inputs=[noted(ADDR, 512, at(1), iteration=0, shape=[], dtype="float32")])

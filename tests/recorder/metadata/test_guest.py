@@ -101,7 +101,7 @@ def test_a_failure_of_ours_is_kept_and_the_program_goes_on(monkeypatch):
     assert model.weight.grad is not None
     assert isinstance(observer.failure, ZeroDivisionError)
     assert set(observer.facts({})) == {
-        "parameters", "gradients", "optimizer_states", "inputs", "saved", "phases",
+        "parameters", "earlier_parameters", "gradients", "optimizer_states", "inputs", "saved", "phases",
     }  # fmt: skip
 
 

@@ -129,6 +129,24 @@ def test_states_in_lists_are_noted_too():
     assert phases[:4] == ["optimizer", "forward", "backward", "optimizer"]
 
 
+def test_where_a_parameter_lay_before_is_noted_too():
+    """An average that a program makes anew in every iteration."""
+    with watching() as observer:
+        model, held = nn.Linear(3, 3), []
+        for iteration in range(3):
+            observer.iteration_began(iteration)
+            model(torch.ones(2, 3))
+            held.append(model.weight.data)
+            observer.iteration_ended(iteration)
+            model.weight.data = model.weight.data * 0.5
+        facts = observer.facts({})
+    assert [facts["parameters"][row["parameter"]]["name"] for row in facts["earlier_parameters"]] == [
+        "weight"
+    ] * 2
+    assert [row["addr"] for row in facts["earlier_parameters"]] == [addr(tensor) for tensor in held[:2]]
+    assert [row["addr"] for row in facts["parameters"] if row["name"] == "weight"] == [addr(held[2])]
+
+
 def test_inputs_are_the_tensors_of_the_outermost_call_by_position_and_by_keyword():
     class Model(nn.Module):
         def __init__(self):

@@ -187,3 +187,33 @@ def test_a_compiled_model_is_compiled_as_without_us():
         return len(found)
 
     assert graphs(True) == graphs(False) == 1
+
+
+def test_a_forward_that_switches_gradients_off_itself_ends_with_the_call():
+    class Teacher(nn.Linear):
+        @torch.no_grad()
+        def forward(self, x):
+            return super().forward(x)
+
+    def program(observer):
+        teacher, student = Teacher(3, 3), nn.Linear(3, 3)
+        teacher(X)
+        assert observer.facts({})["phases"][0]["ended_us"] is not None
+        (student(X) - teacher(X)).sum().backward()
+
+    assert phases_of(program) == ["forward", "forward", "backward"]
+
+
+@pytest.mark.parametrize("result", [None, 3.0])
+def test_a_forward_that_returns_no_tensor_may_have_a_graph(result):
+    class Keeps(nn.Linear):
+        def forward(self, x):
+            self.loss = super().forward(x).sum()
+            return result
+
+    def program(_):
+        model = Keeps(3, 3)
+        model(X)
+        model.loss.backward()
+
+    assert phases_of(program) == ["forward", "backward"]
