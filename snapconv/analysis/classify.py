@@ -162,6 +162,14 @@ def _optimizer(decisions: Decisions, facts: Facts) -> None:
     made = sizes[(decisions.category == Category.OPTIMIZER_STATE) & facts.is_traced]
     replaced = ~facts.is_traced & facts.is_freed & (facts.end_phase == Phase.OPTIMIZER) & np.isin(sizes, made)
     decisions.decide(replaced, Category.OPTIMIZER_STATE, Evidence.LIFETIME, "replaced-in-step")
+    if facts.n_events and facts.phases.phase[0] == Phase.OPTIMIZER:
+        of_first = (facts.end_phase == Phase.OPTIMIZER) & (facts.end <= facts.phases.run_end[0])
+        decisions.decide(
+            ~facts.is_traced & facts.is_freed & of_first,
+            Category.TEMPORARY,
+            Evidence.LIFETIME,
+            "freed-in-step",
+        )
 
 
 def _placement(decisions: Decisions, facts: Facts) -> None:
@@ -197,6 +205,7 @@ def _backward(decisions: Decisions, facts: Facts) -> None:
     known = np.isin(sizes, np.unique(sizes[weight_like]))
     kept = made & ~within
     before = ~facts.is_traced & facts.has(Role.ENGINE) & facts.is_live_at_dump
+    before |= _nameless_beside_weights(decisions, facts)
     decisions.decide((kept | before) & known, Category.GRADIENT, Evidence.LIFETIME, "kept-after-backward")
     # The results of a backward that is itself differentiated, as far as the program holds them.
     rest = kept & other_run & (decisions.category != Category.GRADIENT)
@@ -205,6 +214,20 @@ def _backward(decisions: Decisions, facts: Facts) -> None:
     is_most = of_run[0] >= np.maximum(of_run[1], 1)
     results = rest & ~let_go & at(is_most, run).astype(np.bool_)
     decisions.decide(results, Category.ACTIVATION, Evidence.LIFETIME, "held-for-another-backward")
+
+
+def _nameless_beside_weights(decisions: Decisions, facts: Facts) -> BoolColumn:
+    """Old blocks without frames, where weights as old have theirs: of the engine, with Python-only stacks.
+
+    No more of a size than there are such weights.
+    """
+    sizes = facts.allocations.requested_bytes
+    old = ~facts.is_traced & facts.is_live_at_dump & np.bool_(not facts.roles.has_cpp)
+    nameless = old & facts.has_no_frames & (decisions.category == Category.UNKNOWN)
+    weights = old & ~facts.has_no_frames & (decisions.category == Category.WEIGHT)
+    found, inverse = np.unique(sizes, return_inverse=True)
+    n_nameless, n_weights = (np.bincount(inverse[rows], minlength=len(found)) for rows in (nameless, weights))
+    return nameless & (n_nameless <= n_weights)[inverse]
 
 
 def _forward(decisions: Decisions, facts: Facts) -> None:
@@ -276,8 +299,9 @@ def _held(facts: Facts) -> BoolColumn:
 def _old(decisions: Decisions, facts: Facts) -> None:
     """What was there before the trace and backward lets go of was kept for it.
 
-    Unless the trace begins within that backward, and its stacks would say so if it were. Compiled code lets
-    go of what it made itself as well: there other iterations may tell.
+    Unless the trace begins within that backward: then it may have been made in it. Stacks of C++ tell, as
+    they name what lets go of what was kept; without, not what goes before backward drops anything of its own.
+    Compiled code lets go of what it made itself as well: there other iterations may tell.
     """
     first_forward, first_backward = (
         facts.phases.next_after(phase, np.array([-1]))[0] for phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -288,12 +312,14 @@ def _old(decisions: Decisions, facts: Facts) -> None:
         decisions.decide(
             ~facts.is_traced & dropped, Category.TEMPORARY, Evidence.LIFETIME, "freed-before-backward"
         )
+    old = ~facts.is_traced & facts.is_freed_by_engine & ~facts.freed_by(Role.COMPILED)
     names_release = len(facts.roles.is_empty) > 0 and bool(facts.roles.has[Role.RELEASE].any())
-    kept = (first_forward < facts.end) | np.bool_(not names_release)
-    decisions.decide(
-        ~facts.is_traced & facts.is_freed_by_engine & kept & ~facts.freed_by(Role.COMPILED),
-        Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
-    )  # fmt: skip
+    kept = (first_forward < facts.end) | (np.bool_(not names_release) & facts.is_freed_after_own)
+    decisions.decide(old & kept, Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward")
+    # Where checkpoints compute again, what they made is let go of in other ways.
+    if names_release and not facts.roles.has[Role.RECOMPUTE].any():
+        own = old & ~kept & (facts.allocations.free_requested_event >= 0)
+        decisions.decide(own, Category.TEMPORARY, Evidence.LIFETIME, "freed-within-backward")
 
 
 def _is_rare(values: Int64Column, where: BoolColumn, limit: int) -> BoolColumn:

@@ -133,6 +133,15 @@ class Facts:
         is_first = _last_of(modules, self.alloc) <= _last_of(others, self.alloc)
         return np.asarray(self.outside & is_next & is_first)
 
+    @property
+    def is_freed_after_own(self) -> BoolColumn:
+        """What goes when backward has dropped something of its own, that it was seen to make.
+
+        Before that, where the trace begins in backward, what goes may be what it had just made.
+        """
+        own = self.is_traced & self.is_engine & self.is_freed_by_engine
+        return np.asarray(self.end > self.end[own].min(initial=self.n_events))
+
     @cached_property
     def old_in_forward(self) -> BoolColumn:
         """What is older than the trace and was made by a module or a loss, as the block's own stack says."""

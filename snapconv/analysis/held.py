@@ -233,8 +233,9 @@ def _let_go_alike(decisions: Decisions, facts: Facts) -> None:
         if which != Category.UNKNOWN:
             decisions.decide(where, Category(which), Evidence.FREE_SITE, "freed-where-its-like-are")
     decisions.decide(
-        compiled & ~facts.is_traced, Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward"
-    )
+        compiled & ~facts.is_traced & facts.is_freed_after_own,
+        Category.ACTIVATION, Evidence.FREE_SITE, "freed-by-backward",
+    )  # fmt: skip
 
 
 def _let_go_by_program(decisions: Decisions, facts: Facts) -> None:

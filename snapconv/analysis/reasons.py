@@ -52,6 +52,12 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "older than the trace, freed in a step, as large as a state made in one",
     ),
     DecisionRule(
+        "freed-in-step",
+        (Category.TEMPORARY,),
+        (Evidence.LIFETIME, Evidence.METADATA),
+        "older than the trace, which begins in the step that frees it",
+    ),
+    DecisionRule(
         "freed-while-placing", (Category.TEMPORARY,), _LIFE, "made while placing weights, gone before forward"
     ),
     DecisionRule(

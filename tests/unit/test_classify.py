@@ -154,6 +154,13 @@ LIVES = (
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),
+    ("older NO_FRAMES, does STEP, free STEP, does FORWARD", "freed-in-step", TEMPORARY, LIFETIME),
+    (
+        "older NO_FRAMES, free ENGINE, does RELEASE, does FORWARD",
+        "freed-within-backward",
+        TEMPORARY,
+        LIFETIME,
+    ),
     (
         "alloc COMPUTES, alloc COMPUTES, alloc COMPUTES, does FORWARD",
         "computed-in-constructors",
@@ -335,21 +342,39 @@ def at_line(stack, line):
 def test_a_compiled_backward_lets_go_on_each_line_of_what_it_does_in_other_iterations(found):
     """It drops what was kept for it, and what it made itself; the trace begins in the middle of the first."""
     job = Job()
-    kept, made, never_seen = (job.older(NO_FRAMES) for _ in range(3))
-    for line, addr in ((10, kept), (20, made), (30, never_seen)):
+    kept, made, unseen_at_first, unseen = (job.older(NO_FRAMES) for _ in range(4))
+    for line, addr in ((10, kept), (20, made), (30, unseen_at_first)):
         job.model.free(addr, frames=at_line(COMPILED, line))
+    job.does(COMPILED)  # it drops something of its own: what goes now was kept
+    job.model.free(unseen, frames=at_line(COMPILED, 40))
     job.does(STEP)
     kept = job.alloc(FORWARD)
     job.does(RELEASE)
     made = job.alloc(COMPILED)
     job.model.free(kept, frames=at_line(COMPILED, 10))
     job.model.free(made, frames=at_line(COMPILED, 20))
-    assert categories(found(job)) == [ACTIVATION, TEMPORARY, ACTIVATION, ACTIVATION, TEMPORARY]
+    old, new = [ACTIVATION, TEMPORARY, Category.UNKNOWN, ACTIVATION], [ACTIVATION, TEMPORARY]
+    assert categories(found(job)) == [*old, *new]
 
 
 def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forward(found):
     job = job_of("does FORWARD, alloc COMPILED, does STEP, free ZERO_GRAD")
     assert found(job) == [(GRADIENT, FREE_SITE, "dropped-in-zero-grad")]
+
+
+@pytest.mark.parametrize(
+    ("life", "expected"),
+    [
+        ("older APPLY, older NO_FRAMES, does STEP", [WEIGHT, GRADIENT]),
+        ("older APPLY, older NO_FRAMES, older NO_FRAMES, does STEP", [WEIGHT] + [Category.UNKNOWN] * 2),
+        ("older MAIN, older NO_FRAMES, does STEP", [Category.UNKNOWN] * 2),
+        ("older APPLY, older NO_FRAMES, does ENGINE", [WEIGHT, Category.UNKNOWN]),
+    ],
+    ids=["one each", "more", "no weight", "with frames of C++"],
+)
+def test_beside_old_weights_with_frames_an_old_block_without_is_of_backward(life, expected, found):
+    """With Python-only stacks nothing that the engine makes has a frame."""
+    assert categories(found(job_of(life))) == expected
 
 
 def test_a_gradient_has_the_size_of_a_weight(found):

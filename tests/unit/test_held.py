@@ -10,6 +10,7 @@ from tests.classified_jobs import (
     LOAD,
     MAIN,
     NO_FRAMES,
+    RECOMPUTE,
     RELEASE,
     SUBJECT,
     TORCH,
@@ -90,7 +91,16 @@ def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found)
     job.free(saved, RELEASE)
     job.free(other, ENGINE)
     job.does(FORWARD)
-    assert categories(found(job)) == [ACTIVATION, Category.UNKNOWN]
+    job.does(RELEASE)
+    assert categories(found(job)) == [ACTIVATION, TEMPORARY]
+
+
+def test_where_checkpoints_compute_again_what_the_engine_lets_go_of_may_have_been_kept(found):
+    job = Job()
+    other = job.older(NO_FRAMES)
+    job.free(other, ENGINE)
+    job.does(RELEASE, FORWARD, RECOMPUTE)
+    assert categories(found(job)) == [UNKNOWN]
 
 
 SHAPES = (7000, 9000)

@@ -87,7 +87,8 @@ def _begun_late(raw: Raw, first_us: int) -> Raw:
 
 
 def _without_frames(holder: Raw) -> Raw:
-    return {key: value for key, value in holder.items() if key != "frames"}
+    """As torch writes what it has no stack of: all real snapshots have an empty list there."""
+    return {**holder, "frames": []}
 
 
 _PYTHON_FILE = re.compile(r"\.py$|^<")
