@@ -227,7 +227,7 @@ def _nameless_beside_weights(decisions: Decisions, facts: Facts) -> BoolColumn:
     weights = old & ~facts.has_no_frames & (decisions.category == Category.WEIGHT)
     found, inverse = np.unique(sizes, return_inverse=True)
     n_nameless, n_weights = (np.bincount(inverse[rows], minlength=len(found)) for rows in (nameless, weights))
-    return nameless & (n_nameless <= n_weights)[inverse]
+    return np.asarray(nameless & (n_nameless <= n_weights)[inverse])
 
 
 def _forward(decisions: Decisions, facts: Facts) -> None:

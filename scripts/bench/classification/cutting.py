@@ -16,6 +16,9 @@ Raw = dict[str, Any]
 # to the middle of the last step but one. ring-short: up to the middle of the last step's forward.
 HISTORIES = ("complete", "late", "ring", "ring-short")
 STACKS = ("all", "python")
+# Rings again, cut after so many tenths of the events of one of the last two steps.
+SWEPT_STEPS = {"last but one": -2, "last": -1}
+TENTHS = tuple(range(1, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +31,41 @@ class Cut:
 
 def cut(recorded: Recording, history: str, stacks: str) -> Cut | None:
     """Make a bare snapshot of a recording; None where the run has no such moment."""
-    (trace,) = recorded.raw["device_traces"]
     n_lost = _n_lost(recorded, history)
     if n_lost is None:
         return None
-    raw = _bare(recorded.raw)
-    raw["device_traces"] = [trace[n_lost:]]
+    raw = _from(recorded, n_lost)
     if history == "late":
         raw = _begun_late(raw, recorded.step_ends[-2])
-    if stacks == "python":
-        raw = _with_python_stacks(raw)
-    return Cut(raw, n_lost)
+    return Cut(_with_stacks(raw, stacks), n_lost)
+
+
+def cut_at(recorded: Recording, step: str, tenth: int, stacks: str) -> Cut | None:
+    """Make a bare snapshot of a ring that is cut within one of ``SWEPT_STEPS``; None without that step."""
+    _, ends = _moments(recorded)
+    last = SWEPT_STEPS[step]
+    if len(ends) < 1 - last:
+        return None
+    began, ended = ends[last - 1], ends[last]
+    n_lost = began + (ended - began) * tenth // 10
+    return Cut(_with_stacks(_from(recorded, n_lost), stacks), n_lost)
+
+
+def _from(recorded: Recording, n_lost: int) -> Raw:
+    """The bare snapshot without the oldest events."""
+    (trace,) = recorded.raw["device_traces"]
+    return {**_bare(recorded.raw), "device_traces": [trace[n_lost:]]}
+
+
+def _moments(recorded: Recording) -> tuple[list[int], list[int]]:
+    """The times of all events, and how many there are up to the end of every step."""
+    times = [event["time_us"] for event in recorded.raw["device_traces"][0]]
+    return times, [bisect_right(times, end) for end in recorded.step_ends]
 
 
 def _n_lost(recorded: Recording, history: str) -> int | None:
     """How many events a history lacks."""
-    times = [event["time_us"] for event in recorded.raw["device_traces"][0]]
-    ends = [bisect_right(times, end) for end in recorded.step_ends]
+    times, ends = _moments(recorded)
     if history == "complete":
         return 0
     if history == "late":
@@ -94,8 +115,10 @@ def _without_frames(holder: Raw) -> Raw:
 _PYTHON_FILE = re.compile(r"\.py$|^<")
 
 
-def _with_python_stacks(raw: Raw) -> Raw:
-    """Leave out the C++ frames, as a recording with ``stacks="python"`` does."""
+def _with_stacks(raw: Raw, stacks: str) -> Raw:
+    """Leave out the C++ frames, if so, as a recording with ``stacks="python"`` does."""
+    if stacks != "python":
+        return raw
 
     def python(holder: Raw) -> Raw:
         if "frames" not in holder:

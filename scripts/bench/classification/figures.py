@@ -6,18 +6,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from comparison import Bytes, Confusion, Result
+from cutting import HISTORIES
 from entries import BLIND, HELDOUT, UNSEEN
 
 Figures = dict[str, Any]
 # Of what is measured, a hundredth of a percent.
 _DIGITS = 4
+_SWEPT = ("right", "wrong", "unknown")
 _NAMES = {"names": "named right", "names_with_source": "named right with sources"}
 
 
 def figures(results: Sequence[Result]) -> Figures:
     """Gather all results; every case counts the same, however large it is."""
+    swept = [result for result in results if result.case.history not in HISTORIES]
+    results = [result for result in results if result.case.history in HISTORIES]
     return {
         "cases": [_case(result) for result in results],
+        "cuts": _cuts(swept),
         "categories": _categories(results),
         "evidence": _calibration(results, lambda evidence, _: evidence),
         "rules": _calibration(results, lambda evidence, rule: f"{evidence}: {rule}"),
@@ -50,6 +55,20 @@ def _case(result: Result) -> Figures:
         "names": result.named_right,
         "names_with_source": result.named_with_source,
     }
+
+
+def _cuts(swept: Iterable[Result]) -> list[Figures]:
+    """One row per entry, stacks and step that was cut; in it one share per place of the cut, in order."""
+    rows: dict[tuple[str, str, str], Figures] = {}
+    for result in swept:
+        case = result.case
+        step = case.history.rpartition(" ")[0]
+        about = {"entry": case.entry, "group": _group(case.entry), "stacks": case.stacks, "step": step}
+        row = rows.setdefault((case.entry, case.stacks, step), {**about, **{word: [] for word in _SWEPT}})
+        for word, share in _shares(result.at_peak).items():
+            if word in _SWEPT:
+                row[word].append(share)
+    return list(rows.values())
 
 
 def _group(entry: str) -> str:
@@ -127,7 +146,23 @@ def worse_than(before: Figures, now: Figures, tolerance: float = 0.001) -> list[
             was, is_now = old.get(names), case[names]
             if was is not None and is_now is not None and was - is_now > tolerance:
                 faults.append(f"{_name(case)}: {words}: {is_now:.2%}, was {was:.2%}")
-    return faults
+    return faults + _worse_cuts(before.get("cuts", []), now.get("cuts", []), tolerance)
+
+
+def _worse_cuts(before: Sequence[Figures], now: Sequence[Figures], tolerance: float) -> list[str]:
+    known = {_cut_name(row): row for row in before}
+    return [
+        f"{_cut_name(row)}, cut after {tenth} tenths: {word}: {share:.2%}, was {was:.2%}"
+        for row in now
+        if _cut_name(row) in known
+        for word, sign in (("right", -1), ("wrong", 1))
+        for tenth, (share, was) in enumerate(zip(row[word], known[_cut_name(row)][word], strict=True), 1)
+        if sign * (share - was) > tolerance
+    ]
+
+
+def _cut_name(row: Figures) -> str:
+    return f"{row['entry']} {row['stacks']} {row['step']} step"
 
 
 def _name(case: Figures) -> str:

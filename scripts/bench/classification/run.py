@@ -14,11 +14,12 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
 from comparison import Case, Result, compare
-from cutting import HISTORIES, STACKS, cut
+from cutting import HISTORIES, STACKS, SWEPT_STEPS, TENTHS, Cut, cut, cut_at
 from entries import ENTRIES
 from faults import faults_of
 from figures import as_text, figures, worse_than
@@ -90,9 +91,19 @@ def _cases(entry: str, setup: Setup, histories: Sequence[str], folder: Path) -> 
     for history in histories:
         for stacks in STACKS:
             bare = cut(recorded, history, stacks)
-            if bare is not None:
-                path.write_bytes(pickle.dumps(bare.raw))
-                yield compare(Case(entry, setup, stacks, history), bare, truth, names, path)
+            yield from _compared(Case(entry, setup, stacks, history), bare, truth, names, path)
+    if setup != Setup(n_steps=setup.n_steps):
+        return
+    for step, tenth, stacks in product(SWEPT_STEPS, TENTHS, STACKS):
+        case = Case(entry, setup, stacks, f"{step} {tenth}")
+        unnamed = [""] * len(truth.allocations)
+        yield from _compared(case, cut_at(recorded, step, tenth, stacks), truth, unnamed, path)
+
+
+def _compared(case: Case, bare: Cut | None, truth: Truth, names: list[str], path: Path) -> Iterator[Result]:
+    if bare is not None:
+        path.write_bytes(pickle.dumps(bare.raw))
+        yield compare(case, bare, truth, names, path)
 
 
 def _names(entry: str, setup: Setup, recorded: Recording, truth: Truth) -> list[str]:

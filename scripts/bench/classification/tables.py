@@ -4,6 +4,7 @@ Imports nothing of the others, so that the docs can be made without torch.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +32,9 @@ def markdown(found: Figures) -> str:
             _by_entry(cases),
             "The means of these groups, as right / wrong / unknown:",
             _by_group(cases),
+            "Rings cut at nine places of one of the last two steps, as right / wrong, the means of these "
+            "groups. Cut in the last step, there is nothing but its rest:",
+            _by_cut(found["cuts"]),
             "All cases, by the kind of recording. All but the last three columns are of the peak; a name "
             "is right where the operation is, by bytes of its activations:",
             _summary(cases),
@@ -79,6 +83,24 @@ def _by_group(cases: Sequence[Figures]) -> str:
             [head, *(means(group, column) for group in _GROUPS)]
             for head, column in zip(_HEADS, _COLUMNS, strict=True)
         ),
+    )
+
+
+def _by_cut(cuts: Sequence[Figures]) -> str:
+    def row(group: str, stacks: str, step: str) -> list[str]:
+        mine = [cut for cut in cuts if (cut["group"], cut["stacks"], cut["step"]) == (group, stacks, step)]
+        places = zip(*(zip(cut["right"], cut["wrong"], strict=True) for cut in mine), strict=True)
+        means = (tuple(map(_mean, zip(*place, strict=True))) for place in places)
+        return [
+            f"`{stacks}`, {step} step, {_GROUPS[group]}",
+            *(" / ".join(map(_percent, pair)) for pair in means),
+        ]
+
+    wanted = product(("all", "python"), ("last but one", "last"), _GROUPS)
+    kinds = {(cut["group"], cut["stacks"], cut["step"]) for cut in cuts}
+    return _table(
+        ("recording", *(f"after {tenth}/10" for tenth in range(1, 10))),
+        (row(group, stacks, step) for stacks, step, group in wanted if (group, stacks, step) in kinds),
     )
 
 

@@ -26,14 +26,29 @@ def case(**changes):
 
 
 def faults(before, now):
+    return faults_of({"cases": [before]}, {"cases": [now]})
+
+
+def faults_of(before, now):
     found = subprocess.run(
         [sys.executable, "-c", COMPARE, str(BENCH)],
-        input=json.dumps([{"cases": [before]}, {"cases": [now]}]),
+        input=json.dumps([before, now]),
         capture_output=True,
         text=True,
         check=True,
     )
     return json.loads(found.stdout)
+
+
+def test_cuts_are_compared_place_by_place():
+    before = {"entry": "cnn", "stacks": "all", "step": "last", "right": [1.0, 0.9], "wrong": [0.0, 0.1]}
+    now = {**before, "right": [0.9, 1.0], "wrong": [0.0, 0.2]}
+    found = faults_of({"cases": [], "cuts": [before]}, {"cases": [], "cuts": [now]})
+    assert found == [
+        "cnn all last step, cut after 1 tenths: right: 90.00%, was 100.00%",
+        "cnn all last step, cut after 2 tenths: wrong: 20.00%, was 10.00%",
+    ]
+    assert faults_of({"cases": []}, {"cases": [], "cuts": [now]}) == []
 
 
 @pytest.mark.parametrize(
