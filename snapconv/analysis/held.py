@@ -198,9 +198,11 @@ def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
     forward = facts.in_forward
     is_last = is_renewed | (facts.iteration >= facts.iteration[forward].max(initial=-1))
     is_last |= facts.alloc < facts.alloc[forward].min(initial=facts.n_events)
-    decisions.decide(
-        may_be & is_last & (facts.feeds_module | ~facts.is_traced), Category.INPUT, Evidence.LIFETIME, slug
-    )
+    # Cut in the middle of a backward, what is held of what was computed may as well be of its forward.
+    certain = facts.phases.certain[facts.phases.certain > 0]
+    begins_in_backward = len(certain) > 0 and certain[0] == Phase.BACKWARD and facts.roles.has_cpp
+    is_fed = facts.feeds_module | (~facts.is_traced & np.bool_(not begins_in_backward))
+    decisions.decide(may_be & is_last & is_fed, Category.INPUT, Evidence.LIFETIME, slug)
     # It takes the place of what was there in forward, and will be there in the next.
     decisions.decide(is_heir & facts.outside & is_live, Category.INPUT, Evidence.LIFETIME, slug)
     decisions.decide(

@@ -95,6 +95,16 @@ def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found)
     assert categories(found(job)) == [ACTIVATION, TEMPORARY]
 
 
+@pytest.mark.parametrize(
+    ("phases", "category"), [((FORWARD, ENGINE), INPUT), ((ENGINE, FORWARD, ENGINE), UNKNOWN)]
+)
+def test_cut_in_backward_what_is_held_of_what_was_computed_may_be_of_its_forward(phases, category, found):
+    job = Job()
+    job.older(frames(cpp("at::_ops::div_Tensor::call(at::Tensor const&, at::Tensor const&)")) + MAIN)
+    job.does(*phases)
+    assert categories(found(job)) == [category]
+
+
 def test_where_checkpoints_compute_again_what_the_engine_lets_go_of_may_have_been_kept(found):
     job = Job()
     other = job.older(NO_FRAMES)
