@@ -47,9 +47,6 @@ NESTED = frames(
     ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
 )
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
-IN_INIT = frames(("__init__", "/w/proj/model.py")) + MAIN
-COMPUTES = frames(cpp("at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)")) + IN_INIT
-COPIES = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + IN_INIT
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
 NO_FRAMES = []
 ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}

@@ -20,9 +20,6 @@ from snapconv.analysis.stack_roles import StackRoles
 BoolColumn = NDArray[np.bool_]
 Int64Column = NDArray[np.int64]
 
-# Fewer blocks of a line may be the data of training and of test.
-_LEAST_LAYERS = 3
-
 
 class Facts:
     """What is known of each allocation before anything is decided; one bool or event per row."""
@@ -154,19 +151,6 @@ class Facts:
         elsewhere = self.has(Role.MODULE_CALL) | self.has(Role.LOSS) | self.has(Role.ENGINE)
         elsewhere |= self.has(Role.OPTIMIZER) | self.has(Role.PLACEMENT)
         return np.asarray(~self.is_traced & ~self.has_no_frames & ~elsewhere)
-
-    @cached_property
-    def in_constructor_of_layers(self) -> BoolColumn:
-        """What an `__init__` made before the first forward, on a line that made several which stay."""
-        stacks, stack = self.roles.stacks, self.allocations.stack_id
-        names = np.array([name == "__init__" for name in stacks.frames.names], np.bool_)
-        owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
-        is_constructor = np.bincount(owner[names[stacks.frame_ids]], minlength=len(stacks)) > 0
-        is_first = self.alloc < self.next_forward.min(initial=self.n_events)
-        made = (self.outside | self.old_outside) & self.is_live_at_dump & (stack >= 0) & is_first
-        made[made] = is_constructor[stack[made]]
-        counts = np.bincount(stack[made], minlength=len(stacks) + 1)
-        return np.asarray(made & (counts[np.maximum(stack, 0)] >= _LEAST_LAYERS))
 
     @cached_property
     def has_no_frames(self) -> BoolColumn:

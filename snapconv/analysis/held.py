@@ -29,7 +29,6 @@ _LEAST_SIZES = 2
 def decide_held(decisions: Decisions, facts: Facts) -> None:
     """Decide what is still open and was made, or is let go of, by the program's own code."""
     _for_every_parameter(decisions, facts)
-    _in_constructors(decisions, facts)
     _outside_torch(decisions, facts)
     _forward_of_functions(decisions, facts)
     old, heirs = _heirs(facts, ~facts.is_traced & (decisions.category == Category.UNKNOWN))
@@ -72,15 +71,6 @@ def _for_every_parameter(decisions: Decisions, facts: Facts) -> None:
     decisions.decide(
         in_full & (is_zeros | np.bool_(has_moments)), Category.OPTIMIZER_STATE, Evidence.SIZES, reason
     )
-
-
-def _in_constructors(decisions: Decisions, facts: Facts) -> None:
-    """What layers compute while they are built, such as weights in four bits: no data, no cache, no copy."""
-    computed = ~facts.made_from_nothing & ~facts.has(Role.ZEROS) & ~facts.has(Role.CLONE)
-    decisions.decide(
-        facts.in_constructor_of_layers & computed & np.bool_(facts.roles.has_cpp),
-        Category.WEIGHT, Evidence.FRAMES, "computed-in-constructors",
-    )  # fmt: skip
 
 
 def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
@@ -187,7 +177,7 @@ def _kept(decisions: Decisions, facts: Facts, heirs: Int64Column) -> None:
     if not (facts.in_forward.any() or np.any(facts.next_backward < facts.n_events)):
         return
     stack = facts.allocations.stack_id
-    is_live = facts.is_live_at_dump & ~made_in_bulk(decisions, facts) & ~facts.in_constructor_of_layers
+    is_live = facts.is_live_at_dump & ~made_in_bulk(decisions, facts)
     slug = "made-outside-modules-used-in-forward"
     may_be = (facts.may_be_input | facts.old_outside) & is_live
     decisions.decide(may_be & facts.made_from_nothing, Category.INPUT, Evidence.FRAMES, slug)

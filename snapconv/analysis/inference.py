@@ -4,7 +4,6 @@ No gradient tells there which blocks are weights. But models are built layer by 
 weights take turns in memory, while a cache is as many blocks of one size, side by side, as there are layers.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.decisions import Decisions
-from snapconv.analysis.facts import Facts
+from snapconv.analysis.facts import Facts, next_of
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.rules import Role
 
@@ -79,9 +78,9 @@ def _weights(decisions: Decisions, facts: Facts) -> None:
     embeddings = [
         pool[_embedding(sizes[pool], of_layers)] for pool, of_layers in zip(pools, layers, strict=True)
     ]
-    if not _is_single(sizes[np.concatenate(embeddings)], sizes[rows]) and _may_be_copies(
-        repeated, n_repeated
-    ):
+    # One block of a size for every layer that ran is a weight without gradient or states.
+    in_turn = np.isin(repeated, np.concatenate(turning))
+    if _layers_that_ran(facts) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
         return
     weights = np.zeros(len(sizes), np.bool_)
     weights[np.concatenate(embeddings)] = True
@@ -117,13 +116,20 @@ def _embedding(sizes: Int64Column, layers: Int64Column) -> slice:
     return slice(begin, first)
 
 
-def _is_single(embedding: Int64Column, sizes: Int64Column) -> bool:
-    """Whether a part of the embedding occurs just once, in this precision or another: it has no states."""
-    n_of = Counter(sizes.tolist())
-    return any(
-        n_of[size] == 1 and not any(n_of[size * factor] or n_of[size // factor] for factor in _PRECISIONS)
-        for size in embedding[embedding >= _SMALL_BYTES].tolist()
-    )
+def _layers_that_ran(facts: Facts) -> int:
+    """What divides how often every line of modules allocates that does so repeatedly, in the fullest forward.
+
+    A line may allocate several times in every layer. Between two allocations outside of modules is a forward.
+    """
+    rows = np.flatnonzero(facts.made_by_module & (facts.allocations.stack_id >= 0))
+    if not len(rows):
+        return 0
+    forward = next_of(facts.alloc[facts.outside], facts.alloc[rows], facts.n_events)
+    found, n_made = np.unique(forward, return_counts=True)
+    rows = rows[forward == found[n_made.argmax()]]
+    made = np.stack((facts.allocations.stack_id[rows], facts.allocations.requested_bytes[rows]))
+    _, counts = np.unique(made, axis=1, return_counts=True)
+    return int(np.gcd.reduce(counts[counts >= _LEAST_TURNS], initial=0))
 
 
 def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:

@@ -88,7 +88,7 @@ def sort_persistent(decisions: Decisions, known: Persistent) -> None:
         return
     trained = sizes[gradients] if is_whole else sizes[:0]
     if known.has_several_steps:
-        trained = _held_at_once(decisions.allocations, known)
+        trained = _held_at_once(decisions.allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
         made = known.states & (decisions.allocations.end_event < 0)
         _sort_by_states(decisions, rows, trained, sizes[made], known.n_states)
@@ -131,26 +131,34 @@ def _gradients_of_fullest_iteration(sizes: Int64Column, known: Persistent) -> In
     return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
 
 
-def _held_at_once(allocations: AllocationTable, known: Persistent) -> Int64Column:
+def _held_at_once(allocations: AllocationTable, known: Persistent, rows: Int64Column) -> Int64Column:
     """The sizes of the gradients of all models that are trained in turn: most that are held at the same time.
 
-    Nothing where models drop theirs at different times, so that these are not all: then some sizes are made
-    more often than others for each that is held.
+    Nothing where these may not be all. Where models drop theirs at different times, some sizes are made more
+    often than others for each that is held. And where a parameter has several optimizers, or models of equal
+    sizes are trained, there are more blocks (``rows``) than a model, a copy of it and one optimizer have.
     """
-    rows = np.flatnonzero(known.gradients & (allocations.requested_bytes >= _SMALL_BYTES))
-    if not len(rows) or not len(known.whole):
-        return rows[:0]
-    found: list[Int64Column] = []
-    times_made = set()
-    for size, members in _by_size(rows, allocations.requested_bytes):
-        end = allocations.end_event[members]
-        end = np.where(end < 0, np.iinfo(np.int64).max, end)
-        times = np.concatenate((end, allocations.alloc_event[members]))
-        change = np.repeat((-1, 1), len(members))
-        most = int(np.cumsum(change[np.argsort(times, kind="stable")]).max())
-        times_made.add(len(members) / most)
-        found.append(np.full(most, size))
-    return np.concatenate(found) if len(times_made) == 1 else rows[:0]
+    sizes = allocations.requested_bytes
+    gradients = np.flatnonzero(known.gradients & (sizes >= _SMALL_BYTES))
+    if not len(gradients) or not len(known.whole) or known.n_states is None:
+        return gradients[:0]
+    end = allocations.end_event[gradients]
+    end = np.where(end < 0, np.iinfo(np.int64).max, end)
+    found, which = np.unique(sizes[gradients], return_inverse=True)
+    size = np.concatenate((which, which))
+    change = np.repeat((-1, 1), len(gradients))
+    order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
+    held = np.cumsum(change[order])
+    begins = np.flatnonzero(np.diff(size[order], prepend=-1))
+    before = np.concatenate(([0], held[begins[1:] - 1]))
+    most = np.maximum.reduceat(held, begins) - before
+    times_made = np.bincount(which) / most
+    of_rows = np.sort(sizes[rows])
+    n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
+    is_explained = n_blocks <= most * (2 + known.n_states)
+    if np.any(times_made != times_made[0]) or not is_explained.all():
+        return gradients[:0]
+    return np.repeat(found, most)
 
 
 def _one_copy_of_states(allocations: AllocationTable, known: Persistent) -> Int64Column:

@@ -183,12 +183,6 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "old, where nothing is trained, among sizes that take turns in memory, as those of layers do",
     ),
     DecisionRule(
-        "computed-in-constructors",
-        (Category.WEIGHT,),
-        (Evidence.FRAMES,),
-        "computed in an `__init__` before the first forward, on a line that made several which stay",
-    ),
-    DecisionRule(
         "one-for-every-layer",
         (_A,),
         _SIZES,

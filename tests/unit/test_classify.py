@@ -161,12 +161,6 @@ LIVES = (
         TEMPORARY,
         LIFETIME,
     ),
-    (
-        "alloc COMPUTES, alloc COMPUTES, alloc COMPUTES, does FORWARD",
-        "computed-in-constructors",
-        WEIGHT,
-        FRAMES,
-    ),
     ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
@@ -263,25 +257,6 @@ def test_a_few_results_of_a_backward_do_not_tell_what_the_rest_are(found):
     job.does(FORWARD, ENGINE)
     job.free(few, ENGINE)
     assert categories(found(job)) == [Category.UNKNOWN]
-
-
-@pytest.mark.parametrize(
-    "life",
-    [
-        "alloc COMPUTES, alloc COMPUTES, does FORWARD",
-        "alloc COMPUTES, alloc COMPUTES, alloc COMPUTES, does FORWARD, free MAIN",
-        "does FORWARD, alloc COMPUTES, alloc COMPUTES, alloc COMPUTES",
-        "alloc COPIES, alloc COPIES, alloc COPIES, does FORWARD",
-    ],
-    ids=["few", "dropped", "after forward", "copied"],
-)
-def test_what_constructors_make_is_no_weight_if(life, found):
-    assert WEIGHT not in categories(found(job_of(life)))
-
-
-def test_what_is_copied_in_constructors_of_layers_is_no_input_either(found):
-    life = "alloc COPIES, alloc COPIES, alloc COPIES, does FORWARD"
-    assert categories(found(job_of(life))) == [Category.UNKNOWN] * 3
 
 
 def test_an_old_batch_is_what_other_iterations_let_go_of_at_that_place_and_of_that_size(found):

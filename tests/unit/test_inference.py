@@ -3,7 +3,7 @@
 import pytest
 
 from snapconv.analysis.categories import Category, Evidence
-from tests.classified_jobs import COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, OTHER, ZEROS, Job, classified
+from tests.classified_jobs import CALL, COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, OTHER, ZEROS, Job, classified
 
 KIB = 1024
 EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 22 * KIB
@@ -53,27 +53,30 @@ def test_what_may_be_a_model_with_gradients_and_states_is_not_believed(n_copies,
 
 
 # Four square matrices and two that are four times as large, which may as well have states of one byte.
-ATTENTION = (4 * KIB,) * 4 + (16 * KIB, 2 * KIB) * 2
+ATTENTION = (4 * KIB,) * 4 + (16 * KIB,) * 2 + (2 * KIB,)
 
 
-@pytest.mark.parametrize(("n_embeddings", "category"), [(1, Category.WEIGHT), (2, Category.UNKNOWN)])
-def test_an_embedding_that_occurs_once_has_no_states_and_so_has_no_layer(n_embeddings, category, found):
-    """Of six layers every size occurs a multiple of two and three times."""
+@pytest.mark.parametrize(
+    ("n_ran", "category"), [(6, Category.WEIGHT), (3, Category.UNKNOWN), (0, Category.UNKNOWN)]
+)
+def test_one_block_of_a_size_for_every_layer_that_ran_has_no_states(n_ran, category, found):
+    """Of six layers every size occurs a multiple of two and three times: or of three with their states."""
     job = Job()
-    for size in (EMBEDDING,) * n_embeddings + ATTENTION * 6:
+    for size in (EMBEDDING, *ATTENTION * 6):
         job.older(NO_FRAMES, size)
-    job.does(FORWARD)
+    for _ in range(2):
+        job.does(*[FORWARD] * n_ran, CALL, MAIN)
     assert {category for size in ATTENTION for category, *_ in found(job, size)} == {category}
 
 
-def test_the_largest_table_before_the_layers_is_asked_and_becomes_a_weight(found):
-    """Words, positions and kinds of text; a quarter of the positions is as large as something else."""
+def test_tables_of_words_positions_and_kinds_lie_before_the_layers(found):
     job = Job()
-    for size in (EMBEDDING * 8, EMBEDDING, 4 * KIB + 512, *ATTENTION * 6, EMBEDDING // 4):
+    for size in (EMBEDDING * 9, EMBEDDING * 8, EMBEDDING, 4 * KIB + 512, *LAYER * 5):
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
     for size in (EMBEDDING * 8, EMBEDDING, 4 * KIB + 512):
         assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")]
+    assert found(job, EMBEDDING * 9) == [(Category.UNKNOWN, Evidence.NONE, "none")]
 
 
 def test_results_of_which_some_filled_holes_are_no_weights(found):
