@@ -102,7 +102,8 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "held-while-its-line-ran-again",
         (_A,),
         _LIFE,
-        "made in forward without a backward, and still there when its line had run twice more",
+        "made in forward without a backward, and still there when its line had run twice more and "
+        "something had been made outside of modules",
     ),
     DecisionRule(
         "freed-before-backward", (Category.TEMPORARY,), _LIFE, "made in forward, freed before backward"

@@ -8,6 +8,7 @@ all the same, but a custom function may ask its parameter for more, such as the 
 kernels add to: what such a function saves is looked at afterwards, without hooks.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ class SavedTensors:
     def __init__(self, note: "Callable[[Tensor], None]") -> None:
         self._note = note
         self._pair: tuple[Any, Any] = (self._pack, self._unpack)
-        self._is_open = self._is_there = False
+        self._is_open = self._is_there = self._is_kept_from_it = False
         self._thread = 0
         self._disable: Any = None
         self._functions: Any = None
@@ -35,10 +36,6 @@ class SavedTensors:
         if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
             self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
             return
-
-        # Called in the middle of compiled code, they would be compiled as well.
-        not_compiled = _torch().compiler.disable
-        self._pair = not_compiled(self._pack), not_compiled(self._unpack)
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
             self.close()
@@ -60,6 +57,7 @@ class SavedTensors:
         if self._disable is None or threading.get_ident() != self._thread:
             return
         if not self._is_there and _top() is None and _autograd()._saved_tensors_hooks_is_enabled():
+            self._keep_from_being_compiled()
             _autograd()._push_saved_tensors_default_hooks(*self._pair)
             self._is_there = True
         self._is_open = self._is_there
@@ -70,6 +68,16 @@ class SavedTensors:
         if self._is_there and threading.get_ident() == self._thread and _top() == self._pair:
             _autograd()._pop_saved_tensors_default_hooks()
             self._is_there = False
+
+    def _keep_from_being_compiled(self) -> None:
+        """Called in the middle of compiled code, the hooks would be compiled as well.
+
+        Only where something may be: to say so takes a second, and a little of every call.
+        """
+        if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
+            not_compiled = _torch().compiler.disable
+            self._pair = not_compiled(self._pack), not_compiled(self._unpack)
+            self._is_kept_from_it = True
 
     def _make_way_for_functions(self) -> None:
         """Close while a custom function is applied.

@@ -25,6 +25,8 @@ class Calls:
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
+            is_of_simulation = True
+
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
             ) -> Any:
@@ -55,6 +57,8 @@ def dispatch_mode(handle: Handler) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return _higher(func, args, kwargs, handle)
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
                 keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
                 is_ours = has_kernel(func.name(), keys.AutogradCPU)
@@ -74,3 +78,14 @@ def dispatch_mode(handle: Handler) -> Any:
             return True
 
     return OperationMode()
+
+
+def _higher(func: Any, args: Any, kwargs: dict[str, Any], handle: Handler) -> Any:
+    """Handle the operation that compiled code runs with a state of the random numbers: of a checkpoint."""
+    import torch
+
+    if func.name() == "run_and_save_rng_state":
+        return torch.get_rng_state(), handle(args[0], args[1:], kwargs)
+    if func.name() == "run_with_rng_state":
+        return handle(args[1], args[2:], kwargs)
+    return handle(func, args, kwargs)

@@ -72,7 +72,6 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
         patch_annotations(machine, patches)
         stack.callback(tracker.close)
         stack.enter_context(addresses.use(tracker.locate))
-        stack.enter_context(compiled(tensors) if is_compiling else _eager())
 
         def enter_modes() -> ExitStack:
             modes = ExitStack()
@@ -80,6 +79,7 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
             modes.enter_context(dispatch_mode(tracker.handle))
             return modes
 
+        stack.enter_context(compiled(tensors, enter_modes) if is_compiling else _eager())
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
         yield machine

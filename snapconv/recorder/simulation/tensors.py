@@ -4,9 +4,11 @@ Class attributes and not a mode, so that the answers are the same in every threa
 other mode.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from threading import get_ident
 from typing import Any
 
 from snapconv.recorder.simulation.patches import Patches
@@ -24,6 +26,8 @@ class TensorPatches:
         self._tensor = torch.Tensor
         self._tracker = tracker
         self._of: Callable[[Any], Placement | None] = tracker.placements.of
+        # By thread, how often it is compiling.
+        self._n_bare: Counter[int] = Counter()
         self._devices = [torch.device("cuda", i) for i in range(len(tracker.machine.devices))]
 
     def apply(self, patches: Patches) -> None:
@@ -39,16 +43,39 @@ class TensorPatches:
 
     @contextmanager
     def as_they_are(self) -> Iterator[None]:
-        """Let tensors say what is true of them for a while: that they are on the CPU."""
-        before, self._of = self._of, _nowhere
+        """Let tensors say what is true of them for a while, in this thread: that they are on the CPU."""
+        with self._counting(1):
+            yield
+
+    @contextmanager
+    def as_on_the_device(self) -> Iterator[None]:
+        """Let them say again that they are on the device, in the middle of that."""
+        with self._counting(-self._n_bare[get_ident()]):
+            yield
+
+    @contextmanager
+    def _counting(self, change: int) -> Iterator[None]:
+        me = get_ident()
+        self._n_bare[me] += change
+        self._of = self._of_elsewhere
         try:
             yield
         finally:
-            self._of = before
+            self._n_bare[me] -= change
+            if not any(self._n_bare.values()):
+                self._of = self._tracker.placements.of
+
+    def _of_elsewhere(self, tensor: Any) -> Placement | None:
+        return None if self.is_compiling else self._tracker.placements.of(tensor)
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether tensors say in this thread that they are on the CPU."""
+        return self._n_bare[get_ident()] > 0
 
     def takes_gpu_way(self, tensor: Any) -> bool:
         """Whether an operation is to be done as CUDA does it; what is compiled is for the device."""
-        return self._of is _nowhere or self._placed(tensor) is not None
+        return self.is_compiling or self._placed(tensor) is not None
 
     def _allow_without_a_shape(self, patches: Patches) -> None:
         """Let lazy modules move: of a parameter without a shape torch knows by identity what works."""
@@ -207,10 +234,6 @@ class TensorPatches:
         if is_there and is_same and not copy:
             return tensor
         return self._tracker.copy(tensor, index, dtype=dtype, memory_format=memory_format)
-
-
-def _nowhere(_tensor: Any) -> None:
-    """Find no placement."""
 
 
 def _parse_to(args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -1,11 +1,16 @@
 """What torch.compile makes of a program, with a simulated GPU's memory and without kernels."""
 
+import subprocess
+import sys
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.analysis.paths import is_generated  # noqa: E402
 from snapconv.recorder.observer import Observer  # noqa: E402
@@ -180,3 +185,93 @@ def test_compiled_products_of_large_matrices_take_no_time():
     product(a)
 
     assert sizes_allocated(lambda: product(a)) == [4 * n * n] * 2
+
+
+def test_a_compiled_optimizer_has_its_states_on_the_device():
+    model = nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = torch.compile(optimizer.step)
+    model(torch.zeros(4, 256, device="cuda")).sum().backward()
+    step()
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+
+    assert len(moments) == 4
+    assert all(moment.is_cuda for moment in moments)
+
+
+def test_attention_in_a_compiled_checkpoint_runs():
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+    compiled = torch.compile(lambda x: checkpoint(attend, x, use_reentrant=False))
+    x = torch.zeros(2, 4, 64, 16, device="cuda", requires_grad=True)
+    compiled(x).sum().backward()
+
+    assert x.grad.is_cuda
+
+
+def test_what_has_nothing_on_the_device_keeps_its_values():
+    compiled = torch.compile(lambda x: x.sigmoid() + 1)
+
+    assert compiled(torch.zeros(3)).tolist() == [1.5] * 3
+    assert not compiled(torch.zeros(3)).is_cuda
+
+
+def test_a_graph_that_must_not_break_may_do_so_here():
+    @torch.compile(fullgraph=True)
+    def add_on_device(x):
+        return x + torch.ones(4, device="cuda")
+
+    assert add_on_device(torch.zeros(4, device="cuda")).is_cuda
+
+
+def test_modes_of_the_program_stay_where_they_are():
+    class Counting(torch.overrides.TorchFunctionMode):
+        n_seen = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            Counting.n_seen += 1
+            return func(*args, **(kwargs or {}))
+
+    @torch.compiler.disable
+    def apart(x):
+        return x + torch.ones(4)
+
+    compiled = torch.compile(lambda x: apart(x) * 2)
+    with torch.device("cuda"), Counting():
+        assert compiled(torch.zeros(4)).is_cuda
+    assert Counting.n_seen
+
+
+def test_another_thread_sees_the_device_meanwhile():
+    x, seen = torch.zeros(4, device="cuda"), []
+
+    def look(graph, inputs):
+        thread = threading.Thread(target=lambda: seen.append(x.is_cuda))
+        thread.start()
+        thread.join()
+        return graph.forward
+
+    torch.compile(lambda y: y * 2, backend=look)(x)
+
+    assert seen == [True]
+
+
+def test_nothing_that_was_compiled_here_is_used_afterwards(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(AFTERWARDS, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["cuda:1", "[1.5,", "1.5]"], done.stderr
+
+
+# A process of its own: what is compiled afterwards needs no compiler with a backend that runs it as it is.
+AFTERWARDS = """
+import torch
+from snapconv.recorder.simulation import SimulationOptions, simulated
+
+compiled = torch.compile(lambda x: x.sigmoid() + 1)
+with simulated(SimulationOptions(compute=False, n_devices=2)):
+    print(compiled(torch.zeros(2, device="cuda:1")).device)
+with torch.compiler.set_stance("eager_on_recompile"):
+    print(compiled(torch.zeros(2)).tolist())
+"""
