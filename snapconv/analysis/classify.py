@@ -207,6 +207,9 @@ def _backward(decisions: Decisions, facts: Facts) -> None:
     before = ~facts.is_traced & facts.has(Role.ENGINE) & facts.is_live_at_dump
     before |= _nameless_beside_weights(decisions, facts)
     decisions.decide((kept | before) & known, Category.GRADIENT, Evidence.LIFETIME, "kept-after-backward")
+    if facts.phases.ends_in_oom:
+        of_last = kept & facts.is_live_at_dump & (facts.alloc_run_last == facts.n_events - 1)
+        decisions.decide(of_last, Category.TEMPORARY, Evidence.LIFETIME, "held-by-a-backward-that-failed")
     # The results of a backward that is itself differentiated, as far as the program holds them.
     rest = kept & other_run & (decisions.category != Category.GRADIENT)
     let_go, run = rest & facts.is_freed_by_engine, facts.alloc_run_last

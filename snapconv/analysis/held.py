@@ -113,6 +113,8 @@ def _outside_torch(decisions: Decisions, facts: Facts) -> None:
     weights = np.unique(sizes[category == Category.WEIGHT])
     after = kept & (facts.alloc > first_backward) & np.isin(sizes, np.concatenate((weights, gradients)))
     after &= made_in_bulk(decisions, facts)
+    # One of torch's has its own states: an average is as large, and so may a batch be.
+    after &= np.bool_(not np.any(facts.phases.certain == Phase.OPTIMIZER))
     after &= ~facts.mid_forward & (facts.has(Role.FACTORY) | np.bool_(not facts.roles.has_cpp))
     decisions.decide(after, Category.OPTIMIZER_STATE, Evidence.LIFETIME, "made-after-backward-and-kept")
 

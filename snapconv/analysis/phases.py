@@ -17,7 +17,7 @@ from snapconv.analysis.recorded import recorded_iterations, recorded_phases
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.rules import Role
 from snapconv.analysis.stack_roles import StackRoles
-from snapconv.snapshot.events import EventTable
+from snapconv.snapshot.events import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.metadata import RecordedPhase
 
@@ -54,7 +54,7 @@ class Phases:
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``n_states``: tensors that every optimizer keeps for each of its parameters, None where that is not known.
-    ``has_several_steps``: whether there may be several.
+    ``has_several_steps``: whether there may be several. ``ends_in_oom``: nothing follows a failed allocation.
     """
 
     certain: NDArray[np.int8]
@@ -70,6 +70,7 @@ class Phases:
     has_steps: bool = True
     n_states: int | None = None
     has_several_steps: bool = False
+    ends_in_oom: bool = False
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -123,6 +124,7 @@ def find_phases(
         has_steps=has_steps or counted is not None,
         n_states=states_per_parameter(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
+        ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)
 

@@ -61,6 +61,12 @@ DECISION_RULES: tuple[DecisionRule, ...] = (
         "freed-while-placing", (Category.TEMPORARY,), _LIFE, "made while placing weights, gone before forward"
     ),
     DecisionRule(
+        "held-by-a-backward-that-failed",
+        (Category.TEMPORARY,),
+        (Evidence.LIFETIME, Evidence.METADATA),
+        "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
+    ),
+    DecisionRule(
         "freed-within-backward",
         (Category.TEMPORARY,),
         _LIFE,

@@ -108,15 +108,15 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:
-    """The modules that hold most at the peak: by their paths, or else by the lines that call them.
+    """The modules that hold most at the peak: by their paths where known, or by the lines that call them.
 
     A single line that calls the model says nothing that the project's lines do not.
     """
-    noted = [row for row in report.modules_at_peak if row.evidence == Evidence.METADATA.label]
-    shown = noted or report.modules_at_peak
+    shown = report.modules_at_peak
     if len(shown) < _LEAST_MODULES:
         return
-    yield "  modules at the peak" + ("" if noted else ", by the lines that call them")
+    has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
+    yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
     for row in shown[:_N_LINES]:
         yield f"  {format_bytes(row.block_bytes, like=report.peak_usage_bytes):>14}  {row.module}"
 

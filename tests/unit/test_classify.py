@@ -2,6 +2,7 @@
 
 import ast
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from snapconv.analysis import classify as classify_module
 from snapconv.analysis import held as held_module
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.rules import FRAME_RULES, Role
+from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
 from tests.classified_jobs import (
     APPLY,
     COMPILED,
@@ -239,7 +241,27 @@ def test_every_reason_has_a_job_that_it_decides():
     in_code = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
-    assert in_code == by_life | elsewhere | {"replaced-on-the-same-line"}  # see also test_held.py
+    elsewhere |= {"replaced-on-the-same-line", "held-by-a-backward-that-failed"}
+    assert in_code == by_life | elsewhere  # see also test_held.py
+
+
+@pytest.mark.parametrize(
+    ("has_room", "phase", "category"),
+    [(False, ENGINE, TEMPORARY), (True, ENGINE, Category.UNKNOWN), (False, STEP, Category.UNKNOWN)],
+    ids=["failed", "did not fail", "failed later"],
+)
+def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
+    job = Job()
+    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.alloc(APPLY, OTHER)
+    job.does(FORWARD)
+    gradient, own = job.alloc(ENGINE, OTHER), job.alloc(ENGINE)
+    assert gradient != own
+    job.does(phase)
+    with suppress(OutOfMemory):
+        job.alloc(phase, 40 << 20)
+    assert categories(found(job)) == [category]
+    assert categories(found(job, OTHER))[2] == GRADIENT
 
 
 def test_a_workspace_is_one_wherever_it_is_made(found):

@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     NO_FRAMES,
     RECOMPUTE,
     RELEASE,
+    STEP,
     SUBJECT,
     TORCH,
     WORKSPACE_BYTES,
@@ -93,6 +94,16 @@ def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found)
     job.does(FORWARD)
     job.does(RELEASE)
     assert categories(found(job)) == [ACTIVATION, TEMPORARY]
+
+
+def test_beside_an_optimizer_of_torch_what_is_as_large_as_weights_is_no_state(found):
+    """An average that is made anew in every iteration, or a batch."""
+    job = Job()
+    job.alloc(APPLY)
+    job.does(FORWARD, ENGINE, STEP)
+    for _ in range(2):
+        job.alloc(ZEROS)
+    assert categories(found(job)) == [WEIGHT, UNKNOWN, UNKNOWN]
 
 
 @pytest.mark.parametrize(

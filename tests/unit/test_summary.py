@@ -140,10 +140,15 @@ def modules_of(*rows):
     return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
 
 
-def test_modules_are_shown_by_their_paths_where_these_are_known():
+def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_of_none():
     noted = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
     seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
-    assert modules_of(seen, *noted) == ["modules at the peak", "1.00 KiB  head", "0.50 KiB  blocks.0"]
+    assert modules_of(seen, *noted) == [
+        "modules at the peak",
+        "2.00 KiB  a.py:1 < b.py:2",
+        "1.00 KiB  head",
+        "0.50 KiB  blocks.0",
+    ]
 
 
 def test_modules_without_paths_are_shown_by_the_lines_that_call_them():

@@ -102,7 +102,7 @@ def _breaking(real: Callable[..., Any]) -> Callable[..., Any]:
     return compile_
 
 
-def _subclasses(base: type) -> Iterator[type]:
+def _subclasses(base: Any) -> Iterator[Any]:
     for found in base.__subclasses__():
         yield found
         yield from _subclasses(found)
