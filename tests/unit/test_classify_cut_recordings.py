@@ -1,0 +1,111 @@
+"""What is told of recordings that begin or end in the middle of a step, and of compiled code in them."""
+
+from contextlib import suppress
+
+import pytest
+
+from snapconv.analysis.categories import Category, Evidence
+from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
+from tests.classified_jobs import (
+    APPLY,
+    COMPILED,
+    COPY,
+    ENGINE,
+    FORWARD,
+    NO_FRAMES,
+    OTHER,
+    RELEASE,
+    STEP,
+    SUBJECT,
+    Job,
+    categories,
+    classified,
+    job_of,
+)
+
+WEIGHT, GRADIENT, UNKNOWN = Category.WEIGHT, Category.GRADIENT, Category.UNKNOWN
+ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY
+FREE_SITE = Evidence.FREE_SITE
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+def at_line(stack, line):
+    return [{**stack[0], "line": line}, *stack[1:]]
+
+
+def test_a_compiled_backward_lets_go_on_each_line_of_what_it_does_in_other_iterations(found):
+    """It drops what was kept for it, and what it made itself; the trace begins in the middle of the first."""
+    job = Job()
+    kept, made, unseen_at_first, unseen = (job.older(NO_FRAMES) for _ in range(4))
+    for line, addr in ((10, kept), (20, made), (30, unseen_at_first)):
+        job.model.free(addr, frames=at_line(COMPILED, line))
+    job.does(COMPILED)  # it drops something of its own: what goes now was kept
+    job.model.free(unseen, frames=at_line(COMPILED, 40))
+    job.does(STEP)
+    kept = job.alloc(FORWARD)
+    job.does(RELEASE)
+    made = job.alloc(COMPILED)
+    job.model.free(kept, frames=at_line(COMPILED, 10))
+    job.model.free(made, frames=at_line(COMPILED, 20))
+    old, new = [ACTIVATION, TEMPORARY, UNKNOWN, ACTIVATION], [ACTIVATION, TEMPORARY]
+    assert categories(found(job)) == [*old, *new]
+
+
+def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forward(found):
+    job = job_of("does FORWARD, alloc COMPILED, does STEP, free ZERO_GRAD")
+    assert found(job) == [(GRADIENT, FREE_SITE, "dropped-in-zero-grad")]
+
+
+@pytest.mark.parametrize(
+    ("life", "expected"),
+    [
+        ("older APPLY, older NO_FRAMES, does STEP", [WEIGHT, GRADIENT]),
+        ("older APPLY, older NO_FRAMES, older NO_FRAMES, does STEP", [WEIGHT] + [UNKNOWN] * 2),
+        ("older MAIN, older NO_FRAMES, does STEP", [UNKNOWN] * 2),
+        ("older APPLY, older NO_FRAMES, does ENGINE", [WEIGHT, UNKNOWN]),
+    ],
+    ids=["one each", "more", "no weight", "with frames of C++"],
+)
+def test_beside_old_weights_with_frames_an_old_block_without_is_of_backward(life, expected, found):
+    """With Python-only stacks nothing that the engine makes has a frame."""
+    assert categories(found(job_of(life))) == expected
+
+
+@pytest.mark.parametrize(
+    ("has_room", "phase", "category"),
+    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, UNKNOWN)],
+    ids=["failed", "did not fail", "failed later"],
+)
+def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
+    job = Job()
+    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.alloc(APPLY, OTHER)
+    job.does(FORWARD)
+    gradient, own = job.alloc(ENGINE, OTHER), job.alloc(ENGINE)
+    assert gradient != own
+    job.does(phase)
+    with suppress(OutOfMemory):
+        job.alloc(phase, 40 << 20)
+    assert categories(found(job)) == [category]
+    assert categories(found(job, OTHER))[2] == GRADIENT
+
+
+def test_an_old_batch_is_what_other_iterations_let_go_of_at_that_place_and_of_that_size(found):
+    """Nothing but the graph held the batch; an activation of another size is let go of by the same stack."""
+    job = Job()
+    old, kept = job.older(NO_FRAMES), job.older(NO_FRAMES, SUBJECT + 1)
+    for _ in range(2):
+        job.free(old, RELEASE)
+        job.free(kept, RELEASE)
+        job.does(ENGINE, STEP)
+        old = job.alloc(COPY)
+        kept = job.alloc(FORWARD, SUBJECT + 1)
+    job.free(old, RELEASE)
+    job.free(kept, RELEASE)
+    assert categories(found(job)) == [INPUT] * 3
+    assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 3
