@@ -133,16 +133,18 @@ def _old_batch_of_graph(decisions: Decisions, facts: Facts) -> None:
     """What is older than the trace and let go of where, in other iterations, batches of its size are."""
     table = facts.allocations
     site = np.where(facts.is_freed_by_engine, table.free_stack_id.astype(np.int64), -1)
-    is_input = decisions.category == Category.INPUT
-    key = np.stack((site, table.requested_bytes))
-    _, inverse = np.unique(key, axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    old = ~facts.is_traced & (site >= 0)
+    rows = np.flatnonzero(np.isin(site, np.unique(site[old])))
+    sizes, size = np.unique(table.requested_bytes[rows], return_inverse=True)
+    _, kind = np.unique(site[rows] * len(sizes) + size.reshape(-1), return_inverse=True)
+    kind = kind.reshape(-1)
+    is_traced, is_input = facts.is_traced[rows], (decisions.category == Category.INPUT)[rows]
     told, other = (
-        np.bincount(inverse[rows], minlength=len(inverse))
-        for rows in (is_input & facts.is_traced, ~is_input & facts.is_traced)
+        np.bincount(kind[where], minlength=len(rows))
+        for where in (is_input & is_traced, ~is_input & is_traced)
     )
-    alike = (told > 0) & (other == 0)
-    where = ~facts.is_traced & (site >= 0) & alike[inverse]
+    where = np.zeros(len(site), np.bool_)
+    where[rows] = ~is_traced & ((told > 0) & (other == 0))[kind]
     decisions.decide(where, Category.INPUT, Evidence.FREE_SITE, "freed-where-its-like-are")
 
 
@@ -166,10 +168,8 @@ def _optimizer(decisions: Decisions, facts: Facts) -> None:
         of_first = (facts.end_phase == Phase.OPTIMIZER) & (facts.end <= facts.phases.run_end[0])
         decisions.decide(
             ~facts.is_traced & facts.is_freed & of_first,
-            Category.TEMPORARY,
-            Evidence.LIFETIME,
-            "freed-in-step",
-        )
+            Category.TEMPORARY, Evidence.LIFETIME, "freed-in-step",
+        )  # fmt: skip
 
 
 def _placement(decisions: Decisions, facts: Facts) -> None:
