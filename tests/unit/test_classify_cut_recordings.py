@@ -109,3 +109,30 @@ def test_an_old_batch_is_what_other_iterations_let_go_of_at_that_place_and_of_th
     job.free(kept, RELEASE)
     assert categories(found(job)) == [INPUT] * 3
     assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 3
+
+
+def test_where_batches_and_activations_of_a_size_are_let_go_of_an_old_one_may_be_either(found):
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.free(old, RELEASE)
+    job.does(ENGINE, STEP)
+    batch, kept = job.alloc(COPY), job.alloc(FORWARD)
+    job.free(batch, RELEASE)
+    job.free(kept, RELEASE)
+    assert categories(found(job)) == [ACTIVATION, INPUT, ACTIVATION]
+
+
+def test_with_python_stacks_what_goes_before_backward_drops_anything_of_its_own_stays_open(found):
+    """The engine's stacks are empty there, and the trace begins in a backward."""
+    job = Job()
+    first, second = job.older(NO_FRAMES), job.older(NO_FRAMES)
+    job.free(first, NO_FRAMES)
+    job.does(NO_FRAMES)
+    job.free(second, NO_FRAMES)
+    job.does(STEP, FORWARD)
+    assert categories(found(job)) == [UNKNOWN, ACTIVATION]
+
+
+def test_what_a_later_step_frees_was_not_made_in_the_one_that_the_trace_begins_in(found):
+    life = "older NO_FRAMES, does STEP, does FORWARD, does ENGINE, does STEP, free STEP"
+    assert categories(found(job_of(life))) == [UNKNOWN]

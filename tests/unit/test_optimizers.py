@@ -139,3 +139,29 @@ def test_gradients_that_are_not_held_at_once_do_not_tell_how_much_is_trained(fou
     job = trained_in_turn(drops_after_step=True)
     said = {category for size in TRAINED_IN_TURN for category in categories(found(job, size))}
     assert STATE not in said
+
+
+def two_models(sizes, *, n_optimizers=1):
+    """Two models with an Adam or more each, whose gradients are dropped right after the step."""
+    job = Job()
+    for size in [size for model in sizes for size in model] * (1 + 2 * n_optimizers):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        for line, model in enumerate(sizes):
+            job.does(FORWARD)
+            gradients = [job.alloc(ENGINE, size) for size in model]
+            job.does(step_at(line))
+            for gradient in gradients:
+                job.free(gradient, ZERO_GRAD)
+    return job
+
+
+def test_sizes_that_are_made_more_often_than_others_are_of_several_models(found):
+    job = two_models([(4096, 4096, 4096, 8192), (4096, 6000)])
+    assert Counter(categories(found(job, 4096)))[WEIGHT] <= 4
+
+
+def test_parameters_of_several_optimizers_do_not_make_their_states_weights(found):
+    job = two_models([(4096, 8192), (6000, 7000)], n_optimizers=2)
+    for size in (4096, 8192, 6000, 7000):
+        assert Counter(categories(found(job, size)))[WEIGHT] <= 1
