@@ -8,6 +8,7 @@ all the same, but a custom function may ask its parameter for more, such as the 
 kernels add to: what such a function saves is looked at afterwards, without hooks.
 """
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -26,7 +27,7 @@ class SavedTensors:
         self._is_open = self._is_there = self._is_kept_from_it = False
         self._thread = 0
         self._disable: Any = None
-        self._functions: Any = None
+        self._applied: tuple[Any, Any] | None = None
 
     def start(self) -> None:
         """Make way for whoever switches hooks off, as torch.func does: it refuses to run above any."""
@@ -50,7 +51,7 @@ class SavedTensors:
         if self._disable is not None:
             _autograd()._saved_tensors_hooks_disable = self._disable
             self._disable = None
-            del self._functions.apply
+            self._restore_apply()
 
     def open(self) -> None:
         """Begin, unless somebody else has hooks in place or hooks are switched off."""
@@ -80,15 +81,13 @@ class SavedTensors:
             self._is_kept_from_it = True
 
     def _make_way_for_functions(self) -> None:
-        """Close while a custom function is applied.
-
-        Below the class that scripts see, as they keep its ``apply`` under names of their own; torch looks
-        here, at every call, for the one that it inherits.
-        """
-        from torch.autograd.function import _SingleLevelFunction
+        """Close while a custom function is applied."""
+        holder = _looked_up_at_every_call()
+        before = vars(holder).get("apply")
+        original = before or _torch()._C._FunctionBase.__dict__["apply"]
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            plain = super(_SingleLevelFunction, cls).apply  # type: ignore[misc]  # its base is in C
+            plain = original.__get__(None, cls)
             if not self._is_open or threading.get_ident() != self._thread or _top() != self._pair:
                 return plain(*args, **kwargs)
             self.close()
@@ -99,8 +98,16 @@ class SavedTensors:
             self._note_saved_by(result)
             return result
 
-        self._functions = _SingleLevelFunction
-        _SingleLevelFunction.apply = classmethod(apply)
+        self._applied = holder, before
+        holder.apply = classmethod(apply)
+
+    def _restore_apply(self) -> None:
+        if self._applied is not None:
+            (holder, before), self._applied = self._applied, None
+            if before is None:
+                del holder.apply
+            else:
+                holder.apply = before
 
     def _note_saved_by(self, result: Any) -> None:
         """Note what the function that made this result has saved."""
@@ -133,6 +140,18 @@ class SavedTensors:
                 "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
             )
         return tensor
+
+
+def _looked_up_at_every_call() -> Any:
+    """Return the class whose ``apply`` is called whenever a custom function is applied.
+
+    Where scripts keep ``apply`` under names of their own: up to torch 2.13 it is a method in Python that
+    looks for the next one in its bases, so the class below is the place. Since 2.14 it is one method in C.
+    """
+    from torch.autograd.function import Function, _SingleLevelFunction
+
+    is_in_python = hasattr(inspect.unwrap(Function.apply), "__code__")
+    return _SingleLevelFunction if is_in_python else Function
 
 
 def _torch() -> Any:

@@ -135,12 +135,12 @@ def functions(around: Around) -> Iterator[None]:
     """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
     import torch
 
+    # A classmethod, and since torch 2.14 a method in C: both are bound to their class by ``__get__``.
     original = torch.autograd.Function.__dict__["apply"]
-    function = original.__func__
 
-    @functools.wraps(function)
+    @functools.wraps(original)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(cls.__name__, functools.partial(function, cls), args, kwargs)
+        return around(cls.__name__, original.__get__(None, cls), args, kwargs)
 
     torch.autograd.Function.apply = classmethod(apply)
     try:

@@ -78,7 +78,9 @@ def _recording(machine: Machine) -> dict[str, Callable[..., Any]]:
         compile_context: bool = False,  # noqa: FBT001, FBT002
         global_record_annotations: bool = False,  # noqa: FBT001, FBT002
         skip_actions: Any = (),
+        *_: Any,
     ) -> None:
+        # What follows since torch 2.14 asks for the history of pinned host memory, which is not simulated.
         machine.switch_history(
             history.switch,
             enabled,

@@ -82,11 +82,11 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        from torch import _C
+        import torch
 
-        self._gather = _C._profiler.gather_traceback
-        self._symbolise = _C._profiler.symbolize_tracebacks
-        self._current_node = getattr(_C, "_current_autograd_node", lambda: None)
+        self._gather = torch._C._profiler.gather_traceback
+        self._symbolise = torch._C._profiler.symbolize_tracebacks
+        self._current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._frames: dict[tuple[str, str, int], dict[str, object]] = {}
 
     def capture(self, *, has_cpp: bool) -> Frames:
