@@ -192,7 +192,8 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
     patches.set_existing(cuda, "nvtx", _nvtx())
-    patches.set_existing(cuda, "CUDAGraph", _no_graph)
+    for owner in (cuda, cuda.graphs):
+        patches.set_existing(owner, "CUDAGraph", _graph_class())
 
 
 def _runtime(machine: Machine) -> SimpleNamespace:
@@ -208,10 +209,13 @@ def _runtime(machine: Machine) -> SimpleNamespace:
 
 
 def _patch_streams(machine: Machine, patches: Patches, torch: Any) -> None:
-    stream, event = stream_classes(machine)
+    made = stream_classes(machine)
+    patches.set_existing(torch, "Stream", made.stream)
+    patches.set_existing(torch, "Event", made.event)
     for owner in (torch.cuda, torch.cuda.streams):
-        for name, made in (("Stream", stream), ("Event", event), ("ExternalStream", stream)):
-            patches.set_existing(owner, name, made)
+        patches.set_existing(owner, "Stream", made.cuda_stream)
+        patches.set_existing(owner, "Event", made.cuda_event)
+        patches.set_existing(owner, "ExternalStream", made.external_stream)
 
 
 def _properties(machine: Machine) -> SimpleNamespace:
@@ -253,8 +257,17 @@ def _nvtx() -> SimpleNamespace:
     )
 
 
-def _no_graph(*args: Any, **kwargs: Any) -> Any:
-    raise RecorderError("CUDA graphs are not simulated: run this part of the script without a graph")
+def _graph_class() -> type:
+    """Make what stands for torch.cuda.CUDAGraph: a class, since libraries annotate ``CUDAGraph | None``."""
+
+    class CUDAGraph:
+        """A graph that nobody can make."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            raise RecorderError("CUDA graphs are not simulated: run this part of the script without a graph")
+
+    CUDAGraph.__module__ = "torch.cuda.graphs"
+    return CUDAGraph
 
 
 def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any) -> tuple[Any, ...]:

@@ -73,7 +73,12 @@ def _generator_class(torch: Any, tracker: Tracker) -> type:
     """Make a torch.Generator that takes a CUDA device; the CPU's algorithm is behind all of them."""
     real = torch.Generator
 
-    class Generator(real):  # type: ignore[misc,valid-type]
+    class OfAnyKind(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            # torch.default_generator is older than this class.
+            return isinstance(value, real) if cls is Generator else super().__instancecheck__(value)
+
+    class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
             made = super().__new__(cls, device="cpu")
             made._named_device = torch.device(device)

@@ -1,6 +1,7 @@
 """torch.cuda.Stream and torch.cuda.Event for a device that is the CPU: everything is done at once."""
 
 import time
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 
@@ -17,16 +18,24 @@ class SimulatedStream:
 
     machine: ClassVar[Machine]
     numbers: ClassVar["count[int]"] = count(_FIRST_POINTER, _POINTER_STEP)
+    device_type: int
+    priority: int
+    stream_id: int
+    device_index: int
 
-    def __init__(self, device: Any = None, priority: int = 0, **given: Any) -> None:
+    # torch's own classes do this in __new__ too: subclasses override either.
+    def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> "SimulatedStream":
+        """Make a stream of a device, or describe one that there is."""
+        self = super().__new__(cls)
         self.priority = priority
         self.device_type = CUDA_DEVICE_TYPE
         if "stream_id" in given:
-            self.stream_id: int = given["stream_id"]
-            self.device_index: int = given["device_index"]
+            self.stream_id = given["stream_id"]
+            self.device_index = given["device_index"]
         else:
-            self.device_index = _device_index(self.machine, device)
-            self.stream_id = given.get("stream_ptr") or next(self.numbers)
+            self.device_index = _device_index(cls.machine, device)
+            self.stream_id = given.get("stream_ptr") or next(cls.numbers)
+        return self
 
     @property
     def cuda_stream(self) -> int:
@@ -91,15 +100,21 @@ class SimulatedStream:
 class SimulatedEvent:
     """A moment of the CPU's clock."""
 
-    def __init__(
-        self,
+    enable_timing: bool
+    time_ns: int | None
+
+    def __new__(
+        cls,
         enable_timing: bool = False,  # noqa: FBT001, FBT002  # torch's signature
         blocking: bool = False,  # noqa: FBT001, FBT002
         interprocess: bool = False,  # noqa: FBT001, FBT002
         external: bool = False,  # noqa: FBT001, FBT002
-    ) -> None:
+    ) -> "SimulatedEvent":
+        """Make an event that has not happened yet."""
+        self = super().__new__(cls)
         self.enable_timing = enable_timing
-        self.time_ns: int | None = None
+        self.time_ns = None
+        return self
 
     def record(self, stream: Any = None) -> None:
         """Note the time."""
@@ -124,11 +139,42 @@ class SimulatedEvent:
         """Wait for nothing."""
 
 
-def stream_classes(machine: Machine) -> tuple[type, type]:
-    """Make the classes that stand in for torch.cuda.Stream and torch.cuda.Event."""
-    stream = type("Stream", (SimulatedStream,), {"machine": machine, "__module__": "torch.cuda.streams"})
-    event = type("Event", (SimulatedEvent,), {"__module__": "torch.cuda.streams"})
-    return stream, event
+@dataclass(frozen=True, slots=True)
+class StreamClasses:
+    """What stands for torch's classes of streams and events; subclasses of each other as torch's are."""
+
+    stream: type
+    cuda_stream: type
+    external_stream: type
+    event: type
+    cuda_event: type
+
+
+def stream_classes(machine: Machine) -> StreamClasses:
+    """Make the classes that stand for torch.Stream, torch.cuda.Stream and the others."""
+    stream = type("Stream", (SimulatedStream,), {"machine": machine, "__module__": "torch"})
+    event = type("Event", (SimulatedEvent,), {"__new__": _event_on, "__module__": "torch"})
+    in_cuda = {"__module__": "torch.cuda.streams"}
+    cuda_stream = type("Stream", (stream,), in_cuda)
+    return StreamClasses(
+        stream=stream,
+        cuda_stream=cuda_stream,
+        external_stream=type("ExternalStream", (_External, cuda_stream), in_cuda),
+        event=event,
+        cuda_event=type("Event", (event,), in_cuda | {"__new__": SimulatedEvent.__new__}),
+    )
+
+
+def _event_on(cls: type[SimulatedEvent], device: Any = None, **options: bool) -> SimulatedEvent:
+    """Make a torch.Event, which names a device first."""
+    return SimulatedEvent.__new__(cls, **options)
+
+
+class _External(SimulatedStream):
+    """torch.cuda.ExternalStream, which names a pointer first."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
+        return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
 
 
 def _device_index(machine: Machine, device: Any) -> int:

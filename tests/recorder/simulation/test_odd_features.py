@@ -29,6 +29,42 @@ def test_a_graph_is_refused_in_clear_words():
         torch.cuda.CUDAGraph()
 
 
+def test_a_class_is_a_class_wherever_a_library_annotates_checks_or_subclasses_it():
+    kinds = ("CUDAGraph", "Stream", "Event", "ExternalStream", "FloatTensor")
+    with simulated():
+        for kind in [getattr(torch.cuda, name) for name in kinds] + [
+            torch.Generator,
+            torch.Stream,
+            torch.Event,
+        ]:
+            assert (kind | None) == (None | kind)
+            assert not isinstance(3, kind)
+        assert isinstance(torch.default_generator, torch.Generator)
+        assert isinstance(torch.cuda.current_stream(), torch.Stream)
+        assert isinstance(torch.cuda.Event(), torch.Event)
+        assert not isinstance(torch.cuda.Stream(), torch.cuda.ExternalStream)
+        assert isinstance(torch.cuda.ExternalStream(64), torch.cuda.Stream)
+        assert torch.cuda.ExternalStream(64).cuda_stream == 64
+
+
+def test_a_subclass_of_a_stream_or_an_event_is_made_as_torchs_are():
+    with simulated(SimulationOptions(n_devices=2)):
+
+        class Side(torch.cuda.Stream):
+            def __new__(cls, device=None, priority=-1, **kwargs):
+                return super().__new__(cls, device, priority=priority, **kwargs)
+
+        class Mark(torch.cuda.Event):
+            def __new__(cls):
+                return super().__new__(cls, enable_timing=True)
+
+        assert (Side("cuda:1").device_index, Side().priority) == (1, -1)
+        first, last = Mark(), Mark()
+        first.record(Side())
+        last.record()
+        assert first.elapsed_time(last) >= 0
+
+
 def test_a_device_that_is_not_there_is_refused():
     with simulated(SimulationOptions(n_devices=2)):
         x = torch.ones(3, device="cuda:1")
