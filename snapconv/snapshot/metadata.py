@@ -134,12 +134,12 @@ class Metadata:
         """What everyone who reads a figure of this file should know."""
         found = []
         if self.is_simulated:
-            missing = f"; not modelled: {'; '.join(self.not_modelled)}" if self.not_modelled else ""
+            met = "" if _EVERY_SIMULATION.issubset(self.not_modelled) else "; ".join(self.not_modelled)
+            missing = f"not modelled, and met: {met}" if met else "what a GPU holds beyond it"
             found.append(
                 Note(
                     "simulated",
-                    "recorded without a GPU: allocations went through a model of torch's caching allocator"
-                    + missing,
+                    f"recorded without a GPU, by a model of torch's allocator; {missing}: {_LIMITS}",
                 )
             )
         if self.ended != "complete":
@@ -153,6 +153,10 @@ class Metadata:
             )
         return tuple(found)
 
+
+# The first captures list all that no simulation models, whether the program met it or not.
+_EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
+_LIMITS = "docs/recording.md#what-is-not-modelled"
 
 _HOW = {
     "finished": "came to its end",

@@ -1,11 +1,15 @@
 """The key ``snapconv`` of a snapshot: read where it is right, left out with a note where it is not."""
 
+from pathlib import Path
+
 import pytest
 
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.metadata import RecordedPhase
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase
+
+ROOT = Path(__file__).parents[2]
 
 
 def load(tmp_path, raw_metadata, builder=None):
@@ -69,11 +73,25 @@ def test_phases_are_brought_into_the_order_of_their_beginnings(tmp_path):
     assert snapshot.metadata.phases.began_us.tolist() == [1, 5]
 
 
-def test_a_simulated_recording_says_so_and_what_it_lacks(tmp_path):
+def test_a_simulated_recording_says_so_and_what_it_met_and_lacks(tmp_path):
     snapshot = load(tmp_path, metadata(simulated={"not_modelled": ["cuDNN workspaces", "NCCL"]}))
     [note] = snapshot.notes
     assert note.slug == "simulated"
-    assert note.message.endswith("not modelled: cuDNN workspaces; NCCL")
+    assert "not modelled, and met: cuDNN workspaces; NCCL: docs/recording.md" in note.message
+
+
+def test_what_no_simulation_models_is_not_listed(tmp_path):
+    every = ["scratch memory inside kernels", "cuDNN workspaces", "CUDA graphs", "NCCL"]
+    [note] = load(tmp_path, metadata(simulated={"not_modelled": every})).notes
+    assert "NCCL" not in note.message
+    assert len(note.message) < 140
+
+
+def test_the_page_that_the_note_names_has_that_section(tmp_path):
+    [note] = load(tmp_path, metadata(simulated={})).notes
+    page, title = note.message.rpartition(": ")[2].split("#")
+    headings = (ROOT / page).read_text(encoding="utf-8").lower().replace(" ", "-").splitlines()
+    assert f"###-{title}" in headings
 
 
 @pytest.mark.parametrize(
