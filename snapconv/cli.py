@@ -148,7 +148,8 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="PATH",
-        help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot.",
+        help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot. A capture with times "
+        "becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
     ),
 ]
 _Extended = Annotated[

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from snapconv.analysis.analyze import analyze_device
@@ -75,10 +74,14 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     rules = read_rules(options.rules) if options.rules else ()
     params = load_params(options.params) if options.params else None
     time_report, notes = _time_report(path, options)
+    time_outputs = [time_output_path(path, options)] if time_report else []
+    has_times = time_report is not None
+    if options.output is not None:  # with several devices the names differ; most captures have one
+        likely = output_path(path, options, None, has_times=has_times)
+        _check_outputs(path, [likely, *time_outputs], force=options.force)
     snapshot = load_snapshot(path, progress=progress)
     devices = _chosen(snapshot, options.device)
-    outputs = _outputs(path, options, devices, n_in_file=len(snapshot.devices))
-    time_outputs = [time_output_path(path, options)] if time_report else []
+    outputs = _outputs(path, options, devices, n_in_file=len(snapshot.devices), has_times=has_times)
     _check_outputs(path, [*outputs, *time_outputs], force=options.force)
     project = find_project(
         snapshot.stacks,
@@ -126,39 +129,59 @@ def _check_given_output(path: Path, options: ConvertOptions) -> None:
         return
     if not output.name:
         raise OutputWriteError(f"{output} names no file: say --output FOLDER/NAME.memory.sqlite")
-    _check_outputs(path, [output], force=options.force)
+    _check_is_no_input(path, output)
+    if timing_file(path) is None:
+        likely = output_path(path, options, None, has_times=False)
+        _check_outputs(path, [likely], force=options.force)
 
 
 def _check_outputs(path: Path, outputs: Sequence[Path], *, force: bool) -> None:
     """Refuse outputs that cannot be written, and the snapshot under any of its names."""
-    for output, file in product(outputs, files_of(path)):
+    for output in outputs:
+        _check_is_no_input(path, output)
+    check_outputs(outputs, force=force)
+
+
+def _check_is_no_input(path: Path, output: Path) -> None:
+    for file in files_of(path):
         with os_errors(output):
             is_input = output.exists() and file.exists() and output.samefile(file)
         if is_input:
             what = "the snapshot itself" if file == path else f"{file.name} of the capture"
             raise OutputWriteError(f"{output} is {what}: choose another --output")
-    check_outputs(outputs, force=force)
 
 
 def _outputs(
-    path: Path, options: ConvertOptions, devices: Sequence[DeviceSnapshot], *, n_in_file: int
+    path: Path,
+    options: ConvertOptions,
+    devices: Sequence[DeviceSnapshot],
+    *,
+    n_in_file: int,
+    has_times: bool,
 ) -> list[Path]:
     """Name the report of every device; its ordinal tells it from the others that the file has.
 
     Who gives a name for the only report gets that name.
     """
     n_alike = n_in_file if options.output is None else len(devices)
-    return [output_path(path, options, device.device if n_alike > 1 else None) for device in devices]
+    ordinals = [device.device if n_alike > 1 else None for device in devices]
+    return [output_path(path, options, ordinal, has_times=has_times) for ordinal in ordinals]
 
 
-def output_path(path: Path, options: ConvertOptions, device: int | None) -> Path:
-    """Where a report goes: beside the snapshot unless told, with ``.cuda1`` where there are several."""
+def output_path(path: Path, options: ConvertOptions, device: int | None, *, has_times: bool) -> Path:
+    """Where a memory report goes: beside the snapshot unless told, with ``.cuda1`` where there are several.
+
+    A given name is taken as it is for an only report. With a run time report beside it both have their kind
+    in their names, and no memory report has the name of a run time report.
+    """
     ordinal = "" if device is None else f".cuda{device}"
     if options.output is None:
         stem = _stem(path)
         return stem.with_name(f"{stem.name}{ordinal}.memory.sqlite")
-    name, suffix = _split_output(options.output.name)
-    return options.output.with_name(f"{name}{ordinal}{suffix}")
+    name, kind, ending = _split_output(options.output.name)
+    if has_times or kind == ".time":
+        kind, ending = ".memory", ending or ".sqlite"
+    return options.output.with_name(f"{name}{ordinal}{kind}{ending}")
 
 
 def time_output_path(path: Path, options: ConvertOptions) -> Path:
@@ -166,9 +189,8 @@ def time_output_path(path: Path, options: ConvertOptions) -> Path:
     if options.output is None:
         stem = _stem(path)
         return stem.with_name(f"{stem.name}.time.sqlite")
-    name, suffix = _split_output(options.output.name)
-    ending = ".time.sqlite" if suffix in ("", ".memory.sqlite") else f".time{suffix}"
-    return options.output.with_name(f"{name}{ending}")
+    name, _kind, ending = _split_output(options.output.name)
+    return options.output.with_name(f"{name}.time{ending or '.sqlite'}")
 
 
 def _stem(path: Path) -> Path:
@@ -181,12 +203,16 @@ def _stem(path: Path) -> Path:
     return path.with_name(stem or path.name)
 
 
-def _split_output(name: str) -> tuple[str, str]:
-    """Split the suffix off that a user gave a report's name, if there is one of ours."""
-    for suffix in (".memory.sqlite", ".sqlite", ".db"):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix), suffix
-    return name, ""
+def _split_output(name: str) -> tuple[str, str, str]:
+    """Split a report's name into what the user calls it, its kind and its ending, each with its dot."""
+    for ending in (".sqlite", ".db"):
+        if name.endswith(ending):
+            stem = name.removesuffix(ending)
+            for kind in (".memory", ".time"):
+                if stem.endswith(kind) and stem != kind:
+                    return stem.removesuffix(kind), kind, ending
+            return stem, "", ending
+    return name, "", ""
 
 
 def parse_path_map(text: str) -> PathMap:

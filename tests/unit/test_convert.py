@@ -9,7 +9,7 @@ import pytest
 
 from snapconv import convert
 from snapconv.analysis.paths import PathMap
-from snapconv.convert import ConvertOptions, output_path, parse_path_map, to_sqlite
+from snapconv.convert import ConvertOptions, output_path, parse_path_map, time_output_path, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from tests.builders import TraceBuilder, frame
 
@@ -63,11 +63,15 @@ def files(folder, but=()):
     ],
 )
 def test_a_report_lies_beside_its_snapshot(snapshot, report):
-    assert output_path(Path("/data") / snapshot, ConvertOptions(), None) == Path("/data") / report
+    assert (
+        output_path(Path("/data") / snapshot, ConvertOptions(), None, has_times=False)
+        == Path("/data") / report
+    )
 
 
 def test_reports_of_several_devices_are_told_apart_by_their_ordinal():
-    assert output_path(Path("/data/run.pickle"), ConvertOptions(), 3) == Path("/data/run.cuda3.memory.sqlite")
+    path = output_path(Path("/data/run.pickle"), ConvertOptions(), 3, has_times=False)
+    assert path == Path("/data/run.cuda3.memory.sqlite")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,22 @@ def test_reports_of_several_devices_are_told_apart_by_their_ordinal():
 )
 def test_a_given_output_keeps_its_suffix(output, report, of_device):
     options = ConvertOptions(output=Path(output))
-    assert output_path(Path("run.pickle"), options, None) == Path(report)
-    assert output_path(Path("run.pickle"), options, 3) == Path(of_device)
+    assert output_path(Path("run.pickle"), options, None, has_times=False) == Path(report)
+    assert output_path(Path("run.pickle"), options, 3, has_times=False) == Path(of_device)
+
+
+@pytest.mark.parametrize("output", ["x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite"])
+def test_both_reports_of_a_capture_have_their_kind_in_their_names(output):
+    options = ConvertOptions(output=Path("/out") / output)
+    capture = Path("run.capture")
+    assert output_path(capture, options, None, has_times=True) == Path("/out/x.memory.sqlite")
+    assert output_path(capture, options, 3, has_times=True) == Path("/out/x.cuda3.memory.sqlite")
+    assert time_output_path(capture, options) == Path("/out/x.time.sqlite")
+
+
+def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
+    options = ConvertOptions(output=Path("x.time.sqlite"))
+    assert output_path(Path("run.pickle"), options, None, has_times=False) == Path("x.memory.sqlite")
 
 
 def test_a_conversion_writes_one_file_and_says_what_is_in_it(run, tmp_path):

@@ -58,14 +58,30 @@ def test_the_snapshot_of_a_capture_by_itself_gives_one_report(capture):
 @pytest.mark.parametrize(
     ("output", "names"),
     [
-        ("r.sqlite", ["r.sqlite", "r.time.sqlite"]),
+        ("r", ["r.memory.sqlite", "r.time.sqlite"]),
+        ("r.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
         ("r.memory.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
-        ("r.db", ["r.db", "r.time.db"]),
+        ("r.time.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
+        ("r.db", ["r.memory.db", "r.time.db"]),
     ],
 )
-def test_the_run_time_report_is_named_after_the_memory_report(capture, tmp_path, output, names):
+def test_whichever_of_the_two_reports_is_named_the_other_is_named_after_it(capture, tmp_path, output, names):
     to_sqlite(capture, ConvertOptions(output=tmp_path / output))
     assert reports_in(tmp_path) == names
+
+
+def test_a_file_with_the_given_name_is_no_obstacle_where_it_would_not_be_written(capture, tmp_path):
+    (tmp_path / "r.sqlite").write_bytes(b"mine")
+    to_sqlite(capture, ConvertOptions(output=tmp_path / "r.sqlite"))
+    assert (tmp_path / "r.sqlite").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("there", ["r.memory.sqlite", "r.time.sqlite"])
+def test_a_given_output_that_exists_is_refused_before_the_snapshot_is_read(capture, tmp_path, there):
+    (tmp_path / there).write_bytes(b"mine")
+    (capture / "snapshot.pickle").write_bytes(b"not a snapshot")
+    with pytest.raises(OutputExistsError, match=there):
+        to_sqlite(capture, ConvertOptions(output=tmp_path / "r.sqlite"))
 
 
 def test_nothing_is_written_where_one_of_the_two_exists(capture, tmp_path):
