@@ -283,10 +283,63 @@ def test_a_weight_that_lives_at_the_peak_is_a_row_though_it_is_freed_later(tmp_p
     assert weights_of(analyse(tmp_path, builder, raw)) == [("gone", 512, 0)]
 
 
-def test_a_weight_that_comes_after_the_peak_and_stays_is_a_row(tmp_path):
+def test_a_weight_that_comes_after_the_peak_is_no_row(tmp_path):
     builder = TraceBuilder().segment().alloc(4096).free().alloc(512)
     raw = metadata(parameters=[parameter("late", ADDR, 512, at(4))])
-    assert weights_of(analyse(tmp_path, builder, raw)) == [("late", 512, 0)]
+    assert weights_of(analyse(tmp_path, builder, raw)) == []
+
+
+def test_a_model_that_is_built_again_has_each_weight_once(tmp_path):
+    """A program trains, saves, builds its model again and loads: two objects of one name, and one peak."""
+    builder = TraceBuilder().segment().alloc(512).alloc(8192).free().free(ADDR).alloc(512)
+    raw = metadata(
+        parameters=[parameter("fc.weight", ADDR, 512, at(2)), parameter("fc.weight", ADDR, 508, at(7))]
+    )
+    assert weights_of(analyse(tmp_path, builder, raw)) == [("fc.weight", 512, 0)]
+
+
+def moved() -> TraceBuilder:
+    """Events: 0 segment, 1 alloc at ADDR, 2 at ADDR + 512, 3 at ADDR + 1024: the peak; then all are freed."""
+    builder = TraceBuilder().segment().alloc(512).alloc(512).alloc(4096)
+    return builder.free(ADDR + 1024).free(ADDR).free(ADDR + 512)
+
+
+@pytest.mark.parametrize(
+    ("before_us", "now_us", "expected"),
+    [
+        (at(1), at(3), ("w", 508)),  # the move was noted by the time of the peak
+        (at(1), at(5), ("w", 508)),  # it was noted after it: it may have been made by then
+        (at(3), at(5), ("w", 512)),  # at the peak itself it was where it had been
+    ],
+)
+def test_a_parameter_that_moved_is_one_row_with_where_it_lay_at_the_peak(
+    before_us, now_us, expected, tmp_path
+):
+    """The program holds both."""
+    raw = metadata(
+        parameters=[parameter("w", ADDR + 512, 508, now_us)],
+        earlier_parameters=[noted(ADDR, 512, before_us, parameter=0)],
+    )
+    analysis = analyse(tmp_path, moved(), raw)
+    assert [row[:2] for row in weights_of(analysis)] == [expected]
+    first = {512: 1, 508: 2}[expected[1]]
+    assert analysis.allocations.alloc_event[analysis.weights.row].tolist() == [first]
+
+
+def test_a_parameter_that_moved_after_the_peak_is_where_it_was(tmp_path):
+    builder = TraceBuilder().segment().alloc(1024).alloc(4096).free().alloc(512).free(ADDR)
+    raw = metadata(
+        parameters=[parameter("w", ADDR + 1024, 512, at(6))],
+        earlier_parameters=[noted(ADDR, 1024, at(1), parameter=0)],
+    )
+    assert weights_of(analyse(tmp_path, builder, raw)) == [("w", 1024, 0)]
+
+
+@pytest.mark.parametrize(("noted_at", "rows"), [(0, []), (3, [("elsewhere", 512, 0)])])
+def test_a_weight_whose_memory_is_nowhere_is_a_row_if_it_was_seen_after_the_peak(noted_at, rows, tmp_path):
+    builder = TraceBuilder().segment().alloc(4096).alloc(512)
+    raw = metadata(parameters=[parameter("elsewhere", ADDR + (1 << 30), 512, at(noted_at))])
+    assert weights_of(analyse(tmp_path, builder, raw)) == rows
 
 
 @pytest.mark.parametrize("n_events", [0, 1])
