@@ -102,6 +102,8 @@ def record(
         if _early_environment() != early:
             driver.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
+        if simulation is not None:
+            driver.notes.extend(simulation.notes())
         return _recorded(driver, options, raised)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from snapconv.notes import Note
 from snapconv.recorder.simulation.options import SimulationOptions
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Simulation:
 
     def __init__(self, machine: "Machine") -> None:
         self._machine = machine
+
+    def notes(self) -> tuple[Note, ...]:
+        """What the user should know of this run, beyond what every simulation leaves out."""
+        return tuple(self._machine.notes.values())
 
     def values(self) -> dict[str, Any]:
         """Say how the simulation was set up, in plain types: what a capture's metadata holds of it."""

@@ -30,6 +30,7 @@ class DeviceChoice:
         self._calls = calls
         self._target: int | None = _NOT_ASKED
         self._recent: int | None = None
+        self._beside: int | None = None
 
     @contextmanager
     def next_copy_to(self, device: int | None) -> Iterator[None]:
@@ -39,6 +40,15 @@ class DeviceChoice:
             yield
         finally:
             self._target = before
+
+    @contextmanager
+    def made_beside(self, device: int | None) -> Iterator[None]:
+        """Let what C++ code makes "where this tensor is" be on a device: it takes that for the CPU."""
+        before, self._beside = self._beside, device
+        try:
+            yield
+        finally:
+            self._beside = before
 
     def resolve(
         self, operation: Operation, inputs: list[Placement | None], kwargs: dict[str, Any]
@@ -53,6 +63,8 @@ class DeviceChoice:
         if wanted is not None and wanted.type == "cuda":
             index = self._machine.current_device if wanted.index is None else wanted.index
             return self._machine.checked(index), kwargs | {"device": self._cpu}
+        if wanted is not None and self._beside is not None:
+            return self._beside, kwargs
         if wanted is not None and (wanted.type != "cpu" or self._call_names_cpu()):
             return None, kwargs
         if inputs:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.errors import RecorderError
+from snapconv.notes import Note
 from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
 from snapconv.recorder.allocator_settings import AllocatorSettings
 from snapconv.recorder.allocator_trace import Frames, Recorded
@@ -63,6 +64,8 @@ class Machine:
         self.observers: list[Observer] = []
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
+        # What the user should know of this run, by slug.
+        self.notes: dict[str, Note] = {}
         self._lock = threading.RLock()
         self._is_busy = False
         self._late_frees: deque[tuple[int, int]] = deque()
@@ -84,6 +87,10 @@ class Machine:
             listener=listen,
         )
         return Device(index, allocator, statistics)
+
+    def note(self, note: Note) -> None:
+        """Keep a remark on this run; once is enough."""
+        self.notes.setdefault(note.slug, note)
 
     def device(self, index: int | None) -> Device:
         """Return a device by ordinal; None or a negative number for the current one."""

@@ -21,6 +21,7 @@ from snapconv.recorder.simulation.machine import Machine, settings_from_environm
 from snapconv.recorder.simulation.modes import dispatch_mode
 from snapconv.recorder.simulation.options import SimulationOptions
 from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.process_groups import patch_process_groups, with_collectives
 from snapconv.recorder.simulation.storages import patch_storages
 from snapconv.recorder.simulation.tensors import TensorPatches
 from snapconv.recorder.simulation.threads import patch_threads
@@ -70,13 +71,15 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
         patch_autocast(patches, kernels)
         add_gpu_choices(kernels, tensors.takes_gpu_way)
         patch_annotations(machine, patches)
+        patch_process_groups(tracker, patches)
+        handle = with_collectives(tracker.handle)
         stack.callback(tracker.close)
         stack.enter_context(addresses.use(tracker.locate))
 
         def enter_modes() -> ExitStack:
             modes = ExitStack()
             modes.enter_context(tracker.calls.mode())
-            modes.enter_context(dispatch_mode(tracker.handle))
+            modes.enter_context(dispatch_mode(handle))
             return modes
 
         stack.enter_context(compiled(tensors, enter_modes) if is_compiling else _eager())

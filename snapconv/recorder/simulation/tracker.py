@@ -5,6 +5,7 @@ CPU or by shape alone, and notes where the new storages are.
 """
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 from snapconv.recorder.addresses import Location
@@ -49,6 +50,10 @@ class Tracker:
             raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")  # as torch does
         with self._choice.next_copy_to(device):
             return self._torch.ops.aten._to_copy.default(tensor, **options)
+
+    def made_beside(self, device: int | None) -> AbstractContextManager[None]:
+        """Let what C++ code makes beside tensors of a device be on it, for as long as the context lasts."""
+        return self._choice.made_beside(device)
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run one operation and place its results."""

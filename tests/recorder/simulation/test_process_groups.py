@@ -1,0 +1,199 @@
+"""torch.distributed under the simulation: a job of one rank works, and more ranks are refused."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder.observer import Observer  # noqa: E402
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from tests.recorder.simulation.support import recorded  # noqa: E402
+
+dist = torch.distributed
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(params=[True, False], ids=["computed", "shapes"])
+def simulation(request):
+    with simulated(SimulationOptions(compute=request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def group(simulation):
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    return simulation
+
+
+def test_a_group_of_one_rank_is_nccls_and_noted(group):
+    assert (dist.get_backend(), dist.get_world_size(), dist.get_rank()) == ("nccl", 1, 0)
+    assert [note.slug for note in group.notes()] == ["simulated-nccl"]
+
+
+def test_without_a_group_there_is_nothing_to_note(simulation):
+    assert simulation.notes() == ()
+
+
+def test_without_a_launchers_variables_the_error_is_torchs_own(simulation, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="environment variable RANK expected"):
+        dist.init_process_group("nccl")
+    assert simulation.notes() == ()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo", None])
+def test_more_ranks_are_refused_before_they_are_waited_for(simulation, monkeypatch, backend):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecorderError, match="a job of 2 ranks"):
+        dist.init_process_group(backend)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"store": dist.HashStore(), "rank": 0, "world_size": 3},
+        {"init_method": "tcp://localhost:1?rank=0&world_size=3"},
+    ],
+    ids=["store", "url"],
+)
+def test_more_ranks_are_refused_wherever_their_number_stands(simulation, arguments):
+    with pytest.raises(RecorderError, match="a job of 3 ranks"):
+        dist.init_process_group("nccl", **arguments)
+
+
+def test_collectives_of_one_rank_leave_what_they_work_on_as_it_is():
+    with simulated():
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        numbers = torch.arange(4.0, device="cuda")
+        dist.all_reduce(numbers)
+        dist.broadcast(numbers, 0)
+        dist.reduce(numbers, 0)
+        work = dist.all_reduce(numbers, async_op=True)
+        work.wait()
+        dist.barrier()
+        assert numbers.tolist() == [0, 1, 2, 3]
+        assert work.get_future().value()[0] is not None
+
+
+@pytest.mark.parametrize("on", ["cuda", "cpu"])
+def test_collectives_into_another_place_copy(on):
+    with simulated():
+        dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+        given = torch.arange(4.0, device=on)
+        results = [torch.zeros(4, device=on) for _ in range(7)]
+        dist.all_gather([results[0]], given)
+        dist.all_gather_into_tensor(results[1], given)
+        dist.reduce_scatter(results[2], [given])
+        dist.reduce_scatter_tensor(results[3], given)
+        dist.all_to_all([results[4]], [given])
+        dist.all_to_all_single(results[5], given)
+        dist.scatter(results[6], [given], src=0)
+        assert [result.tolist() for result in results] == [[0, 1, 2, 3]] * 7
+        assert {result.device.type for result in results} == {on}
+        said = [None]
+        dist.all_gather_object(said, {"rank": 0})
+        assert said == [{"rank": 0}]
+
+
+def _trained(model, n_steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+
+
+def _two_layers():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+
+
+_WEIGHT_BYTES = 4 * (64 * 256 + 256 + 256 * 64 + 64)
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_buckets_of_gradients_are_on_the_device(group, is_view):
+    """The reducer's buckets hold every gradient once; as views the gradients lie in them and nowhere else."""
+    model = _two_layers()
+    weights_alone = torch.cuda.memory_allocated()
+    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view=is_view)
+    _trained(wrapped)
+
+    held = torch.cuda.memory_allocated() - weights_alone
+    expected = _WEIGHT_BYTES if is_view else 2 * _WEIGHT_BYTES
+    assert expected <= held < expected + 4096  # each gradient's block is rounded to 512
+
+
+def test_a_wrapped_model_trains_as_the_model_alone():
+    with simulated():
+        alone = _two_layers()
+        _trained(alone)
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        wrapped = nn.parallel.DistributedDataParallel(_two_layers(), device_ids=[0])
+        _trained(wrapped)
+        for one, other in zip(alone.parameters(), wrapped.module.parameters(), strict=True):
+            assert torch.equal(one.cpu(), other.cpu())
+
+
+def test_a_hook_on_communication_is_run(group):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    wrapped = nn.parallel.DistributedDataParallel(_two_layers(), device_ids=[0])
+    wrapped.register_comm_hook(None, fp16_compress_hook)
+    with recorded() as snapshot:
+        _trained(wrapped, 1)
+    sizes = [entry["size"] for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert _WEIGHT_BYTES // 2 in sizes  # the bucket in half the bytes
+
+
+def test_gradients_in_buckets_are_recorded_where_they_lie(group):
+    observer = Observer()
+    observer.start()
+    wrapped = nn.parallel.DistributedDataParallel(_two_layers(), device_ids=[0], gradient_as_bucket_view=True)
+    with recorded() as snapshot:
+        wrapped(torch.ones(8, 64, device="cuda")).sum().backward()
+        observer.note_now()
+    observer.stop()
+    facts = observer.facts(snapshot)
+    gradients = {row["addr"] for row in facts["gradients"]}
+    assert len(facts["gradients"]) == 4
+    assert len(gradients) == 1  # one bucket
+
+
+def test_what_spreads_a_model_over_ranks_is_refused(group):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with pytest.raises(RecorderError, match="FullyShardedDataParallel is not simulated"):
+        FullyShardedDataParallel(_two_layers())
+
+
+def test_fully_sharded_tensors_are_refused(group):
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard there")
+    with pytest.raises(RecorderError, match=r"DTensor .*is not simulated"):
+        fsdp.fully_shard(_two_layers())
+
+
+def test_afterwards_torch_distributed_is_as_it_was():
+    c10d = dist.distributed_c10d
+    names = ("init_process_group", "Reducer", "_NCCL_AVAILABLE", "ProcessGroupNCCL")
+    before = [vars(c10d).get(name) for name in names]
+    with simulated():
+        pass
+    assert [vars(c10d).get(name) for name in names] == before
