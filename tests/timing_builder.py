@@ -56,6 +56,7 @@ def small_trace(**changes: Any) -> dict[str, Any]:
         "simulated": False,
         "device": 1,
         "device_name": "A GPU",
+        "warm_up": False,
         "project_root": ROOT,
         "iterations": [
             _iteration(3, 10.0, 20.0, 4.0),

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _COMPLETE = Ended("complete")
+_WARM_UP_TIMES = (
+    "the times are those of the iteration in which the timer warms up, as no other came after it: they may "
+    "hold what happens once only; let the program make one iteration more"
+)
 
 
 class Driver:
@@ -136,7 +140,7 @@ class Driver:
         assert self._contents is not None
         timing = self._timer.trace() if self._timer else None
         metadata = {**self._contents["snapconv"], "ended": ended.values()}
-        self._remark(ended, metadata, has_timing=timing is not None)
+        self._remark(ended, metadata, timing)
         self._say(f"writing {self._options.output}")
         self.n_bytes = write_capture(
             self._output,
@@ -168,15 +172,18 @@ class Driver:
                 )
             )
 
-    def _remark(self, ended: Ended, metadata: dict[str, Any], *, has_timing: bool) -> None:
+    def _remark(self, ended: Ended, metadata: dict[str, Any], timing: dict[str, Any] | None) -> None:
         """Add the notes on a capture that is not all it could be."""
         schedule, entry = self.schedule, self._origin.entry
+        is_warm_up = timing is not None and timing.get("warm_up", False)
         if ended.how != _COMPLETE.how:
-            self.notes.append(Note("ended-early", _early(entry, ended, schedule)))
-        elif not has_timing:
+            self.notes.append(Note("ended-early", _early(entry, ended, schedule, has_times=is_warm_up)))
+        elif timing is None:
             why = "none were measured" if self._timer else "nothing was computed"
             self.notes.append(Note("no-timing", f"the capture has no times of operations: {why}"))
-        if has_timing:
+        if is_warm_up:
+            self.notes.append(Note("warm-up-times", _WARM_UP_TIMES))
+        if timing is not None:
             self._remark_on_device(metadata["devices"])
         if metadata["overflowed"]:
             self.notes.append(
@@ -197,8 +204,8 @@ def _busiest(devices: list[dict[str, Any]]) -> int | None:
     return max(peaks, key=peaks.__getitem__, default=None)
 
 
-def _early(entry: str, ended: Ended, schedule: Schedule) -> str:
-    """Say how far the recording came."""
+def _early(entry: str, ended: Ended, schedule: Schedule, *, has_times: bool) -> str:
+    """Say how far the recording came, what is missing, and what would bring it."""
     how = {
         "finished": "came to its end",
         "exception": "raised an exception",
@@ -210,5 +217,12 @@ def _early(entry: str, ended: Ended, schedule: Schedule) -> str:
     if schedule.iteration == 0 and ended.how == "finished":
         return f"{text}: no optimizer stepped, so that none could be told from the next; there are no times"
     if schedule.part in (Part.WARM_UP, Part.MEMORY):
-        return f"{text}: the capture holds the memory up to there, and no times"
-    return f"{text}: the memory part is whole, the times are not"
+        text = f"{text}: the capture holds the memory up to there, and no times"
+    elif has_times:
+        return f"{text}: the memory part is whole, and the times are those of the timer's warm-up"
+    elif schedule.part is Part.TIMING_WARM_UP:
+        text = f"{text}: the memory part is whole, and there are no times"
+    else:
+        return f"{text}: the memory part is whole, the times are not"
+    n_enough = schedule.n_for_times
+    return f"{text}; for times let it make {n_enough} iterations" if n_enough else text

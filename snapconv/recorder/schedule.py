@@ -53,6 +53,11 @@ class Schedule:
         return len(self._plan)
 
     @property
+    def n_for_times(self) -> int:
+        """How many iterations it takes until there are times: the timer's warm-up has some; 0: never."""
+        return self._plan.index(Part.TIMING_WARM_UP) + 1 if Part.TIMING_WARM_UP in self._plan else 0
+
+    @property
     def is_over(self) -> bool:
         """Whether everything is recorded."""
         return self.iteration >= len(self._plan)

@@ -35,7 +35,9 @@ class Timer:
         self._project_root = project_root
         self._module_path = module_path
         self._stacks: StackRecorder | None = None
+        # Of the iterations that are timed, and of the warm-up, for a program that ends with it.
         self._columns: Columns | None = None
+        self._warm_up_columns: Columns | None = None
         self._listening = ExitStack()
         self._run = ExitStack()
         self._modes_outside: list[Any] = []
@@ -65,11 +67,12 @@ class Timer:
     def begin(self, iteration: int, *, warm_up: bool = False) -> None:
         """Begin to time an iteration, on the thread that runs it.
 
-        What is timed as a warm-up is thrown away: the events are created in it, which takes longer than
-        recording them.
+        The times of a warm-up count only where no others come after it: the events are created in it, which
+        takes longer than recording them.
         """
         self._stop()
-        if self._stacks is None:
+        if self._stacks is None or self._is_warm_up:
+            self._warm_up_columns = self._columns
             self._stacks = StackRecorder()
             self._columns = Columns(self._clock, self._stacks, self._module_path)
         self._number, self._is_warm_up = iteration, warm_up
@@ -87,17 +90,19 @@ class Timer:
         ended.close()
         self._stop()
         self._clock.settle()
-        if not self._is_warm_up:
-            self._overflowed |= ended.overflowed
-            tile(ended)
-            self._columns.add(self._number, ended)
+        self._overflowed |= ended.overflowed
+        tile(ended)
+        self._columns.add(self._number, ended)
         self._clock.forget()
         self._empty_pair_ms = empty_pair_ms(self._clock)
         self._clock.forget()
 
     def trace(self) -> dict[str, Any] | None:
         """Return the content of timing.json, plain values only; None if no iteration was timed."""
-        if self._columns is None or not self._columns.iterations:
+        columns, is_warm_up = self._columns, self._is_warm_up
+        if columns is not None and not columns.iterations and not is_warm_up:
+            columns, is_warm_up = self._warm_up_columns, True
+        if columns is None or not columns.iterations:
             return None
         import torch
 
@@ -109,9 +114,10 @@ class Timer:
             "simulated": self._clock_name == "cpu",
             "device": self._device,
             "device_name": self._device_name(),
+            "warm_up": is_warm_up,
             "project_root": str(self._project_root),
-            **self._columns.values(),
-            "launch_bound": self._columns.launch_bound if self._clock_name == "cuda" else None,
+            **columns.values(),
+            "launch_bound": columns.launch_bound if self._clock_name == "cuda" else None,
             "empty_pair_ms": self._empty_pair_ms,
             "overflowed": self._overflowed,
         }

@@ -169,6 +169,12 @@ def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
         yield Note("simulated-times", message, device)
     elif timing.clock == "cpu":
         yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)
+    if timing.is_warm_up:
+        message = (
+            "the times are those of the iteration in which the timer warmed up: they may hold what happens "
+            "only once; record one iteration more"
+        )
+        yield Note("warm-up-times", message, device)
     for count in timing.launch_bound:
         if count.n and count.n_waited_for / count.n > _MANY_WAITED_FOR:
             share = format_share(count.n_waited_for, count.n)

@@ -87,7 +87,11 @@ class CallTable:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A timing trace as columns. ``is_of_module`` says of every frame whether its ``self`` is a module."""
+    """A timing trace as columns.
+
+    ``is_warm_up``: its one iteration is the timer's warm-up, as the program ended with it. ``is_of_module``
+    says of every frame whether its ``self`` is a module.
+    """
 
     path: Path
     written_by: tuple[str, str]
@@ -95,6 +99,7 @@ class Timing:
     is_simulated: bool
     device: int
     device_name: str
+    is_warm_up: bool
     project_root: str
     iterations: tuple[TimedIteration, ...]
     launch_bound: tuple[LaunchCounts, ...]
@@ -168,6 +173,7 @@ def _timing(path: Path, raw: dict[str, Any]) -> Timing:
         is_simulated=_expect(raw.get("simulated"), bool, "simulated"),
         device=_int(raw, "device", ""),
         device_name=_text(raw, "device_name", ""),
+        is_warm_up=_expect(raw.get("warm_up", False), bool, "warm_up"),
         project_root=_text(raw, "project_root", ""),
         iterations=iterations,
         launch_bound=_launch_bound(raw.get("launch_bound")),

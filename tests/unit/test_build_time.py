@@ -110,6 +110,7 @@ def test_times_of_a_gpu_need_no_note(report_of):
     [
         ({"clock": "cpu", "simulated": True}, "simulated-times"),
         ({"clock": "cpu"}, "cpu-times"),
+        ({"warm_up": True}, "warm-up-times"),
         ({"overflowed": True}, "too-many-calls"),
     ],
 )

@@ -126,6 +126,36 @@ def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make)
     assert "no optimizer stepped" in driver.notes[0].message
 
 
+WARM_UP = {"warm_up": True}
+
+
+@pytest.mark.parametrize(
+    ("n_done", "trace", "slugs", "says"),
+    [
+        (1, None, ["ended-early"], "no times; for times let it make 3 iterations"),
+        (2, None, ["ended-early"], "there are no times; for times let it make 3 iterations"),
+        (3, WARM_UP, ["ended-early", "warm-up-times"], "the times are those of the timer's warm-up"),
+        (3, None, ["ended-early"], "the memory part is whole, the times are not"),
+    ],
+)
+def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, trace, slugs, says):
+    driver = make(trace=trace)
+    driver.begin()
+    for _ in range(n_done):
+        driver.iteration_ended()
+    driver.finish(Ended("finished"))
+    assert [note.slug for note in driver.notes] == slugs
+    assert f"{n_done} of 4 iterations" in driver.notes[0].message
+    assert says in driver.notes[0].message
+
+
+def test_without_a_timer_no_iterations_would_bring_times(make):
+    driver = make(has_timer=False)
+    driver.begin()
+    driver.finish(Ended("exception"))
+    assert "for times" not in driver.notes[0].message
+
+
 def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
     driver = make()
     driver.begin()

@@ -173,11 +173,38 @@ def test_without_an_iteration_there_is_no_trace():
     timer = timer_for()
     with timer:
         (W * 2).sum().backward()
-        timer.begin(0, warm_up=True)
-        timer.end()
-        timer.begin(1)  # and never ended: the script stopped here
+        timer.begin(0, warm_up=True)  # and never ended: the script stopped here
         W * 2
     assert timer.trace() is None
+
+
+@pytest.mark.parametrize("begins_another", [False, True])
+def test_a_program_that_ends_with_the_warm_up_has_its_times(begins_another):
+    timer = timer_for()
+    with timer:
+        timer.begin(7, warm_up=True)
+        (W * 2).sum().backward()
+        timer.end()
+        if begins_another:
+            timer.begin(8)
+            W + 2
+    trace = timer.trace()
+    assert trace["warm_up"]
+    assert (trace["calls"]["iteration"], trace["calls"]["name"]) == ([7, 7], ["mul", "sum"])
+
+
+def test_of_a_warm_up_nothing_is_left_once_an_iteration_is_timed():
+    timer = timer_for()
+    with timer:
+        for number, warm_up in ((7, True), (8, False)):
+            timer.begin(number, warm_up=warm_up)
+            (W * 2 if warm_up else W + 2).sum().backward()
+            timer.end()
+    trace = timer.trace()
+    assert not trace["warm_up"]
+    assert (trace["calls"]["iteration"], trace["calls"]["name"]) == ([8, 8], ["add", "sum"])
+    assert {row["iteration"] for row in trace["iterations"]} == {8}
+    assert len(trace["stacks"]) == len(set(trace["calls"]["stack"]))
 
 
 def test_after_an_error_of_the_script_nothing_of_the_timer_is_left():
