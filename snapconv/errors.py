@@ -12,6 +12,7 @@
     ├─ RecorderError                    6   recording could not start or finish
     │  ├─ TorchMissingError                 this Python has no torch
     │  ├─ NoCudaError                       torch has no GPU to use; say --simulate
+    │  ├─ NothingAllocatedError             the program used no CUDA device
     │  └─ EntryPointError                   the entry file is missing, or not as it must be
     └─ BudgetExceeded                   7   a limit asked for on the command line does not hold
 
@@ -76,6 +77,10 @@ class TorchMissingError(RecorderError):
 
 class NoCudaError(RecorderError):
     """This torch cannot use a GPU here, or not the one asked for."""
+
+
+class NothingAllocatedError(RecorderError):
+    """The program allocated nothing on a CUDA device, so that there is nothing to record."""
 
 
 class EntryPointError(RecorderError):

@@ -108,7 +108,8 @@ _Device = Annotated[
     typer.Option(
         "--device",
         min=0,
-        help="The CUDA device that is current at the start, and is timed. Default: LOCAL_RANK, or 0.",
+        help="The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK where "
+        "it is visible, or the one that is current when CUDA starts.",
     ),
 ]
 _ProjectRoot = Annotated[
@@ -180,7 +181,7 @@ def record(
         max_entries=max_entries or MAX_ENTRIES,
         warm_up=warm_up,
         iterations=iterations,
-        device=ordinal,
+        device=device,
         force=force,
         stop=stop or no_compute,
         batch_size=batch_size,
@@ -242,20 +243,25 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
     if options.simulation is not None and not options.simulation.compute and not quiet:
         _say("nothing is computed: what the program prints is zeros, and so is what it saves over its files")
     recorded = run(entry, args, options, say=(lambda _text: None) if quiet else _say)
-    if recorded.raised is not None:
+    if not recorded.is_child:  # else the parent process has the capture, and says so
+        if not quiet:
+            _say_result(recorded, entry)
+        if recorded.failure is not None:
+            _show_failure(recorded.failure)
+    if recorded.raised is not None:  # last of all, where Python has it and people look
         _show(recorded.raised)
-    if recorded.is_child:  # the parent process has the capture, and says so
-        return recorded.exit_code
-    if not quiet:
-        _say_result(recorded)
     if recorded.failure is None:
         return recorded.exit_code
-    if isinstance(recorded.failure, SnapconvError):
-        _say(f"error: {recorded.failure}")
-        return recorded.exit_code or recorded.failure.exit_code
+    return recorded.exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
+
+
+def _show_failure(failure: Exception) -> None:
+    """Show what went wrong in the recording: what the user can do about it, or where our fault is."""
+    if isinstance(failure, SnapconvError):
+        _say(f"error: {failure}")
+        return
     _say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
-    sys.__excepthook__(type(recorded.failure), recorded.failure, recorded.failure.__traceback__)
-    return recorded.exit_code or SnapconvError.exit_code
+    sys.__excepthook__(type(failure), failure, failure.__traceback__)
 
 
 def _show(raised: BaseException) -> None:
@@ -268,12 +274,14 @@ def _show(raised: BaseException) -> None:
         print(raised.code, file=sys.stderr)
 
 
-def _say_result(recorded: "Recorded") -> None:
+def _say_result(recorded: "Recorded", entry: "Entry") -> None:
     for note in recorded.notes:
         _say(f"note: {note.message}")
     if recorded.path is not None:
         _say(f"the capture is {recorded.path} ({format_bytes(recorded.n_bytes)}). Next:")
         _say(f"    snapconv to-sqlite {shlex.quote(str(recorded.path))}")
+    elif recorded.failure is None:
+        _say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.errors import RecorderError
+from snapconv.errors import NothingAllocatedError
 from snapconv.recorder import environment, frames, history
 from snapconv.recorder.iterations import IterationLog
 
@@ -74,18 +74,23 @@ def ended_by(raised: BaseException | None) -> Ended:
     return Ended("exception", text)
 
 
+def nothing_allocated(entry: str) -> NothingAllocatedError:
+    """Return the error for a program that used no CUDA device."""
+    return NothingAllocatedError(
+        f"nothing was allocated on a CUDA device while {entry} ran, so there is no capture: "
+        "does it move its model and data to the GPU?"
+    )
+
+
 def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises RecorderError where torch has nothing to say: nothing was allocated, or it has no driver and
-    does not mention it.
+    Raises NothingAllocatedError where torch has nothing to say: nothing was allocated, or it has no driver
+    and does not mention it.
     """
     snapshot = history.take_snapshot()
     if history.is_empty(snapshot):
-        raise RecorderError(
-            f"nothing was allocated on a CUDA device while {origin.entry} ran, so there is no capture: "
-            "does it move its model and data to the GPU?"
-        )
+        raise nothing_allocated(origin.entry)
     metadata = {
         **origin.values(),
         "overflowed": history.has_overflowed(snapshot, origin.max_entries),

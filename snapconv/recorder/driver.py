@@ -1,12 +1,13 @@
 """Takes a recording through its parts: warm-up, memory, times; keeps each part's result and writes it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snapconv.notes import Note
 from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
-from snapconv.recorder.contents import Ended, Origin, contents_now
+from snapconv.recorder.contents import Ended, Origin, contents_now, nothing_allocated
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.options import RecordOptions
@@ -53,6 +54,7 @@ class Driver:
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
         self._iterations = IterationLog()
+        self._has_history = self._has_used_device = False
         self.notes: list[Note] = []
 
     @property
@@ -60,9 +62,34 @@ class Driver:
         """Whether there is nothing more to record: all is written, or something of ours failed."""
         return self.schedule.is_over or self.guard.failure is not None
 
+    @property
+    def uses_device(self) -> bool:
+        """Whether the program has allocated on a device yet: what it runs before that is no iteration."""
+        if self._has_history and not self._has_used_device:
+            self._has_used_device = bool(self.guard.run(environment.has_allocated))
+        return self._has_used_device
+
     def begin(self) -> None:
-        """Turn everything on, before the user's first line."""
+        """Turn on what needs no device, before the user's first line."""
         self.guard.run(self._begin)
+
+    def cuda_started(self, device: int) -> None:
+        """Turn the history on, before the first allocation; the times are those of ``device``. May raise."""
+        self._origin = replace(self._origin, device=device)
+        if self._timer:
+            self._timer.use_device(device)
+        options = self._options
+        history.start(stacks=options.stacks, context=options.context, max_entries=options.max_entries)
+        self._has_history = True
+
+    def stop_observing(self) -> None:
+        """Take every hook away, whatever state a failure left the recording in; may raise."""
+        self._observer.stop()
+
+    def stop_history(self) -> None:
+        """Turn the history off where it was turned on: to turn it off starts CUDA as well. May raise."""
+        if self._has_history:
+            history.stop()
 
     def iteration_ended(self) -> None:
         """Go on to the next iteration, and to the next part where it is time."""
@@ -80,8 +107,6 @@ class Driver:
             self.guard.run(self._finish, ended)
 
     def _begin(self) -> None:
-        options = self._options
-        history.start(stacks=options.stacks, context=options.context, max_entries=options.max_entries)
         self._observer.start()
         self._iteration_began()
 
@@ -95,7 +120,7 @@ class Driver:
 
     def _iteration_ended(self) -> None:
         # What is timed waits for the device; and a graph that is captured runs later, if at all.
-        if environment.is_capturing_graph():
+        if not self.uses_device or environment.is_capturing_graph():
             return
         schedule = self.schedule
         ended = schedule.part
@@ -116,7 +141,7 @@ class Driver:
 
     def _keep_memory(self) -> None:
         """Take the snapshot and let the history go: what comes after is to run at full speed."""
-        if environment.has_allocated():
+        if self.uses_device:
             self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
         if history.is_off():
             self._remark_on_history()
@@ -129,6 +154,8 @@ class Driver:
         self._at_out_of_memory = contents_now(self._origin, self._observer, self._iterations)
 
     def _finish(self, ended: Ended) -> None:
+        if not self._has_history:
+            raise nothing_allocated(self._origin.entry)
         if self._contents is None and self._at_out_of_memory is not None:
             self._contents = self._at_out_of_memory
         if self._contents is None:

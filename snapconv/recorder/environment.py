@@ -1,5 +1,6 @@
 """The machine and this torch: refused before any user code runs, or described for the metadata."""
 
+import ctypes
 import os
 import platform
 import sys
@@ -31,35 +32,90 @@ def require_torch() -> None:
         raise TorchMissingError(f"torch cannot be imported here: {error}") from error
 
 
-def require_cuda(device: int, *, can_simulate: bool = True) -> None:
-    """Raise NoCudaError unless torch can use the device, and RecorderError where it keeps no history.
+def refuse_without_cuda(*, can_simulate: bool = True) -> None:
+    """Raise NoCudaError where no program can use CUDA, whatever it does; starts nothing.
 
     ``can_simulate`` says whether --simulate is there to be named as a way out.
+    """
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        raise NoCudaError(
+            f"this torch ({torch.__version__}) is built without CUDA: {_instead(can_simulate=can_simulate)}"
+            "install a build with CUDA"
+        )
+    if torch.version.cuda is not None and not _has_driver():
+        raise _no_gpu(" (there is no NVIDIA driver)", can_simulate=can_simulate)
+
+
+def require_gpu(*, can_simulate: bool = True) -> None:
+    """Raise NoCudaError unless torch has a GPU to use; this starts the driver, so the program is over.
+
     torch's own answers do not do: a CUDA build without a driver dumps an empty snapshot and reports
     success. (CPU build and driverless CUDA build of torch 2.13 were tried.)
     """
     import torch
 
+    refuse_without_cuda(can_simulate=can_simulate)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if n_devices == 0:
-        instead = "add --simulate to record without a GPU, or " if can_simulate else ""
-        if not torch.backends.cuda.is_built():
-            raise NoCudaError(
-                f"this torch ({torch.__version__}) is built without CUDA: {instead}install a build with CUDA"
-            )
+        is_available = torch.cuda.is_available()
+    if not is_available:
         why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
-        raise NoCudaError(
-            f"torch {torch.__version__} finds no usable GPU or driver on this machine{why}: {instead}"
-            "see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
-        )
-    if device >= n_devices:
+        raise _no_gpu(why, can_simulate=can_simulate)
+
+
+def _no_gpu(why: str, *, can_simulate: bool) -> NoCudaError:
+    import torch
+
+    return NoCudaError(
+        f"torch {torch.__version__} finds no usable GPU or driver on this machine{why}: "
+        f"{_instead(can_simulate=can_simulate)}see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
+    )
+
+
+def _instead(*, can_simulate: bool) -> str:
+    return "add --simulate to record without a GPU, or " if can_simulate else ""
+
+
+def _has_driver() -> bool:
+    """Whether the library of the NVIDIA driver is there, without which no CUDA program runs.
+
+    Loading it starts nothing: it reads its environment when it is initialized.
+    """
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def choose_device(requested: int | None) -> int:
+    """Return the device to time, once CUDA has started; one that was requested becomes the current one.
+
+    LOCAL_RANK names the device of this process by custom, but not where the launcher made one device
+    visible to each process. It does not change the current device: that is the program's own business.
+    """
+    import torch
+
+    n_devices = torch.cuda.device_count()
+    if requested is None:
+        rank = os.environ.get("LOCAL_RANK", "")
+        is_visible = rank.isdecimal() and int(rank) < n_devices
+        return int(rank) if is_visible else int(torch.cuda.current_device())
+    if requested >= n_devices:
         there = ", ".join(str(ordinal) for ordinal in range(n_devices))
         raise NoCudaError(
-            f"there is no CUDA device {device}; torch sees: {there}. Say which with --device (without it, "
-            "LOCAL_RANK does)"
+            f"there is no CUDA device {requested}; torch sees: {there}. Name one of these with --device"
         )
+    torch.cuda.set_device(requested)
+    return requested
+
+
+def require_history() -> None:
+    """Raise RecorderError where torch's allocator keeps no history; starts nothing."""
+    import torch
+
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         raise RecorderError(

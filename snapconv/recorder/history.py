@@ -15,6 +15,7 @@ OutOfMemoryObserver = Callable[[int, int, int, int], None]
 def start(*, stacks: Stacks, context: Context, max_entries: int) -> None:
     """Let torch record every event from here on; what it had recorded before is dropped.
 
+    CUDA has started: recording reaches the devices that the allocator knows, and it learns of them then.
     torch 2.1 has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
     stay as they are. 2.0 has another function by the same name, with a trace of one device only.
     """
@@ -24,8 +25,6 @@ def start(*, stacks: Stacks, context: Context, max_entries: int) -> None:
     known = inspect.signature(turn).parameters
     if "trace_alloc_max_entries" in known:
         raise RecorderError(f"torch {torch.__version__} records too little: use torch 2.1 or newer")
-    # Recording reaches the devices that the allocator knows, and it learns of them here.
-    torch.cuda.init()
     extra = {"clear_history": True} if "clear_history" in known else {}
     turn("all", context=context, stacks=stacks, max_entries=max_entries, **extra)
 

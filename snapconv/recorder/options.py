@@ -24,7 +24,8 @@ class RecordOptions:
     """See ``snapconv record --help`` for the meaning of each.
 
     ``output`` is the capture's folder; ``simulation`` is None where a real GPU is recorded;
-    ``batch_size`` is for providers, None for the one that they have by default.
+    ``batch_size`` is for providers, None for the one that they have by default; ``device`` is None where
+    the program and LOCAL_RANK decide.
     """
 
     output: Path
@@ -34,7 +35,7 @@ class RecordOptions:
     max_entries: int = MAX_ENTRIES
     warm_up: int = 1
     iterations: int = 1
-    device: int = 0
+    device: int | None = None
     force: bool = False
     stop: bool = False
     batch_size: int | None = None

@@ -17,7 +17,8 @@ from typing import Any
 from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
-from snapconv.recorder.contents import Ended, Origin, contents_now, ended_by
+from snapconv.recorder.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
+from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.observer import Observer
@@ -63,6 +64,7 @@ class Recording:
         self._max_captures = max_captures
         self._project_root = Path(project_root or "").absolute()
         self._guard = Guard()
+        self._cuda = CudaStart(self._guard, self._cuda_starts)
         self._is_logged = False
         self._parts = ExitStack()
         self._observer: Observer | None = None
@@ -93,23 +95,29 @@ class Recording:
 
     def _begin(self) -> None:
         environment.require_torch()
-        environment.require_cuda(0, can_simulate=False)
+        environment.refuse_without_cuda(can_simulate=False)
         self._output.mkdir(parents=True, exist_ok=True)
-        if not history.is_on():  # otherwise it is the job's, and stays as the job wants it
-            history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
-            self._parts.callback(history.stop)
+        self._cuda.wait()
+        self._parts.callback(self._cuda.cancel)
         self._parts.enter_context(counting_steps(StepCounter(self._optimizer_stepped)))
         # Both put something around backward passes, and the observer, which begins later, has to go first.
         self._parts.callback(self._stop_observing)
-        if self._on_oom:
-            self._parts.enter_context(history.out_of_memory_observer(self._out_of_memory))
         if self._on_signal is not None:
             self._parts.callback(_on_signal(self._on_signal, self._remember_signal))
         self._step_begins()
 
+    def _cuda_starts(self) -> None:
+        """Do all that needs CUDA, before the first allocation or, in a job that goes on already, now."""
+        environment.require_history()
+        if not history.is_on():  # otherwise it is the job's, and stays as the job wants it
+            history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
+            self._parts.callback(history.stop)
+        if self._on_oom:
+            self._parts.enter_context(history.out_of_memory_observer(self._out_of_memory))
+
     def _end(self, error: BaseException | None) -> None:
         """Without chosen steps, the whole block is what was meant."""
-        if self._steps or (self._oom_written and error is not None):
+        if self._steps or (error is not None and (self._oom_written or not self._cuda.is_done)):
             return
         ended = Ended("complete") if error is None else ended_by(error)
         self._capture("end" if error is None else ended.how, ended)
@@ -160,6 +168,8 @@ class Recording:
         if len(self.captures) >= self._max_captures:
             _LOG.warning("snapconv: no capture (%s): there are %d already", what, self._max_captures)
             return
+        if not self._cuda.is_done:  # to ask torch for more would start it
+            raise nothing_allocated(_entry())
         observer = self._observer or self._new_observer()
         observer.note_now()
         contents = contents_now(self._origin(), observer, self._iterations)
@@ -178,7 +188,7 @@ class Recording:
 
         return Origin(
             command=sys.argv,
-            entry=sys.argv[0] if sys.argv else "",
+            entry=_entry(),
             kind="production",
             project_root=self._project_root,
             device=torch.cuda.current_device(),
@@ -210,6 +220,10 @@ class Recording:
             self._parts.close()
         except Exception as failure:  # noqa: BLE001  # the job is not to know
             _LOG.warning("snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure)
+
+
+def _entry() -> str:
+    return sys.argv[0] if sys.argv else ""
 
 
 def _free_name(stem: Path) -> Path:

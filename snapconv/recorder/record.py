@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from snapconv.errors import EntryPointError, RecorderError
+from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError
 from snapconv.notes import Note
 from snapconv.recorder import environment, frames, history, script
 from snapconv.recorder.capture import check_output
 from snapconv.recorder.contents import Origin, ended_by
+from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.entry import Entry, load_providers, provider_module
 from snapconv.recorder.interrupts import held_back
@@ -33,16 +34,11 @@ if TYPE_CHECKING:
 # As shells count: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
 
-# Read once, when torch or CUDA starts, which a recording makes happen before the user's first line.
-_EARLY_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-)
+# What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
+_NO_C_LONG = 255
+
+# Read once, when torch is imported, which a recording makes happen before the user's first line.
+_EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,8 @@ class Recorded:
     """What came of a recording.
 
     ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
-    user's program's own; ``failure`` is ours, if any. ``is_child`` says that this is a process which
+    user's program's own; ``failure`` is ours, if any. With neither a path nor a failure, the program failed
+    before it allocated anything on a device. ``is_child`` says that this is a process which
     the program forked, and that the rest is somebody else's business.
     """
 
@@ -87,10 +84,12 @@ def record(
         timer, observer = _instruments(options, parts)
         driver = Driver(options, origin, observer=observer, timer=timer, say=say)
         say(f"recording {entry.path}, {_plan(driver, options)}")
-        parts.callback(_turn_off, driver, observer)
+        parts.callback(_turn_off, driver)
         parts.enter_context(warnings_name_the_user())
-        parts.enter_context(history.out_of_memory_observer(driver.out_of_memory))
         driver.begin()
+        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts))
+        parts.callback(start.cancel)
+        start.wait()
         if driver.guard.failure is not None:  # nothing of the user's has run, so this is all there is to say
             raise driver.guard.failure
         early = _early_environment()
@@ -108,18 +107,21 @@ def record(
 
 
 def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
-    """Make sure that there is a CUDA device, or simulate one, and make it the current one."""
-    import torch
-
-    simulation = None
+    """Refuse where there can be no CUDA device, without starting CUDA; or simulate one."""
     if options.simulation is None:
-        environment.require_cuda(options.device)
-    else:
-        from snapconv.recorder.simulation import simulated
+        environment.refuse_without_cuda()
+        environment.require_history()
+        return None
+    from snapconv.recorder.simulation import simulated
 
-        simulation = parts.enter_context(simulated(options.simulation))
-    torch.cuda.set_device(options.device)
-    return simulation
+    return parts.enter_context(simulated(options.simulation))
+
+
+def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> None:
+    """Do all that needs CUDA, when the program has started it and nothing is allocated yet."""
+    environment.require_history()  # the program may have brought its own allocator
+    driver.cuda_started(environment.choose_device(options.device))
+    parts.enter_context(history.out_of_memory_observer(driver.out_of_memory))
 
 
 def _origin(
@@ -130,7 +132,7 @@ def _origin(
         entry=entry.path,
         kind=entry.kind,
         project_root=options.project_root,
-        device=options.device,
+        device=options.device or 0,  # until CUDA starts
         max_entries=options.max_entries,
         simulated=simulation.values() if simulation else None,
     )
@@ -145,7 +147,7 @@ def _instruments(options: RecordOptions, parts: ExitStack) -> "tuple[Timer | Non
     if options.simulation is not None and not options.simulation.compute:
         return None, observer
     timer = Timer(
-        device=options.device,
+        device=options.device or 0,
         clock="cuda" if options.simulation is None else "cpu",
         project_root=options.project_root,
         module_path=observer.module_path,
@@ -154,17 +156,16 @@ def _instruments(options: RecordOptions, parts: ExitStack) -> "tuple[Timer | Non
 
 
 def _plan(driver: Driver, options: RecordOptions) -> str:
-    where = "simulated, without a GPU" if options.simulation else f"on cuda:{options.device}"
+    where = "simulated, without a GPU" if options.simulation else "on the GPU"
     return f"{where}: {driver.schedule.n_iterations} iterations until everything is recorded"
 
 
-def _turn_off(driver: Driver, observer: "Observer") -> None:
+def _turn_off(driver: Driver) -> None:
     """Leave torch as it was, whatever state a failure left the recording in."""
-    if driver.guard.is_child:
-        return
-    for turn_off in (observer.stop, history.stop):
-        with suppress(Exception):
-            turn_off()
+    if not driver.guard.is_child:
+        for turn_off in (driver.stop_observing, driver.stop_history):
+            with suppress(Exception):
+                turn_off()
 
 
 def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> ModuleType:
@@ -188,6 +189,8 @@ def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, dr
         iteration = providers.iteration(providers.model())
         while not driver.is_complete:
             frames.call_user(iteration, *providers.inputs())
+            if not driver.uses_device:
+                return
             driver.iteration_ended()
 
 
@@ -221,7 +224,7 @@ def _exit_code(raised: BaseException | None) -> int:
         case SystemExit(code=None):
             return 0
         case SystemExit(code=int(code)):
-            return code & 0xFF
+            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
         case KeyboardInterrupt():
             return _INTERRUPTED
         case RecorderError():
@@ -237,18 +240,34 @@ def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
     changed = ", ".join(name for name, value in before.items() if os.environ.get(name) != value)
     return Note(
         "late-environment",
-        f"{entry.path} sets {changed} when CUDA has started already, which recording does first: "
+        f"{entry.path} sets {changed} when torch is imported already, which recording does first: "
         "it had no effect; set it in the shell",
     )
 
 
 def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | None) -> Recorded:
+    exit_code = _exit_code(raised)
     return Recorded(
         path=options.output if driver.n_bytes is not None else None,
-        exit_code=_exit_code(raised),
+        exit_code=exit_code,
         notes=tuple(driver.notes),
         n_bytes=driver.n_bytes or 0,
         raised=raised,
-        failure=driver.guard.failure,
+        failure=None if driver.guard.is_child else _failure(driver, options, exit_code),
         is_child=driver.guard.is_child,
     )
+
+
+def _failure(driver: Driver, options: RecordOptions, exit_code: int) -> Exception | None:
+    """Return what went wrong in the recording; not that a program that failed did not come to its GPU."""
+    failure = driver.guard.failure
+    if not isinstance(failure, NothingAllocatedError):
+        return failure
+    if exit_code:
+        return None
+    if options.simulation is None:
+        try:
+            environment.require_gpu()
+        except NoCudaError as no_gpu:
+            return no_gpu
+    return failure

@@ -29,9 +29,8 @@ class Timer:
     """
 
     def __init__(self, *, device: int, clock: str, project_root: Path, module_path: ModulePath) -> None:
-        self._device = device
         self._clock_name = clock
-        self._clock = make_clock(clock, device)
+        self.use_device(device)
         self._project_root = project_root
         self._module_path = module_path
         self._stacks: StackRecorder | None = None
@@ -63,6 +62,11 @@ class Timer:
     ) -> None:
         self._stop()
         self._run.close()
+
+    def use_device(self, device: int) -> None:
+        """Time this device; before the first iteration that is timed."""
+        self._device = device
+        self._clock = make_clock(self._clock_name, device)
 
     def begin(self, iteration: int, *, warm_up: bool = False) -> None:
         """Begin to time an iteration, on the thread that runs it.

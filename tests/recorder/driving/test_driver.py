@@ -28,6 +28,7 @@ class Observer:
 class Timer:
     def __init__(self, log, trace):
         self.begin, self.end = log.told("timer begins"), log.told("timer ends")
+        self.use_device = lambda device: None
         self.trace = lambda: trace
 
 
@@ -50,6 +51,12 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
     monkeypatch.setattr(driver_module, "contents_now", lambda *_: contents(log))
     return log
+
+
+def begin(driver):
+    """Begin, and let the program start CUDA."""
+    driver.begin()
+    driver.cuda_started(0)
 
 
 def contents(log):
@@ -75,13 +82,13 @@ def captured(folder):
 
 def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_path):
     driver = make(trace={"version": 1})
-    driver.begin()
+    begin(driver)
     for _ in range(4):
         driver.iteration_ended()
     assert log == [
-        ("history on",),
         ("start",),
         ("iteration_began", 0),
+        ("history on",),
         ("iteration_ended", 0),
         ("iteration_began", 1),
         ("iteration_ended", 1),
@@ -101,7 +108,7 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
 
 def test_a_complete_capture_does_not_change_when_the_program_ends(make, log, tmp_path):
     driver = make(has_timer=False)
-    driver.begin()
+    begin(driver)
     for _ in range(9):
         driver.iteration_ended()
     driver.finish(Ended("exception", "later"))
@@ -112,7 +119,7 @@ def test_a_complete_capture_does_not_change_when_the_program_ends(make, log, tmp
 @pytest.mark.parametrize("how", ["finished", "exception", "interrupted", "exit", "oom"])
 def test_a_program_that_ends_early_leaves_what_there_is(make, log, tmp_path, how):
     driver = make()
-    driver.begin()
+    begin(driver)
     driver.finish(Ended(how, "because"))
     assert captured(tmp_path)["snapconv"]["ended"] == {"how": how, "detail": "because"}
     assert [note.slug for note in driver.notes] == ["ended-early"]
@@ -121,7 +128,7 @@ def test_a_program_that_ends_early_leaves_what_there_is(make, log, tmp_path, how
 
 def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make):
     driver = make()
-    driver.begin()
+    begin(driver)
     driver.finish(Ended("finished"))
     assert "no optimizer stepped" in driver.notes[0].message
 
@@ -140,7 +147,7 @@ WARM_UP = {"warm_up": True}
 )
 def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, trace, slugs, says):
     driver = make(trace=trace)
-    driver.begin()
+    begin(driver)
     for _ in range(n_done):
         driver.iteration_ended()
     driver.finish(Ended("finished"))
@@ -151,14 +158,14 @@ def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, trace
 
 def test_without_a_timer_no_iterations_would_bring_times(make):
     driver = make(has_timer=False)
-    driver.begin()
+    begin(driver)
     driver.finish(Ended("exception"))
     assert "for times" not in driver.notes[0].message
 
 
 def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
     driver = make()
-    driver.begin()
+    begin(driver)
     driver.out_of_memory(0, 1, 2, 3)
     driver.finish(Ended("oom"))
     assert log.count(("snapshot",)) == 1
@@ -168,7 +175,7 @@ def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
 
 def test_an_oom_that_the_program_mended_is_forgotten(make, log, tmp_path):
     driver = make()
-    driver.begin()
+    begin(driver)
     driver.out_of_memory(0, 1, 2, 3)
     driver.iteration_ended()
     driver.finish(Ended("finished"))
@@ -177,7 +184,7 @@ def test_an_oom_that_the_program_mended_is_forgotten(make, log, tmp_path):
 
 def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make, log, tmp_path):
     driver = make()
-    driver.begin()
+    begin(driver)
     for _ in range(3):
         driver.iteration_ended()
     driver.out_of_memory(0, 1, 2, 3)
@@ -188,7 +195,7 @@ def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make
 
 def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
     driver = make(has_timer=False)
-    driver.begin()
+    begin(driver)
     for _ in range(2):
         driver.iteration_ended()
     driver.out_of_memory(0, 1, 2, 3)
@@ -197,7 +204,7 @@ def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
 
 def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
     driver = make(has_timer=False)
-    driver.begin()
+    begin(driver)
     monkeypatch.setattr(driver_module, "contents_now", lambda *_: 1 / 0)
     for _ in range(3):
         driver.iteration_ended()
@@ -209,7 +216,7 @@ def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeyp
 
 def test_a_forked_child_writes_nothing(make, log, tmp_path, monkeypatch):
     driver = make()
-    driver.begin()
+    begin(driver)
     n_calls = len(log)
     monkeypatch.setattr("os.getpid", lambda: -1)
     driver.iteration_ended()
@@ -220,7 +227,7 @@ def test_a_forked_child_writes_nothing(make, log, tmp_path, monkeypatch):
 
 def test_a_simulation_without_values_is_said_to_have_no_times(make):
     driver = make(has_timer=False)
-    driver.begin()
+    begin(driver)
     for _ in range(2):
         driver.iteration_ended()
     assert [note.slug for note in driver.notes] == ["no-timing"]
@@ -230,7 +237,7 @@ def test_a_simulation_without_values_is_said_to_have_no_times(make):
 def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
     monkeypatch.setattr(driver_module, "contents_now", lambda *_: {"snapconv": {"overflowed": True}})
     driver = make(has_timer=False, warm_up=0, max_entries=77)
-    driver.begin()
+    begin(driver)
     driver.iteration_ended()
     (note,) = (note for note in driver.notes if note.slug == "truncated-history")
     assert "77" in note.message
@@ -243,7 +250,7 @@ def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
 def test_a_program_that_runs_on_is_said_to(make, stop, kind, is_said):
     said = []
     driver = make(has_timer=False, stop=stop, kind=kind, say=said.append)
-    driver.begin()
+    begin(driver)
     for _ in range(2):
         driver.iteration_ended()
     assert sum("runs on" in text for text in said) == is_said
@@ -252,6 +259,6 @@ def test_a_program_that_runs_on_is_said_to(make, stop, kind, is_said):
 def test_progress_counts_the_iterations(make):
     said = []
     driver = make(has_timer=False, say=said.append)
-    driver.begin()
+    begin(driver)
     driver.iteration_ended()
     assert said == ["iteration 1 of 2 done (warm-up)"]

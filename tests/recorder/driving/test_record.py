@@ -172,6 +172,9 @@ def test_the_traceback_through_torch_shows_no_frame_of_ours(run):
     [
         ("3", 3, "", "3"),
         ("", 0, "", ""),
+        ("2**70", 255, "", str(2**70)),  # CPython 3.10 to 3.13: no C long is -1
+        ("-1", 255, "", "-1"),
+        ("True", 1, "", "True"),
         ("'a last word'", 1, "a last word\n", "a last word"),
         ("[3]", 1, "[3]\n", "[3]"),
     ],

@@ -125,14 +125,19 @@ def test_the_default_output_is_named_after_the_entry_and_its_rank(
 
 
 @pytest.mark.parametrize(
-    ("argv", "local_rank", "device"), [([], None, 0), ([], "2", 2), (["--device", "1"], "2", 1)]
+    ("argv", "local_rank", "device", "n_devices"),
+    [([], None, None, 1), ([], "2", None, 3), (["--device", "1"], "2", 1, 2)],
 )
-def test_the_device_is_that_of_the_local_rank_unless_told(recorded, monkeypatch, argv, local_rank, device):
+def test_a_simulation_has_the_devices_up_to_the_requested_one_or_that_of_the_rank(
+    recorded, monkeypatch, argv, local_rank, device, n_devices
+):
     if local_rank:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
     asked = recorded()
-    main(["record", *argv, "train.py"])
-    assert asked[0][2].device == device
+    main(["record", "--simulate", *argv, "train.py"])
+    options = asked[0][2]
+    assert options.device == device
+    assert options.simulation.n_devices == n_devices
 
 
 def test_the_project_root_is_the_current_folder(recorded, here):
@@ -186,7 +191,15 @@ def test_a_fault_of_ours_is_shown_as_ours(recorded, capsys):
 def test_what_ended_the_program_is_shown_as_python_shows_it(recorded, capsys, raised, shown):
     recorded(exit_code=7, raised=raised)
     assert main(["record", "train.py"]) == 7
-    assert capsys.readouterr().err == shown
+    about_the_capture, _, rest = capsys.readouterr().err.partition("\n")
+    assert "there is no capture: train.py ended before" in about_the_capture
+    assert rest == shown
+
+
+def test_the_last_line_is_that_of_the_programs_exception(recorded, capsys):
+    recorded(exit_code=1, path=Path("train.capture"), raised=ValueError("theirs"))
+    assert main(["record", "train.py"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "ValueError: theirs"
 
 
 def test_a_forked_child_says_nothing_of_the_capture(recorded, capsys):
