@@ -163,7 +163,17 @@ _ProjectRoot = Annotated[
     str | None,
     typer.Option(
         "--project-root",
-        help="The project's folder as recorded in the file; it need not exist here. Default: inferred.",
+        help="Count only what lies below this folder as the project; as recorded, it need not exist here. "
+        "Default: all Python files that are not installed.",
+    ),
+]
+_Includes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--include",
+        metavar="PACKAGE_OR_PATH",
+        help="Count a library as part of the project too: a package such as timm.models, or a folder as the "
+        "file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
     ),
 ]
 _PathMaps = Annotated[
@@ -201,6 +211,7 @@ def _to_sqlite(
     extended: _Extended = False,
     device: _Device = None,
     project_root: _ProjectRoot = None,
+    include: _Includes = None,
     path_map: _PathMaps = None,
     rules: _Rules = None,
     params: _Params = None,
@@ -221,6 +232,7 @@ def _to_sqlite(
         extended=extended,
         device=device,
         project_root=project_root,
+        includes=tuple(include or ()),
         path_maps=_path_maps(path_map or []),
         rules=rules,
         params=params,
@@ -277,6 +289,7 @@ def _explain(
         int | None, typer.Option("--device", help="Look at this device only. Default: at all of them.")
     ] = None,
     project_root: _ProjectRoot = None,
+    include: _Includes = None,
     path_map: _PathMaps = None,
     rules: _Rules = None,
     source: _Sources = None,
@@ -296,6 +309,7 @@ def _explain(
         session = load(
             snapshot,
             project_root=project_root,
+            includes=include or (),
             path_maps=_path_maps(path_map or []),
             rules=rules or (),
             sources=source or (),

@@ -1,7 +1,7 @@
 """The whole way from a snapshot file to reports on disk: what the command line and scripts call."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snapconv.analysis.analyze import analyze_device
@@ -21,7 +21,7 @@ from snapconv.reports.writing import write_databases
 from snapconv.snapshot.capture import files_of, is_capture, stem_of, timing_file
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.params_file import load_params
-from snapconv.snapshot.timing import load_timing
+from snapconv.snapshot.timing import Timing, load_timing
 from snapconv.sources import source_lines
 
 Progress = Callable[[str, int, int], None]
@@ -37,6 +37,7 @@ class ConvertOptions:
     extended: bool = False
     device: int | None = None
     project_root: str | None = None
+    includes: tuple[str, ...] = ()
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | None = None
     params: Path | None = None
@@ -73,9 +74,9 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     _check_given_output(path, options)
     rules = read_rules(options.rules) if options.rules else ()
     params = load_params(options.params) if options.params else None
-    time_report, notes = _time_report(path, options)
-    time_outputs = [time_output_path(path, options)] if time_report else []
-    has_times = time_report is not None
+    timing, notes = _timing(path, options)
+    has_times = timing is not None
+    time_outputs = [time_output_path(path, options)] if has_times else []
     if options.output is not None:  # with several devices the names differ; most captures have one
         likely = output_path(path, options, None, has_times=has_times)
         _check_outputs(path, [likely, *time_outputs], force=options.force)
@@ -86,7 +87,8 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     project = find_project(
         snapshot.stacks,
         root=options.project_root,
-        recorded_root=snapshot.recorded_root,
+        recorded=snapshot.recorded_project,
+        includes=options.includes,
         path_maps=options.path_maps,
     )
     sources = source_lines(options.sources, snapshot.stacks, project)
@@ -99,27 +101,32 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
     extended = options.extended
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
-    time = (time_outputs[0], time_report) if time_report else None
+    time = (time_outputs[0], _time_report(timing, snapshot, options)) if timing else None
     if time:
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
     return Conversion(snapshot, project, tuple(reports), time, notes)
 
 
-def _time_report(path: Path, options: ConvertOptions) -> tuple[TimeReport | None, tuple[Note, ...]]:
-    """Read and build the run time report of a capture: none without times, or of another device."""
+def _timing(path: Path, options: ConvertOptions) -> tuple[Timing | None, tuple[Note, ...]]:
+    """Read the times of a capture: None where it has none, or of another device."""
     file = timing_file(path)
     if file is None:
         return None, ()
     timing, notes = load_timing(file)
-    if timing is None or options.device not in (None, timing.device):
-        return None, notes
-    recorded_root = normal(timing.project_root)
-    for path_map in options.path_maps:
-        recorded_root = path_map.apply(recorded_root)
-    root = options.project_root or recorded_root
-    project = find_project(timing.stacks, root=root, path_maps=options.path_maps)
-    return build_time_report(timing, project), notes
+    return (timing if timing and options.device in (None, timing.device) else None), notes
+
+
+def _time_report(timing: Timing, snapshot: Snapshot, options: ConvertOptions) -> TimeReport:
+    recorded = replace(snapshot.recorded_project, root=timing.project_root)
+    project = find_project(
+        timing.stacks,
+        root=options.project_root,
+        recorded=recorded,
+        includes=options.includes,
+        path_maps=options.path_maps,
+    )
+    return build_time_report(timing, project)
 
 
 def _check_given_output(path: Path, options: ConvertOptions) -> None:

@@ -114,7 +114,20 @@ _Device = Annotated[
 ]
 _ProjectRoot = Annotated[
     Path | None,
-    typer.Option("--project-root", help="The folder of your own code. Default: the current folder."),
+    typer.Option(
+        "--project-root",
+        help="Count only what lies below this folder as your own code. Default: all Python files that are "
+        "not installed, shown from the current folder.",
+    ),
+]
+_Includes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--include",
+        metavar="PACKAGE_OR_PATH",
+        help="Count a library as your own code too when the capture is read: a package such as timm.models, "
+        "or a folder. May be repeated. Always counted: transformers.models, diffusers.models.",
+    ),
 ]
 _Stacks = Annotated[
     Literal["all", "python"],
@@ -157,6 +170,7 @@ def record(
     batch_size: _BatchSize = None,
     device: _Device = None,
     project_root: _ProjectRoot = None,
+    include: _Includes = None,
     stacks: _Stacks = "all",
     context: _Context = "all",
     max_entries: _MaxEntries = None,
@@ -168,14 +182,15 @@ def record(
     its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
     """
     from snapconv.recorder.entry import find_file, find_module
-    from snapconv.recorder.options import MAX_ENTRIES, RecordOptions
+    from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
 
     found = find_module(entry) if is_module else find_file(entry)
     _check_for_providers(found, args or [], batch_size)
     ordinal = _local_rank() if device is None else device
     options = RecordOptions(
         output=output or Path(f"{found.stem}{_rank()}.capture"),
-        project_root=(project_root or Path()).absolute(),
+        project_root=(project_root or _folder(found)).absolute(),
+        project=ProjectOptions(tuple(map(_include, include or ())), is_root_given=project_root is not None),
         stacks=stacks,
         context=context,
         max_entries=max_entries or MAX_ENTRIES,
@@ -188,6 +203,19 @@ def record(
         simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, ordinal + 1),
     )
     raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
+
+
+def _folder(entry: "Entry") -> Path:
+    """Return the folder that paths are shown from: this one, or the script's where that lies elsewhere."""
+    if entry.kind == "module":
+        return Path()
+    script = Path(entry.path).absolute().parent
+    return Path() if script.is_relative_to(Path.cwd()) else script
+
+
+def _include(text: str) -> str:
+    """Return what a capture says elsewhere: a package as it is, a path that begins with a dot in full."""
+    return os.path.normpath(Path(text).absolute()) if text.startswith(".") else text
 
 
 def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None) -> None:

@@ -67,6 +67,7 @@ def load(
     path: str | Path,
     *,
     project_root: str | None = None,
+    includes: Sequence[str] = (),
     path_maps: tuple[PathMap, ...] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
@@ -75,6 +76,7 @@ def load(
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
+    ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
     file: names for the weights (docs/params.md). ``sources`` are folders with the program's source files, and
     with site-packages if you like: what their lines call names operations. They are read, never run.
@@ -85,7 +87,11 @@ def load(
     listed = load_params(params) if isinstance(params, str | Path) else params
     snapshot = load_snapshot(path, progress=progress)
     project = find_project(
-        snapshot.stacks, root=project_root, recorded_root=snapshot.recorded_root, path_maps=path_maps
+        snapshot.stacks,
+        root=project_root,
+        recorded=snapshot.recorded_project,
+        includes=includes,
+        path_maps=path_maps,
     )
     lines = source_lines(sources, snapshot.stacks, project)
     devices = (

@@ -5,6 +5,7 @@ below the given folders only, read as text, and never run.
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from snapconv.units import counted
 # The longest module of torch has 0.6 MB; what is far longer was made by a program.
 _MAX_BYTES = 4 * 2**20
 _MANY = 3
+# What leads from the project's root to a file that lies beside it.
+_ABOVE = re.compile(r"^(\.\./)+")
 # The files that a file name of the snapshot may stand for, the best first.
 _Candidates = Mapping[str, Sequence[Path]]
 
@@ -138,7 +141,7 @@ def _places(path: str, relative: str) -> Iterator[str]:
     if len(installed) > 1:
         yield installed[-1]
     elif not is_library(path):
-        parts = path.split("/")
+        parts, relative = path.split("/"), _ABOVE.sub("", relative)
         for n_outer in range(len(parts) - relative.count("/") - 1, -1, -1):
             yield "/".join(parts[n_outer:])
 

@@ -10,6 +10,7 @@ from snapconv.analysis.categories import Category
 from snapconv.analysis.classify import classify
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.decisions import Classification
+from snapconv.analysis.few_lines import few_lines_note
 from snapconv.analysis.history import History, Verdict, judge_history
 from snapconv.analysis.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.analysis.listed_weights import listed_weights, naming_notes
@@ -252,6 +253,9 @@ def _notes(
             "name the code that made them with --rules",
             ordinal,
         )
+    if project.unused_includes:
+        yield Note("unused-include", _no_such_frames(project))
+    yield from few_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
     yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
     # What became of the names and the rules that were asked for.
@@ -268,10 +272,18 @@ def _what_would_tell(found: DeviceAnalysis) -> str:
     return "record it with `snapconv record`, which notes what memory is for"
 
 
+def _no_such_frames(project: Project) -> str:
+    """Say what of --include has no effect here."""
+    return (
+        f"no frame lies in {', '.join(project.unused_includes)}: --include names a package as it is "
+        "imported, or a folder as the file has it"
+    )
+
+
 def _why_no_project(project: Project) -> str:
     """Say which folder has nothing in it, and which one to try."""
     if project.is_inferred:
-        return "all Python frames are of installed packages: name the project with --project-root"
+        return "all Python frames are of installed packages: count one of them with --include"
     if project.seen_root is None:
         return f"nothing lies under {project.root}: all Python frames are of installed packages"
     return f"nothing lies under {project.root}: the program's own files lie under {project.seen_root}"

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
+_PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
 _GENERATED = ("torchinductor_", "torch_compile_debug")
 # Inductor's own names, in whatever folder TORCHINDUCTOR_CACHE_DIR says, and those of FX since torch 2.10.
 _GENERATED_FILE = re.compile(r"(^|/)(c[a-z2-7]{51}|fx_generated_[^/]*)\.py$")
@@ -19,14 +20,14 @@ _STANDARD_LIBRARY = re.compile(
 # `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython says
 # where a cell has no file.
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
+_HERE = re.compile(r"^(\./)+")
+_HIDDEN = re.compile(r"(^|/)\.[^/.]")
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
 
 
 def normal(path: str) -> str:
     """The same path with forward slashes and no trailing one; a Windows drive in lower case."""
-    text = path.replace("\\", "/")
-    while text.startswith("./"):
-        text = text[2:]
+    text = _HERE.sub("", path.replace("\\", "/"))
     if len(text) > 1 and text[1] == ":":
         text = text[0].lower() + text[1:]
     return text.rstrip("/") if len(text) > 1 else text
@@ -61,6 +62,20 @@ def is_generated(path: str) -> bool:
     """Whether a normal path is that of code that torch.compile wrote."""
     folders = path.split("/")[:-1]
     return bool(_GENERATED_FILE.search(path)) or any(part.startswith(_GENERATED) for part in folders)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a normal path lies in a hidden folder: caches, and what editors run programs with."""
+    return bool(_HIDDEN.search(path))
+
+
+def installed_part(path: str) -> str | None:
+    """What a normal path has below the folder that an installer filled: ``torch/nn/functional.py``.
+
+    None for a file that nobody installed, such as that of a project or of a package's checkout.
+    """
+    ends = [found.end() for pattern in (_PACKAGES, _STANDARD_LIBRARY) for found in pattern.finditer(path)]
+    return path[max(ends) :] if ends else None
 
 
 def is_library(path: str) -> bool:

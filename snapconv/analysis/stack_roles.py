@@ -98,8 +98,12 @@ def _called_by_optimizer(
 
 def innermost_python(stacks: StackTable) -> NDArray[np.int32]:
     """For every stack its innermost Python frame, -1 without one."""
-    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
-    places = np.flatnonzero(python[stacks.frame_ids])
+    return innermost_frames(stacks, np.array([is_python(name) for name in stacks.frames.filenames], np.bool_))
+
+
+def innermost_frames(stacks: StackTable, marked: BoolColumn) -> NDArray[np.int32]:
+    """For every stack the innermost of the marked frames, -1 without one."""
+    places = np.flatnonzero(marked[stacks.frame_ids])
     owner = np.searchsorted(stacks.offsets, places, side="right") - 1
     found, first = np.unique(owner, return_index=True)
     frames = np.full(len(stacks), -1, np.int32)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from snapconv.errors import NothingAllocatedError
 from snapconv.recorder import environment, frames, history
 from snapconv.recorder.iterations import IterationLog
+from snapconv.recorder.options import USUAL_PROJECT, ProjectOptions
 
 if TYPE_CHECKING:
     from snapconv.recorder.observer import Observer
@@ -31,12 +32,14 @@ class Origin:
     device: int
     max_entries: int
     simulated: dict[str, Any] | None = None
+    project: ProjectOptions = USUAL_PROJECT
 
     def values(self) -> dict[str, Any]:
         """Return the origin's part of the metadata."""
         return {
             **environment.process_values(self.command),
             "project_root": str(self.project_root),
+            **self.project.values(),
             "entry": {"path": self.entry, "kind": self.kind},
             "simulated": self.simulated,
             "max_entries": self.max_entries,

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from snapconv.recorder.simulation import SimulationOptions
@@ -20,16 +20,32 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectOptions:
+    """Libraries that count as the project; whether its folder was named, so that nothing else does."""
+
+    includes: tuple[str, ...] = ()
+    is_root_given: bool = False
+
+    def values(self) -> dict[str, Any]:
+        """Return their part of the metadata."""
+        return {"project_root_given": self.is_root_given, "include": list(self.includes)}
+
+
+USUAL_PROJECT = ProjectOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOptions:
     """See ``snapconv record --help`` for the meaning of each.
 
     ``output`` is the capture's folder; ``simulation`` is None where a real GPU is recorded;
     ``batch_size`` is for providers, None for the one that they have by default; ``device`` is None where
-    the program and LOCAL_RANK decide.
+    the program and LOCAL_RANK decide. ``project`` says which code counts as the user's.
     """
 
     output: Path
     project_root: Path
+    project: ProjectOptions = USUAL_PROJECT
     stacks: Stacks = "all"
     context: Context = "all"
     max_entries: int = MAX_ENTRIES

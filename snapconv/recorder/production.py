@@ -22,7 +22,7 @@ from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.observer import Observer
-from snapconv.recorder.options import Context, Stacks
+from snapconv.recorder.options import Context, ProjectOptions, Stacks
 from snapconv.recorder.schedule import StepCounter, counting_steps
 
 _LOG = logging.getLogger("snapconv")
@@ -54,6 +54,7 @@ class Recording:
         max_entries: int = _MAX_ENTRIES,
         max_captures: int = _MAX_CAPTURES,
         project_root: str | os.PathLike[str] | None = None,
+        include: Collection[str] = (),
     ) -> None:
         self.captures: list[Path] = []
         self.steps_done = 0
@@ -63,6 +64,7 @@ class Recording:
         self._stacks, self._context, self._max_entries = stacks, context, max_entries
         self._max_captures = max_captures
         self._project_root = Path(project_root or "").absolute()
+        self._project = ProjectOptions(tuple(include), is_root_given=project_root is not None)
         self._guard = Guard()
         self._cuda = CudaStart(self._guard, self._cuda_starts)
         self._is_logged = False
@@ -191,6 +193,7 @@ class Recording:
             entry=_entry(),
             kind="production",
             project_root=self._project_root,
+            project=self._project,
             device=torch.cuda.current_device(),
             max_entries=self._max_entries,
         )

@@ -132,6 +132,7 @@ def _origin(
         entry=entry.path,
         kind=entry.kind,
         project_root=options.project_root,
+        project=options.project,
         device=options.device or 0,  # until CUDA starts
         max_entries=options.max_entries,
         simulated=simulation.values() if simulation else None,

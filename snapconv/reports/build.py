@@ -87,6 +87,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         weight_naming=_weight_naming(analysis),
         modules_at_peak=_modules_at_peak(analysis, live),
         leak_suspects=tuple(_leak_suspects(analysis, lines)),
+        project_includes=project.includes,
     )
 
 
@@ -156,6 +157,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         ("devices", ", ".join(str(device.device) for device in snapshot.devices)),
         ("project_root", project.root or ""),
         ("project_root_is_inferred", "yes" if project.is_inferred else "no"),
+        ("project_includes", ", ".join(project.includes)),
     ]
     if container.pickle_protocol is not None:
         rows.append(("pickle_protocol", str(container.pickle_protocol)))

@@ -51,6 +51,7 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
         calls=_call_columns(timing, entries),
         stacks=_stack_columns(timing, project),
         is_of_module=timing.is_of_module,
+        project_includes=project.includes,
     )
 
 
@@ -204,6 +205,7 @@ def _source(timing: Timing, project: Project) -> tuple[tuple[str, str], ...]:
         ("simulated", "yes" if timing.is_simulated else "no"),
         ("device_name", timing.device_name),
         ("project_root", project.root or ""),
+        ("project_includes", ", ".join(project.includes)),
     ]
     if timing.empty_pair_ms is not None:
         rows.append(("empty_pair_ms", repr(timing.empty_pair_ms)))

@@ -256,3 +256,4 @@ class MemoryReport:
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()
     leak_suspects: tuple[LeakRow, ...] = ()
+    project_includes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from snapconv.analysis.categories import Evidence
 from snapconv.notes import Note
 from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, OomEvent, SourceLine
 from snapconv.reports.time_report import TimeReport
-from snapconv.reports.time_summary import time_summary_lines, time_summary_values
+from snapconv.reports.time_summary import project_words, time_summary_lines, time_summary_values
 from snapconv.units import counted, format_bytes, format_share
 
 _N_LINES = 5
@@ -90,7 +90,7 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _line_lines(report: MemoryReport) -> Iterator[str]:
-    yield f"  project lines at the peak, below {report.project_root or '(no project found)'}"
+    yield f"  project lines at the peak, {project_words(report.project_root, report.project_includes)}"
     for row in report.lines_at_peak[:_N_LINES]:
         size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
         yield f"  {size:>14}  {_where(row.line)}"
@@ -173,6 +173,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         ],
         "oom_events": [_oom_values(oom) for oom in report.oom_events],
         "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
         "lines_at_peak": [
             {
                 "file": row.line.file_path,

@@ -138,3 +138,4 @@ class TimeReport:
     calls: CallColumns
     stacks: StackColumns
     is_of_module: NDArray[np.bool_]
+    project_includes: tuple[str, ...] = ()

@@ -28,12 +28,17 @@ def time_summary_lines(path: Path, report: TimeReport) -> Iterator[str]:
     yield "  operations, forward and backward"
     for total in report.operations[:_N_LINES]:
         yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
-    yield f"  project lines, below {report.project_root or '(no project found)'}"
+    yield f"  project lines, {project_words(report.project_root, report.project_includes)}"
     for row in report.lines[:_N_LINES]:
         yield f"  {_duration(row.total_ms):>14}  {_place(row.line)}, {counted(row.n_calls, 'call')}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path}"
+
+
+def project_words(root: str | None, includes: tuple[str, ...]) -> str:
+    """Say what counted as the project."""
+    return f"below {root or '(no project found)'}" + (f" and in {', '.join(includes)}" if includes else "")
 
 
 def _coverage(times: IterationTimes) -> str:
@@ -73,6 +78,7 @@ def time_summary_values(path: Path, report: TimeReport) -> dict[str, object]:
             for total in report.operations
         ],
         "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
         "lines": [
             {
                 "file": row.line.file_path,

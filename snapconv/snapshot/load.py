@@ -19,7 +19,7 @@ from snapconv.snapshot.events import Action, EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
 from snapconv.snapshot.formats import Container, read_raw
 from snapconv.snapshot.metadata import KEY as METADATA_KEY
-from snapconv.snapshot.metadata import Metadata, read_metadata
+from snapconv.snapshot.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segments import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings import AllocatorSettings, AnnotationTable, read_annotations, read_settings
 from snapconv.snapshot.stacks import StackInterner, StackTable
@@ -70,9 +70,9 @@ class Snapshot:
     metadata: Metadata | None = None
 
     @property
-    def recorded_root(self) -> str | None:
-        """The project's folder, where a recorder wrote it down."""
-        return self.metadata.project_root if self.metadata else None
+    def recorded_project(self) -> RecordedProject:
+        """The project's folder and the libraries that count too, where a recorder wrote them down."""
+        return self.metadata.project if self.metadata else NOT_RECORDED
 
 
 def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snapshot:

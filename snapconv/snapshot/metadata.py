@@ -110,10 +110,22 @@ class PhaseTable:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedProject:
+    """The project's folder; whether it was named, so that nothing else counts; libraries that count too."""
+
+    root: str | None = None
+    is_given: bool = False
+    includes: tuple[str, ...] = ()
+
+
+NOT_RECORDED = RecordedProject()
+
+
+@dataclass(frozen=True, slots=True)
 class Metadata:
     """Everything that a recorder said. ``facts`` are its plain values as text, for whoever reads a report."""
 
-    project_root: str | None
+    project: RecordedProject
     is_simulated: bool
     not_modelled: tuple[str, ...]
     ended: str
@@ -192,7 +204,11 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
     how, detail = _ended(raw.get("ended"))
     simulated = raw.get("simulated")
     return Metadata(
-        project_root=_text(raw, "project_root") or None,
+        project=RecordedProject(
+            _text(raw, "project_root") or None,
+            raw.get("project_root_given") is True,
+            texts_of(raw.get("include")),
+        ),
         is_simulated=simulated is not None,
         not_modelled=_not_modelled(simulated),
         ended=how,

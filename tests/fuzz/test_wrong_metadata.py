@@ -58,7 +58,7 @@ def write(raw_metadata: Any, file):
 
 def analyse(file):
     snapshot = load_snapshot(file)
-    project = find_project(snapshot.stacks, recorded_root=snapshot.recorded_root)
+    project = find_project(snapshot.stacks, recorded=snapshot.recorded_project)
     for device in snapshot.devices:
         build_memory_report(snapshot, project, analyze_device(snapshot, device, project))
     return snapshot

@@ -4,6 +4,7 @@ import pytest
 
 from snapconv.analysis.paths import PathMap
 from snapconv.analysis.project import find_project
+from snapconv.snapshot.metadata import RecordedProject
 from snapconv.snapshot.stacks import StackInterner
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -54,7 +55,6 @@ def test_the_root_is_widened_to_hold_all_of_the_users_files():
 def test_the_root_is_never_a_folder_that_holds_projects():
     project = project_of(["/home/me/tools/model.py", script("/home/me/proj/train.py")])
     assert project.root == "/home/me/proj"
-    assert own(project) == ["train.py"]
 
 
 def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
@@ -63,10 +63,72 @@ def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
     assert own(project) == ["model/net.py", "train.py"]
 
 
-def test_a_folder_beside_the_scripts_may_be_another_project():
-    project = project_of(["/workspace/other/net.py", script("/workspace/proj/train.py")])
+@pytest.mark.parametrize(
+    ("package", "shown"),
+    [
+        ("/workspace/mingpt/model.py", "../mingpt/model.py"),
+        ("/home/me/mingpt/model.py", "../../home/me/mingpt/model.py"),
+        ("/workspace/model.py", "../model.py"),
+    ],
+)
+def test_a_package_that_nobody_installed_is_the_users_wherever_it_lies(package, shown):
+    project = project_of([TORCH, package, script("/workspace/proj/train.py")])
     assert project.root == "/workspace/proj"
+    assert own(project) == [shown, "train.py"]
+
+
+def test_a_package_beside_the_recorded_folder_is_the_users():
+    stack = ["/w/minGPT/mingpt/model.py", script("/w/minGPT/projects/adder/adder.py")]
+    recorded = RecordedProject("/w/minGPT/projects/adder")
+    assert own(project_of(stack, recorded=recorded)) == ["../../mingpt/model.py", "adder.py"]
+
+
+@pytest.mark.parametrize(
+    "named", [{"root": "/w/adder"}, {"recorded": RecordedProject("/w/adder", is_given=True)}]
+)
+def test_a_folder_that_was_named_keeps_out_what_lies_beside_it(named):
+    assert own(project_of(["/w/mingpt/model.py", script("/w/adder/adder.py")], **named)) == ["adder.py"]
+
+
+def test_hidden_folders_are_not_the_users_unless_the_project_lies_there():
+    debugger = "/home/me/.vscode-server/extensions/debugpy/runpy.py"
+    project = project_of([debugger, script("/home/me/proj/train.py")])
     assert own(project) == ["train.py"]
+    assert own(project_of([script("/home/me/.work/train.py")])) == ["train.py"]
+
+
+def test_a_checkout_of_torch_is_a_library():
+    checkout = "/src/pytorch/torch"
+    files = [f"{checkout}/nn/modules/module.py", f"{checkout}/utils/checkpoint.py"]
+    assert own(project_of([*files, "/w/proj/torch/net.py", script("/w/proj/train.py")])) == [
+        "torch/net.py",
+        "train.py",
+    ]
+
+
+def test_models_of_libraries_are_the_users_as_in_deepview():
+    files = [f"{SITE}/transformers/models/gpt2/modeling_gpt2.py", f"{SITE}/transformers/trainer.py"]
+    project = project_of([*files, script("/w/proj/train.py")], root="/w/proj")
+    assert own(project) == ["transformers/models/gpt2/modeling_gpt2.py", "train.py"]
+    assert project.includes == ("transformers/models",)
+
+
+def test_what_is_included_is_named_and_what_has_no_frame_too():
+    project = project_of([f"{SITE}/timm/layers/mlp.py", script("/w/t.py")], includes=["timm.layers", "tim"])
+    assert own(project) == ["timm/layers/mlp.py", "t.py"]
+    assert (project.includes, project.unused_includes) == (("timm.layers",), ("tim",))
+
+
+def test_what_was_included_when_it_was_recorded_counts_beside_what_is_given():
+    stack = [f"{SITE}/timm/layers/mlp.py", f"{SITE}/einops.py", script("/w/t.py")]
+    project = project_of(stack, recorded=RecordedProject("/w", includes=("timm",)), includes=["einops"])
+    assert own(project) == ["timm/layers/mlp.py", "einops.py", "t.py"]
+
+
+def test_frames_of_cpp_are_never_included():
+    assert own(project_of(["/w/lib/kernel.cpp", "/w/lib/op.py"], root="/x", includes=["/w/lib"])) == [
+        "../w/lib/op.py"
+    ]
 
 
 def test_without_a_script_the_most_used_folder_is_the_root():

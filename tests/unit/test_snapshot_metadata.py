@@ -62,7 +62,7 @@ def test_everything_that_was_noted_is_read(tmp_path):
     assert found.phases.phase.tolist() == [RecordedPhase.FORWARD, RecordedPhase.BACKWARD]
     assert found.phases.ended_us.tolist() == [20, -1]
     assert found.iterations.began_us.tolist() == [1]
-    assert found.project_root == "/home/me/project"
+    assert found.project.root == "/home/me/project"
     assert ("command", "train.py --fast") in found.facts
     assert ("torch", "2.13.0") in found.facts
     assert slugs(snapshot) == []
@@ -182,7 +182,7 @@ def test_metadata_that_cannot_be_right_is_left_out_with_a_note_that_names_the_pl
 def test_what_is_missing_is_as_good_as_empty(tmp_path):
     found = load(tmp_path, {"version": 1}).metadata
     assert (len(found.parameters.memory), len(found.saved.memory), len(found.phases.phase)) == (0, 0, 0)
-    assert (found.project_root, found.is_simulated, found.ended) == (None, False, "complete")
+    assert (found.project.root, found.is_simulated, found.ended) == (None, False, "complete")
 
 
 def test_too_many_rows_are_refused(tmp_path):

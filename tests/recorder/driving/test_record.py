@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 import snapconv
 from snapconv.cli import main
+from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import RecorderError
 from snapconv.recorder import capture, history
 
@@ -49,6 +51,34 @@ def test_the_metadata_says_what_was_run_and_on_what(run):
     (device,) = metadata["devices"]
     assert device["device"] == 0
     assert device["max_memory_allocated"] == device["memory_stats"]["allocated_bytes.all.peak"]
+
+
+LIBRARY = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x.exp() + 1
+"""
+
+
+def test_a_package_that_is_not_installed_is_the_projects_and_another_if_included(run):
+    for package in ("beside/near", "lib/python3.11/site-packages/far"):
+        Path(package).mkdir(parents=True)
+        Path(package, "__init__.py").write_text(LIBRARY)
+    script = """
+    import sys
+    sys.path[:0] = ["beside", "lib/python3.11/site-packages"]
+    import near, far
+    x = torch.ones(999, 99, device="cuda", requires_grad=True)
+    kept = [net(x) for net in (near.Net(), far.Net())]
+    train(2)
+    """
+    done = run(script, options=["--include", "far"])
+    assert (done.code, done.metadata["include"]) == (0, ["far"])
+    reports = to_sqlite(Path("train.capture"), ConvertOptions()).reports
+    lines = {(row.line.file_path, row.line.line_number) for row in reports[0][1].lines_at_peak}
+    assert {("beside/near/__init__.py", 6), ("far/__init__.py", 6)} <= lines
 
 
 def test_the_peak_is_what_torch_says_at_the_end_of_the_memory_iteration(run):

@@ -217,3 +217,25 @@ def test_a_terminal_that_went_away_does_not_end_the_recording(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Gone())
     record_cli._say("anything")
+
+
+def test_without_a_named_root_all_that_is_not_installed_counts(recorded, here):
+    asked = recorded()
+    main(["record", "train.py"])
+    main(["record", "--project-root", "src", "train.py"])
+    assert [options.project_root for *_, options in asked] == [here, here / "src"]
+    assert [options.project.is_root_given for *_, options in asked] == [False, True]
+
+
+def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(recorded, here, monkeypatch):
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    asked = recorded()
+    main(["record", str(here / "train.py")])
+    assert asked[0][2].project_root == here
+
+
+def test_an_included_folder_is_kept_in_full_and_a_package_by_its_name(recorded, here):
+    asked = recorded()
+    main(["record", "--include", "../lib", "--include", "timm.models", "--include", "/data/lib", "train.py"])
+    assert asked[0][2].project.includes == (str(here.parent / "lib"), "timm.models", "/data/lib")
