@@ -18,6 +18,7 @@ def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) 
     patches.wrap(torch, "tensor", lambda real: _from_data(torch, tracker, tensors, real))
     patches.wrap(torch, "as_tensor", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
     patches.wrap(torch, "asarray", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
+    patches.wrap(torch, "from_dlpack", lambda real: _from_dlpack(torch, real))
     patches.set(torch.Tensor, "new_tensor", _new_tensor(torch))
     patches.set(torch, "Generator", _generator_class(torch, tracker))
     patches.wrap(
@@ -43,6 +44,18 @@ def _from_data(
         return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
 
     return make
+
+
+def _from_dlpack(torch: Any, real: Any) -> Any:
+    """Share the memory of a tensor on the device: through DLPack it would come back as a CPU tensor."""
+
+    @wraps(real)
+    def from_dlpack(given: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(given, torch.Tensor) and given.is_cuda:
+            return given.detach()
+        return real(given, *args, **kwargs)
+
+    return from_dlpack
 
 
 def _default_device() -> Any:

@@ -1,5 +1,7 @@
 """torch.cuda.FloatTensor and its kin: classes of old that scripts still call and ask for."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from snapconv.recorder.simulation.patches import Patches
@@ -13,6 +15,24 @@ def patch_legacy_types(patches: Patches) -> None:
         cpu_type = getattr(torch, f"{name}Tensor")
         made = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": cpu_type.dtype})
         patches.set_existing(torch.cuda, f"{name}Tensor", made)
+    patches.wrap(torch, "set_default_tensor_type", _set_default_type)
+
+
+def _set_default_type(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Take torch.cuda.FloatTensor or its name apart: into an element type and a device."""
+    import torch
+
+    @wraps(real)
+    def set_default_tensor_type(kind: Any) -> None:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            kind = getattr(torch.cuda, kind.rpartition(".")[2])
+        if isinstance(kind, _LegacyType):
+            torch.set_default_dtype(kind.dtype)
+            torch.set_default_device("cuda")
+        else:
+            real(kind)
+
+    return set_default_tensor_type
 
 
 class _LegacyType(type):

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from snapconv.recorder.simulation.accelerator import is_ordinal
+
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
 
 
@@ -19,7 +21,11 @@ class Calls:
         return getattr(self._local, "call", None)
 
     def mode(self) -> Any:
-        """Make the TorchFunctionMode that keeps ``current`` up to date and changes nothing."""
+        """Make the TorchFunctionMode that keeps ``current`` up to date.
+
+        It changes one thing only: a device that is a bare number is the simulated one of that number.
+        """
+        import torch
         from torch.overrides import TorchFunctionMode
 
         local = self._local
@@ -32,6 +38,10 @@ class Calls:
             ) -> Any:
                 before = getattr(local, "call", None)
                 kwargs = kwargs or {}
+                if is_ordinal(kwargs.get("device")):
+                    kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
+                elif func is torch.device and args and is_ordinal(args[0]):
+                    args = ("cuda", *args)
                 local.call = (func, args, kwargs)
                 try:
                     return func(*args, **kwargs)
@@ -50,6 +60,8 @@ def dispatch_mode(handle: Handler) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    own = torch.Tensor.__torch_dispatch__
+
     class OperationMode(TorchDispatchMode):  # type: ignore[misc]
         supports_higher_order_operators = True
 
@@ -57,6 +69,8 @@ def dispatch_mode(handle: Handler) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
+            if any(kind.__torch_dispatch__ is not own for kind in types):
+                return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return _higher(func, args, kwargs, handle)
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():

@@ -26,6 +26,7 @@ from snapconv.recorder.simulation.storages import patch_storages
 from snapconv.recorder.simulation.tensors import TensorPatches
 from snapconv.recorder.simulation.threads import patch_threads
 from snapconv.recorder.simulation.tracker import Tracker
+from snapconv.recorder.simulation.wrappers import patch_wrappers
 
 _is_running = [False]
 
@@ -63,8 +64,9 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
         patch_accelerator(machine, patches)
         tensors = TensorPatches(tracker)
         tensors.apply(patches)
-        patch_storages(tracker, patches)
+        patch_storages(tracker, tensors, patches)
         patch_factories(tracker, tensors, patches)
+        patch_wrappers(tracker, tensors, patches)
         patch_legacy_types(patches)
         patch_grouping(patches)
         kernels = stack.enter_context(Kernels())

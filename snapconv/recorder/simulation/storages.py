@@ -4,16 +4,17 @@ from functools import wraps
 from typing import Any
 
 from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.tensors import TensorPatches
 from snapconv.recorder.simulation.tracker import Tracker
 
 
-def patch_storages(tracker: Tracker, patches: Patches) -> None:
+def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
     """Replace attributes of torch.UntypedStorage."""
     import torch
 
     kind = torch.UntypedStorage
     placed = tracker.placements.of_storage
-    real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
+    real_device, real_pointer, real_clone, real_to = kind.device, kind.data_ptr, kind.clone, kind.to
 
     def device(storage: Any) -> Any:
         placement = placed(storage)
@@ -36,6 +37,17 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
             return real_clone(storage)
         return tracker.clone_storage(storage, placement.device)
 
+    @wraps(real_to)
+    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:  # cuda() calls it too
+        index = tensors.index_of(device)
+        if index is None:
+            return real_to(storage, device=device, non_blocking=non_blocking)
+        placement = placed(storage)
+        if placement is not None and placement.device == index:
+            return storage
+        return tracker.clone_storage(storage, index)
+
+    patches.set(kind, "to", to)
     patches.set(kind, "device", property(device))
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     patches.set(kind, "data_ptr", data_ptr)

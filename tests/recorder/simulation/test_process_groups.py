@@ -16,6 +16,7 @@ dist = torch.distributed
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*using the device under current context:UserWarning"),
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
 ]
 

@@ -1,0 +1,150 @@
+"""However a program names the simulated device, what it makes there is tracked."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.recorder.addresses import locate  # noqa: E402
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.recorder.tensors import plain_tensors  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.*:UserWarning"),
+]
+
+needs_accelerator = pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="torch before 2.6")
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["computed", "shapes"])
+def _simulation(request):
+    with simulated(SimulationOptions(compute=request.param, n_devices=2)):
+        yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+
+
+def where(tensor):
+    """The device on which a tensor's memory is tracked; None for memory that nobody tracks."""
+    location = locate(tensor)
+    assert location is None or location.addr
+    return None if location is None else location.device
+
+
+@needs_accelerator
+def test_the_accelerator_is_the_simulated_device_for_whoever_asks():
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.get_device_module() is torch.cuda
+    for name in ("_get_accelerator", "_accelerator_getAccelerator"):
+        assert getattr(torch._C, name, lambda: torch.device("cuda"))() == torch.device("cuda")
+
+
+BY_NUMBER = {
+    "zeros": lambda n: torch.zeros(3, device=n),
+    "tensor": lambda n: torch.tensor([1.0], device=n),
+    "arange": lambda n: torch.arange(3, device=n),
+    "as_tensor": lambda n: torch.as_tensor([1.0], device=n),
+    "torch.device": lambda n: torch.zeros(3, device=torch.device(n)),
+    "to": lambda n: torch.zeros(3).to(n),
+    "to, by name": lambda n: torch.zeros(3).to(device=n),
+    "cuda": lambda n: torch.zeros(3).cuda(n),
+    "new_zeros": lambda n: torch.zeros(3).new_zeros(3, device=n),
+    "zeros_like": lambda n: torch.zeros_like(torch.zeros(3), device=n),
+    "module": lambda n: nn.Linear(3, 3, device=n).weight,
+    "module.to": lambda n: nn.Linear(3, 3).to(n).weight,
+    "module.cuda": lambda n: nn.Linear(3, 3).cuda(n).weight,
+    "meta": lambda n: nn.Linear(3, 3, device="meta").to_empty(device=n).weight,
+}
+
+
+@pytest.mark.parametrize("make", BY_NUMBER.values(), ids=BY_NUMBER)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bare_number_is_the_device_of_that_number(make, number):
+    made = make(number)
+    assert (made.device, where(made)) == (torch.device("cuda", number), number)
+
+
+@needs_accelerator
+@pytest.mark.parametrize("name", ["zeros", "tensor", "arange", "to", "module", "module.to", "meta"])
+def test_what_is_made_through_the_accelerator_is_tracked(name):
+    made = BY_NUMBER[name](torch.accelerator.current_accelerator())
+    assert (made.device, where(made)) == (torch.device("cuda", 0), 0)
+
+
+UNNAMED = {
+    "zeros": lambda: torch.zeros(3),
+    "tensor": lambda: torch.tensor([1.0]),
+    "empty": lambda: torch.empty(3),
+    "module": lambda: nn.Linear(3, 3).weight,
+}
+
+
+@pytest.mark.parametrize("make", UNNAMED.values(), ids=UNNAMED)
+def test_what_is_made_on_the_default_device_is_tracked(make):
+    with torch.device("cuda"):
+        assert where(make()) == 0
+    with torch.device("cuda:1"):
+        assert where(make()) == 1
+    with torch.device(1):
+        assert where(make()) == 1
+    torch.set_default_device("cuda")
+    assert where(make()) == 0
+
+
+def test_a_default_type_of_cuda_is_a_default_device():
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    assert where(torch.zeros(3)) == 0
+    torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+    assert (where(torch.zeros(3)), torch.zeros(3).dtype) == (0, torch.float64)
+
+
+def test_a_file_is_loaded_to_where_a_function_moves_its_storages(tmp_path):
+    torch.save(torch.ones(4), tmp_path / "ones.pt")
+    loaded = torch.load(tmp_path / "ones.pt", map_location=lambda storage, _: storage.cuda(1))
+    assert where(loaded) == 1
+
+
+def test_what_shares_its_memory_through_dlpack_is_on_the_same_device():
+    tensor = torch.ones(3, device="cuda")
+    assert locate(torch.from_dlpack(tensor)) == locate(tensor)
+
+
+def _wrapper_type():
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
+    return two_tensor.TwoTensor
+
+
+def test_parts_of_a_wrapper_are_tracked_through_training():
+    """A tensor of two tensors of 16 floats: weight, gradient and both states of Adam are twice 64 bytes."""
+    parts = (torch.randn(4, 4, device="cuda"), torch.randn(4, 4, device="cuda"))
+    model = nn.Linear(4, 4, bias=False, device="cuda")
+    model.weight = nn.Parameter(_wrapper_type()(*parts))
+    optimizer = torch.optim.Adam(model.parameters())
+    result = model(torch.ones(2, 4, device="cuda"))
+    result.sum().backward()
+    optimizer.step()
+
+    state = optimizer.state[model.weight]
+    for tensor in (model.weight, model.weight.grad, state["exp_avg"], state["exp_avg_sq"]):
+        pieces = [locate(piece) for piece in plain_tensors(tensor)]
+        assert tensor.device == torch.device("cuda", 0)
+        assert [(piece.device, piece.n_bytes) for piece in pieces] == [(0, 64), (0, 64)]
+        assert pieces[0].addr != pieces[1].addr
+    assert [where(piece) for piece in plain_tensors(result)] == [0, 0]
+
+
+def test_a_wrapper_has_no_memory_of_its_own():
+    first, second = torch.zeros(256, device="cuda"), torch.zeros(256, device="cuda")
+    before = torch.cuda.memory_allocated()
+    wrapper = _wrapper_type()(first, second)
+    assert torch.cuda.memory_allocated() == before
+    del wrapper
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_deep_copy_is_tracked():
+    assert where(copy.deepcopy(nn.Linear(2, 2).cuda()).weight) == 0
