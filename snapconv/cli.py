@@ -13,7 +13,7 @@ import typer
 
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.params_cli import params
-from snapconv.record_cli import CONTEXT_SETTINGS, ProgramEnded, record
+from snapconv.record_cli import CONTEXT_SETTINGS, Command, ProgramEnded, record
 from snapconv.units import printable
 from snapconv.version import VERSION
 
@@ -270,6 +270,7 @@ def _info(snapshot: _Snapshot, as_json: _Json = False, quiet: _Quiet = False) ->
 app.command(
     "record",
     short_help="Run a training script and record its memory and its times.",
+    cls=Command,
     context_settings=CONTEXT_SETTINGS,
 )(record)
 app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)

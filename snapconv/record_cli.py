@@ -8,15 +8,19 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from snapconv.recorder.entry import Entry
     from snapconv.recorder.options import RecordOptions
     from snapconv.recorder.record import Recorded
@@ -33,6 +37,43 @@ class ProgramEnded(Exception):
 
 # Options end at the entry: what follows it is the program's.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+# Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
+# no arguments would run without them.
+_ONLY_OURS = (
+    "--simulate",
+    "--no-compute",
+    "--cublas-workspace",
+    "--stop",
+    "--stacks",
+    "--max-entries",
+    "--project-root",
+)
+
+
+class Command(TyperCommand):
+    """The command line of ``record``, which refuses options of ours that stand behind the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse it; with ``--`` before the script, all that follows is the script's."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        entry, behind = ctx.params["entry"], ctx.params["args"] or ()
+        if given[: len(given) - len(behind) - 1][-1:] != ["--"]:
+            _refuse_ours(entry, behind)
+        return rest
+
+
+def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:
+    for argument in takewhile(lambda argument: argument != "--", behind):
+        name = argument.partition("=")[0]
+        if name in _ONLY_OURS:
+            raise typer.BadParameter(
+                f"options of snapconv stand before the script: `snapconv record {name} {entry}`. "
+                f"If it is the script's own, write `snapconv record -- {entry} {name}`",
+                param_hint=name,
+            )
+
 
 _EntryName = Annotated[
     str,

@@ -105,6 +105,40 @@ def test_what_follows_the_entry_is_the_scripts(recorded):
 
 
 @pytest.mark.parametrize(
+    "argv",
+    [
+        ["train.py", "--simulate"],
+        ["--simulate", "train.py", "--lr", "1", "--no-compute"],
+        ["train.py", "--stacks=python"],
+        ["-m", "train", "--stop"],
+    ],
+)
+def test_options_of_ours_behind_the_script_are_refused_with_the_order_that_works(recorded, capsys, argv):
+    asked = recorded()
+    assert main(["record", *argv]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "options of snapconv stand before the script" in said
+    assert argv[-1].partition("=")[0] in said
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "args"),
+    [
+        (["--", "train.py", "--simulate"], ["--simulate"]),
+        (["-q", "--", "train.py", "x", "--stop"], ["x", "--stop"]),
+        (["train.py", "--", "--simulate"], ["--", "--simulate"]),
+        (["train.py", "simulate", "--simulated", "-x"], ["simulate", "--simulated", "-x"]),
+    ],
+)
+def test_a_script_can_have_options_of_the_same_names(recorded, argv, args):
+    asked = recorded()
+    assert main(["record", *argv]) == 0
+    assert asked[0][1] == args
+    assert asked[0][2].simulation is None
+
+
+@pytest.mark.parametrize(
     ("argv", "environment", "name"),
     [
         (["train.py"], {}, "train.capture"),
