@@ -10,6 +10,7 @@ from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from snapconv.analysis.categories import Category, Evidence
+    from snapconv.recorder.marked_steps import step
     from snapconv.recorder.production import recording
     from snapconv.session import Session, load
 
@@ -19,9 +20,10 @@ _LAZY = {
     "Session": "snapconv.session",
     "load": "snapconv.session",
     "recording": "snapconv.recorder.production",
+    "step": "snapconv.recorder.marked_steps",
 }
 
-__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load", "recording"]
+__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load", "recording", "step"]
 
 
 def __getattr__(name: str) -> object:

@@ -242,7 +242,10 @@ def _early(entry: str, ended: Ended, schedule: Schedule, *, has_times: bool) -> 
     }[ended.how]
     text = f"{entry} {how} when {schedule.iteration} of {schedule.n_iterations} iterations were done"
     if schedule.iteration == 0 and ended.how == "finished":
-        return f"{text}: no optimizer stepped, so that none could be told from the next; there are no times"
+        return (
+            f"{text}: no optimizer stepped, and no backward pass ended one, so that none could be separated "
+            "from the next; there are no times: call snapconv.step() at the end of each iteration"
+        )
     if schedule.part in (Part.WARM_UP, Part.MEMORY):
         text = f"{text}: the capture holds the memory up to there, and no times"
     elif has_times:

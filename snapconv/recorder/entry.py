@@ -3,6 +3,7 @@
 Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) ask for.
 """
 
+import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable
@@ -27,12 +28,14 @@ class Entry:
     """What will be run; ``path`` is the file as the user wrote it, or the module's name.
 
     ``code`` is None for a module: finding it imports its packages, which is the user's code already.
+    ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows.
     """
 
     path: str
     kind: Kind
     code: CodeType | None = None
     prefix: str = ""
+    marks_steps: bool = False
 
     @property
     def stem(self) -> str:
@@ -58,7 +61,7 @@ def find_module(name: str) -> Entry:
 
 def find_file(path: str) -> Entry:
     """Read a file and tell by the names that it defines whether it holds providers."""
-    code, defined = _compile(path)
+    code, defined, marks_steps = _compile(path)
     for prefix in _PREFIXES:
         roles = [role for role in _ROLES if _name(prefix, role) in defined]
         if len(roles) == len(_ROLES):
@@ -70,11 +73,11 @@ def find_file(path: str) -> Entry:
             raise EntryPointError(
                 f"{path} defines {there} but no {' and no '.join(missing)}: providers come as a set of three"
             )
-    return Entry(path, "script", code)
+    return Entry(path, "script", code, marks_steps=marks_steps)
 
 
-def _compile(path: str) -> tuple[CodeType, set[str]]:
-    """Read and compile a script; return the names that it binds at the top level, too.
+def _compile(path: str) -> tuple[CodeType, set[str], bool]:
+    """Read and compile a script; return the names that it binds at the top level, too, and ``marks_steps``.
 
     The code names the absolute path, as Python's own does.
     """
@@ -91,12 +94,37 @@ def _compile(path: str) -> tuple[CodeType, set[str]]:
         raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
     try:
         code = compile(source, str(file.absolute()), "exec", dont_inherit=True)
-        symbols = symtable(decode_source(source), path, "exec").get_symbols()
+        text = decode_source(source)
+        symbols = symtable(text, path, "exec").get_symbols()
     except SyntaxError as error:
         raise EntryPointError(f"{path}, line {error.lineno}: not valid Python: {error.msg}") from error
     except ValueError as error:  # null bytes, before Python 3.12
         raise EntryPointError(f"{path} is not valid Python: {error}") from error
-    return code, {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return code, names, _marks_steps(text)
+
+
+def _marks_steps(text: str) -> bool:
+    """Whether a script uses ``snapconv.step``, under whatever name it imports it."""
+    if "snapconv" not in text:
+        return False
+    nodes = list(ast.walk(ast.parse(text)))
+    imported = [node for node in nodes if isinstance(node, ast.Import)]
+    names = {a.asname or a.name for node in imported for a in node.names if a.name == "snapconv"}
+    return any(
+        (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "snapconv"
+            and "step" in {a.name for a in node.names}
+        )
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr == "step"
+            and isinstance(node.value, ast.Name)
+            and node.value.id in names
+        )
+        for node in nodes
+    )
 
 
 def load_providers(entry: Entry, module: ModuleType, *, batch_size: int | None) -> Providers:

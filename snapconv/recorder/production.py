@@ -101,7 +101,7 @@ class Recording:
         self._output.mkdir(parents=True, exist_ok=True)
         self._cuda.wait()
         self._parts.callback(self._cuda.cancel)
-        self._parts.enter_context(counting_steps(StepCounter(self._optimizer_stepped)))
+        self._parts.enter_context(counting_steps(StepCounter(self._step_was_seen)))
         # Both put something around backward passes, and the observer, which begins later, has to go first.
         self._parts.callback(self._stop_observing)
         if self._on_signal is not None:
@@ -124,7 +124,7 @@ class Recording:
         ended = Ended("complete") if error is None else ended_by(error)
         self._capture("end" if error is None else ended.how, ended)
 
-    def _optimizer_stepped(self) -> None:
+    def _step_was_seen(self) -> None:
         if not self._counts_by_hand:
             self._run(self._step_ended)
 

@@ -23,7 +23,7 @@ from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.entry import Entry, load_providers, provider_module
 from snapconv.recorder.interrupts import held_back
 from snapconv.recorder.options import RecordOptions
-from snapconv.recorder.schedule import StepCounter, counting_steps
+from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
 from snapconv.recorder.warned import warnings_name_the_user
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, drive
         if driver.is_complete and not was_complete and options.stop and not driver.guard.is_child:
             raise _Stop
 
-    with counting_steps(StepCounter(on_end)):
+    least = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
+    with counting_steps(StepCounter(on_end, least=least)):
         if entry.kind == "module":
             return script.run_module(entry.path, argv)
         assert entry.code is not None

@@ -4,9 +4,11 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
+from snapconv.recorder import marked_steps
+from snapconv.recorder.new_optimizers import NewOptimizers
 from snapconv.recorder.phases import is_compiling
 
 
@@ -63,20 +65,50 @@ class Schedule:
         return self.iteration >= len(self._plan)
 
 
+class Sign(IntEnum):
+    """What shows that an iteration is over; where a program gives several, the greatest counts."""
+
+    BACKWARD = 0
+    PROFILER = 1
+    OPTIMIZER = 2
+    SCRIPT = 3
+
+
 class StepCounter:
-    """Tells the end of an iteration by the steps of one optimizer: the first that stepped.
+    """Finds the end of an iteration: by the steps of one optimizer, the first that stepped.
 
     A script with several optimizers (a GAN) steps each of them once in an iteration. A step that a
     GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward pass, as
     hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is taken in a thread
     of autograd's, and half of the gradients are still to come.
+
+    A program that builds no optimizer has other signs, from ``least`` on: the end of a backward pass, or a
+    profiler's step where it has one. ``snapconv.step()`` counts above all.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
         self._on_end = on_end
+        self._sign, self._has_ended = least, False
         self._optimizer: weakref.ref[Any] | None = None
         self._has_stepped = self._waits_for_backward = False
         self._n_backwards = 0
+
+    def waits_for(self, sign: Sign) -> None:
+        """Count no lesser sign than this one from here on: it is going to come."""
+        self._sign = max(self._sign, sign)
+
+    def saw(self, sign: Sign) -> None:
+        """End the iteration, unless another sign counts.
+
+        The first of a greater sign ends nothing that a lesser one has ended already: a backward pass before
+        the first ``snapconv.step()``.
+        """
+        is_new = sign > self._sign
+        if sign < self._sign or (is_new and self._has_ended):
+            self.waits_for(sign)
+            return
+        self._sign, self._has_ended = sign, True
+        self._on_end()
 
     def stepped(self, optimizer: Any, *_: object) -> None:
         """Be told that an optimizer has stepped; the shape of torch's hook."""
@@ -90,7 +122,7 @@ class StepCounter:
         if self._n_backwards:
             self._waits_for_backward = True
         else:
-            self._on_end()
+            self.saw(Sign.OPTIMIZER)
 
     def scaler_steps(self, optimizer: Any, step: Callable[[], Any]) -> Any:
         """Run a GradScaler's step of an optimizer, which may leave it out."""
@@ -103,18 +135,23 @@ class StepCounter:
     def runs_backward(self, backward: Callable[[], Any]) -> Any:
         """Run a backward pass."""
         self._n_backwards += 1
+        is_over = False
         try:
-            return backward()
+            result = backward()
+            is_over = self._n_backwards == 1
         finally:
             self._n_backwards -= 1
             if self._waits_for_backward and not self._n_backwards:
-                self._waits_for_backward = False
-                self._on_end()
+                self._waits_for_backward = is_over = False
+                self.saw(Sign.OPTIMIZER)
+        if is_over:
+            self.saw(Sign.BACKWARD)
+        return result
 
 
 @contextmanager
 def counting_steps(counter: StepCounter) -> Iterator[None]:
-    """Let torch's optimizers and GradScalers tell a counter, for as long as the context lasts.
+    """Let torch's optimizers, GradScalers and profilers call a counter, for as long as the context lasts.
 
     The counter is told last of all hooks: the others' notes belong to the iteration that ends. It also
     makes it safe to add and remove hooks at an iteration's end, which torch does not foresee: it walks
@@ -130,10 +167,18 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
             hooks.move_to_end(post.id)
 
     pre = register_optimizer_step_pre_hook(go_last)
+    built = NewOptimizers(lambda _: counter.waits_for(Sign.OPTIMIZER))
+    built.start()
     try:
-        with _scaler_steps(counter), _backward_passes(counter):
+        with (
+            marked_steps.listening(lambda: counter.saw(Sign.SCRIPT)),
+            _scaler_steps(counter),
+            _backward_passes(counter),
+            _profiler_steps(counter),
+        ):
             yield
     finally:
+        built.stop()
         post.remove()
         pre.remove()
 
@@ -155,6 +200,32 @@ def _scaler_steps(counter: StepCounter) -> Iterator[None]:
         yield
     finally:
         scaler.step = original
+
+
+@contextmanager
+def _profiler_steps(counter: StepCounter) -> Iterator[None]:
+    """Let the steps of torch's profilers be seen; one that has a schedule is going to be stepped."""
+    from torch.profiler import profile
+
+    start, step = profile.start, profile.step
+
+    @functools.wraps(start)
+    def starts(self: Any) -> Any:
+        if getattr(self, "record_steps", False):
+            counter.waits_for(Sign.PROFILER)
+        return start(self)
+
+    @functools.wraps(step)
+    def steps(self: Any) -> Any:
+        result = step(self)
+        counter.saw(Sign.PROFILER)
+        return result
+
+    profile.start, profile.step = starts, steps
+    try:
+        yield
+    finally:
+        profile.start, profile.step = start, step
 
 
 @contextmanager

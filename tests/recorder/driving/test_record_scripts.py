@@ -186,3 +186,102 @@ def test_a_script_that_needs_values_where_there_are_none_is_told_its_line(run):
     assert "train.py" in done.err
     assert "Traceback" not in done.err
     assert done.metadata["ended"]["how"] == "exception"
+
+
+BY_HAND = """
+import torch
+model = torch.nn.Linear(64, 8).cuda()
+
+def work():
+    model.zero_grad()
+    model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+"""
+
+
+def forwards_of(done):
+    """The iterations of all forward phases, in order."""
+    return [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
+
+
+def test_a_script_that_steps_by_hand_has_an_iteration_for_every_backward_pass(run):
+    done = run("for _ in range(4): work()", before=BY_HAND)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    assert forwards_of(done) == [0, 1]
+    assert "timing.json" in {path.name for path in (done.folder / "train.capture").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "importing", ["import snapconv", "import snapconv as s", "from snapconv import step as end"]
+)
+def test_a_script_may_end_its_iterations_itself(run, importing):
+    end = {"snapconv": "snapconv.step()", "s": "s.step()", "end": "end()"}[importing.split()[-1]]
+    script = f"""
+    {importing}
+    for _ in range(4):
+        for _ in range(3):
+            work()
+        {end}
+    """
+    done = run(script, before=BY_HAND)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    assert forwards_of(done) == [0, 0, 0, 1, 1, 1]
+
+
+def test_where_another_file_ends_iterations_it_is_believed_from_its_second_call_on(run, tmp_path):
+    (tmp_path / "job.py").write_text("import snapconv\ndef end():\n    snapconv.step()\n")
+    done = run("import job\nfor _ in range(4):\n    work()\n    job.end()", before=BY_HAND)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    assert forwards_of(done) == [0, 1]
+
+
+def test_a_profiler_with_a_schedule_ends_iterations_where_no_optimizer_does(run):
+    script = """
+    schedule = torch.profiler.schedule(wait=9, warmup=1, active=1)
+    with torch.profiler.profile(schedule=schedule) as profiler:
+        for _ in range(4):
+            work()
+            work()
+            profiler.step()
+    """
+    done = run(script, before=BY_HAND)
+    assert done.metadata["ended"]["how"] == "complete", done.err
+    assert forwards_of(done) == [0, 0, 1, 1]
+
+
+def test_an_optimizers_steps_count_more_than_a_profilers(run):
+    script = """
+    with torch.profiler.profile() as profiler:
+        for _ in range(2):
+            step()
+            step()
+            profiler.step()
+    """
+    assert forwards_of(run(script)) == [0, 1]
+
+
+def test_gradients_that_accumulate_for_an_optimizer_make_one_iteration_from_the_first_on(run):
+    script = """
+    for _ in range(4):
+        for _ in range(3):
+            model(torch.randn(32, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    assert forwards_of(run(script)) == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_script_without_iterations_is_said_how_to_make_some(run):
+    done = run("model(torch.randn(4, 64, device='cuda'))")
+    assert "call snapconv.step() at the end of each iteration" in done.err
+
+
+def test_torch_is_as_before_when_steps_are_no_longer_counted(run):
+    import torch
+
+    of = torch.optim.Optimizer, torch.profiler.profile
+    before = [dict(vars(kind)) for kind in of]
+    run("train(4)")
+    assert [dict(vars(kind)) for kind in of] == before

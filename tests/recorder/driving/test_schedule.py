@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from snapconv.recorder.schedule import Part, Schedule, StepCounter
+from snapconv.recorder.schedule import Part, Schedule, Sign, StepCounter
 
 
 class Optimizer:
@@ -41,9 +41,9 @@ def test_after_the_plan_there_is_nothing_to_do():
 class Ends:
     """Counts what a StepCounter told."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.n = 0
-        self.counter = StepCounter(self.add)
+        self.counter = StepCounter(self.add, **options)
 
     def add(self):
         self.n += 1
@@ -111,3 +111,69 @@ def test_a_backward_pass_that_fails_after_a_step_ends_the_iteration_and_keeps_it
     with pytest.raises(ZeroDivisionError):
         ends.counter.runs_backward(backward)
     assert ends.n == 1
+
+
+def without_optimizers():
+    return Ends(least=Sign.BACKWARD)
+
+
+def test_without_an_optimizer_a_backward_pass_ends_an_iteration():
+    ends = without_optimizers()
+    for _ in range(3):
+        ends.counter.runs_backward(lambda: ends.counter.runs_backward(lambda: None))  # a pass inside the pass
+    assert ends.n == 3
+
+
+def test_a_backward_pass_that_fails_ends_none():
+    ends = without_optimizers()
+    with pytest.raises(ZeroDivisionError):
+        ends.counter.runs_backward(lambda: 1 // 0)
+    assert ends.n == 0
+
+
+def test_where_an_optimizer_was_built_backward_passes_end_none_and_its_first_step_counts():
+    ends, optimizer = without_optimizers(), Optimizer()
+    ends.counter.waits_for(Sign.OPTIMIZER)
+    for _ in range(3):
+        for _ in range(4):
+            ends.counter.runs_backward(lambda: None)
+        ends.counter.stepped(optimizer)
+    assert ends.n == 3
+
+
+def test_a_step_inside_of_a_backward_pass_is_one_end_and_not_two():
+    ends, optimizer = without_optimizers(), Optimizer()
+    for _ in range(3):
+        ends.counter.runs_backward(lambda: ends.counter.stepped(optimizer))
+    assert ends.n == 3
+
+
+@pytest.mark.parametrize("sign", [Sign.PROFILER, Sign.SCRIPT])
+def test_a_greater_sign_takes_over_and_ends_nothing_twice(sign):
+    ends = without_optimizers()
+    for _ in range(5):
+        ends.counter.runs_backward(lambda: None)
+        ends.counter.saw(sign)
+    assert ends.n == 5
+
+
+@pytest.mark.parametrize("sign", [Sign.PROFILER, Sign.SCRIPT])
+def test_a_greater_sign_that_is_expected_counts_from_its_first_on(sign):
+    ends = without_optimizers()
+    ends.counter.waits_for(sign)
+    for _ in range(3):
+        for _ in range(4):
+            ends.counter.runs_backward(lambda: None)
+        ends.counter.saw(sign)
+    assert ends.n == 3
+
+
+def test_a_script_that_ends_its_iterations_itself_is_believed_above_its_optimizers():
+    ends, critic = Ends(), Optimizer()
+    ends.counter.waits_for(Sign.SCRIPT)
+    for _ in range(3):
+        for _ in range(5):
+            ends.counter.stepped(critic)
+        ends.counter.saw(Sign.PROFILER)
+        ends.counter.saw(Sign.SCRIPT)
+    assert ends.n == 3
