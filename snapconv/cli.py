@@ -186,7 +186,10 @@ _Rules = Annotated[
 ]
 _Params = Annotated[
     Path | None,
-    typer.Option("--params", help="Names for weights: safetensors, its index, or JSON (snapconv params)."),
+    typer.Option(
+        "--params",
+        help="Names for weights that no recording named: safetensors, its index, or JSON (snapconv params).",
+    ),
 ]
 # As text: an empty name would be the current folder as a path.
 _Sources = Annotated[

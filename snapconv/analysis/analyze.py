@@ -13,7 +13,7 @@ from snapconv.analysis.decisions import Classification
 from snapconv.analysis.few_lines import few_lines_note
 from snapconv.analysis.history import History, Verdict, judge_history
 from snapconv.analysis.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
-from snapconv.analysis.listed_weights import listed_weights, naming_notes
+from snapconv.analysis.listed_weights import listed_weights, naming_notes, unused_list_note
 from snapconv.analysis.metadata import Joined, join_metadata
 from snapconv.analysis.modules import Modules, find_modules
 from snapconv.analysis.noted_weights import noted_weights
@@ -111,7 +111,7 @@ def analyze_device(
 ) -> DeviceAnalysis:
     """Replay and classify one device, and pick out what its report is about.
 
-    ``rules`` are the user's own; they win over ours. ``params`` names the weights, before what was noted.
+    ``rules`` are the user's own; they win over ours. ``params`` names weights that the recorder did not name.
     ``sources`` are lines of the program's own source: they name operations.
     """
     user = match_rules(rules, snapshot.stacks)
@@ -167,8 +167,9 @@ def _weights(
     around: Iteration,
     params: ParamList | None,
 ) -> tuple[WeightTable, Naming | None]:
-    """The weights at the peak, with names where a list has them, or else where they were noted."""
-    if params is None and noted is not None and len(noted.parameters):
+    """The weights at the peak, with the names that were recorded, or else those of a list."""
+    is_wanted = params is None or _has_names(noted, device)
+    if is_wanted and noted is not None and len(noted.parameters):
         return noted_weights(noted, device, allocations, event=peak), None
     category, iteration_events = classification.category, (around.first_event, around.last_event)
     if params is None:
@@ -176,6 +177,14 @@ def _weights(
     return listed_weights(
         params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
     )
+
+
+def _has_names(noted: Joined | None, device: DeviceSnapshot) -> bool:
+    """Whether the recorder read names of parameters on this device from the model itself."""
+    if noted is None:
+        return False
+    parameters = noted.metadata.parameters
+    return bool(((parameters.memory.device == device.device) & ~parameters.is_buffer).any())
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
@@ -261,6 +270,8 @@ def _notes(
     # What became of the names and the rules that were asked for.
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
+    elif params and found.noted:
+        yield unused_list_note(params, found.noted.metadata.parameters, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
     yield from sources.notes if sources else ()
 

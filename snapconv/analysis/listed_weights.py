@@ -10,6 +10,7 @@ from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.weight_names import were_placed
 from snapconv.analysis.weights import WeightTable, live_weights, match_weights
 from snapconv.notes import Note
+from snapconv.snapshot.metadata import ParameterTable
 from snapconv.snapshot.params_file import ParamList
 from snapconv.snapshot.stacks import StackTable
 from snapconv.units import counted, format_bytes, format_share
@@ -45,6 +46,20 @@ def listed_weights(
         is_trained=is_trained,
     )
     return weights, naming
+
+
+def unused_list_note(params: ParamList, recorded: ParameterTable, device: int) -> Note:
+    """Say that the names which a recorder read from the model stay, and whether the list has them too."""
+    known = set(params.names)
+    n_common = sum(not known.isdisjoint(names) for names in recorded.all_names)
+    n_names = len(recorded.all_names)
+    has_it = "all of them" if n_common == n_names else f"{n_common} of its {counted(n_names, 'name')}"
+    return Note(
+        "unused-params",
+        f"the capture has the names that were read from the model itself, so {params.path.name} was not "
+        f"used; it has {has_it}",
+        device,
+    )
 
 
 def naming_notes(naming: Naming, params: ParamList, device: int) -> Iterator[Note]:

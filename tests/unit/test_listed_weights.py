@@ -9,7 +9,8 @@ from snapconv import load
 from snapconv.analysis.weight_names import were_placed
 from snapconv.cli import main
 from snapconv.errors import InputError
-from tests.builders import TraceBuilder, frame
+from tests.builders import ADDR, START_US, TraceBuilder, frame
+from tests.metadata_builder import metadata, parameter
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MAIN = [frame("main", "/home/me/project/train.py", 30)]
@@ -98,3 +99,31 @@ def test_a_recorded_run_has_all_names_and_all_gradients(snapshot, tmp_path, caps
 def test_a_list_that_cannot_be_read_is_refused_before_the_snapshot_is(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.json"):
         load(tmp_path / "no.pickle", params=tmp_path / "nowhere.json")
+
+
+def notes_of_list(tmp_path, recorded, listed, **more):
+    """The weights' names, and what is said of a list, of a capture with these parameters of one size."""
+    builder = TraceBuilder().segment()
+    for _ in recorded:
+        builder.alloc(256, frames=PLACE)
+    rows = [parameter(name, ADDR + 512 * i, 256, START_US + 20, **more) for i, name in enumerate(recorded)]
+    path = builder.write(tmp_path / "s.pickle", snapconv=metadata(parameters=rows))
+    (tmp_path / "list.json").write_text(json.dumps([row(name, 64) for name in listed]))
+    session = load(path, params=tmp_path / "list.json")
+    names = [weight.name for weight in session.report().weights]
+    return names, [note.message for note in session.notes if note.slug == "unused-params"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"), [(["b", "a"], "it has all of them"), (["x", "b"], "it has 1 of its 2 names")]
+)
+def test_names_that_were_recorded_stay_and_a_note_says_what_the_list_has_of_them(tmp_path, listed, said):
+    names, (message,) = notes_of_list(tmp_path, ["a", "b"], listed)
+    assert names == ["a", "b"]
+    assert "list.json was not used" in message
+    assert message.endswith(said)
+
+
+def test_a_list_names_the_weights_of_a_device_on_which_no_name_was_recorded(tmp_path):
+    names, said = notes_of_list(tmp_path, ["a"], ["listed"], device=1)
+    assert (names, said) == (["listed"], [])
