@@ -1,0 +1,107 @@
+"""The programs of this folder: how each is started, and what may be expected of its recording."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS_FOLDER = Path(__file__).parent / "programs"
+
+# What torchrun sets for a job of one process.
+ONE_PROCESS = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29511",
+}
+MODES = {"compute": ("--simulate",), "no-compute": ("--simulate", "--no-compute")}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A program, its command line, and in what its recording differs from that of most programs."""
+
+    name: str
+    file: str
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    is_short: bool = False  # of the half that continuous integration runs
+    needs: str = ""  # a package that is not everywhere
+    # The step after which the snapshot was taken, counted as the program prints them.
+    recorded_step: int = 2
+    is_trained: bool = True
+    is_compiled: bool = False  # while values are computed, torch.compile is recorded as eager code
+    follows_values: str = ""  # why its memory depends on values that --no-compute does not have
+    # Tests that fail today, by their names or by test-mode, and why. An entry that holds again fails the run.
+    known_failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return PROGRAMS_FOLDER / self.file
+
+
+PROGRAMS = (
+    Program("gpt2-trainer", "gpt2_trainer.py", is_short=True),
+    Program("llama-bf16", "llama_bf16.py", is_short=True),
+    Program("llama-checkpointing", "llama_checkpointing.py"),
+    Program("bert-classifier", "bert_classifier.py"),
+    Program("t5-adafactor", "t5_adafactor.py"),
+    Program(
+        "mixtral-trainer",
+        "mixtral_trainer.py",
+        follows_values="which expert gets how many tokens is decided by the router",
+    ),
+    Program("whisper", "whisper_finetune.py"),
+    Program("lora", "lora_peft.py", is_short=True),
+    Program("generate", "generate_text.py", recorded_step=1, is_trained=False),
+    Program("accelerate", "accelerate_loop.py", is_short=True),
+    Program("lightning", "lightning_autoencoder.py", is_short=True),
+    Program("lightning-mixed", "lightning_mixed.py"),
+    Program("timm", "timm_vit.py", needs="timm"),
+    Program("diffusion", "diffusion_latents.py"),
+    Program("nanogpt", "nanogpt/train.py", is_short=True),
+    Program("nanogpt-float16", "nanogpt/train.py", ("--dtype=float16", "--dropout=0.1")),
+    Program("nanogpt-compiled", "nanogpt/train.py", ("--compile=True",), is_compiled=True),
+    Program("compiled-mlp", "compiled_mlp.py", is_compiled=True),
+    Program("word-language-model", "word_language_model/main.py", is_short=True),
+    Program("word-language-model-gru", "word_language_model/main.py", ("--model=GRU", "--nlayers=1")),
+    Program("loader-workers", "loader_workers.py", is_short=True),
+    Program("dcgan", "dcgan.py"),
+    Program("dqn", "dqn.py", follows_values="whether the pole has fallen decides what is stored"),
+    Program("ddp", "ddp_one_process.py", environment=ONE_PROCESS, is_short=True),
+    Program("save-and-reload", "save_and_reload.py"),
+    Program("master-weights", "master_weights.py"),
+    Program("sharpness-aware", "sharpness_aware.py"),
+    Program("mean-teacher", "mean_teacher.py"),
+    Program("skipgram-sparse", "skipgram_sparse.py"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RefusedProgram:
+    """A program that the simulation cannot follow, and what its refusal must name."""
+
+    name: str
+    file: str
+    names: str
+    n_ranks: int = 1
+    arguments: tuple[str, ...] = ()
+    known_failures: dict[str, str] = field(default_factory=dict)
+    needs: str = ""
+    is_short: bool = False
+
+    @property
+    def path(self) -> Path:
+        return PROGRAMS_FOLDER / self.file
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**ONE_PROCESS, "WORLD_SIZE": str(self.n_ranks), "LOCAL_WORLD_SIZE": str(self.n_ranks)}
+
+
+REFUSED = (
+    RefusedProgram("fsdp2", "fsdp2.py", "FSDP2"),
+    RefusedProgram("fsdp1", "fsdp1.py", "FullyShardedDataParallel"),
+    RefusedProgram("tensor-parallel", "tensor_parallel.py", "DTensor"),
+    RefusedProgram("ddp-of-two", "ddp_one_process.py", "rank", n_ranks=2),
+)

@@ -1,0 +1,69 @@
+"""Record every program once in each mode; a test is expected to fail where the catalogue says so."""
+
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+
+from tests.ecosystem.catalogue import MODES, PROGRAMS, REFUSED
+from tests.ecosystem.recorded_program import record
+
+
+def pytest_ignore_collect():
+    """Leave the folder alone where its libraries are not installed: it has an environment of its own."""
+    return True if find_spec("transformers") is None else None
+
+
+def pytest_generate_tests(metafunc):
+    test = metafunc.function.__name__
+    if "refused" in metafunc.fixturenames:
+        cases = [case(p, test, f"{p.name}-{m}", p, m) for p in REFUSED for m in MODES]
+        metafunc.parametrize(("refused", "mode"), cases)
+    elif "mode" in metafunc.fixturenames:
+        cases = [case(p, test, f"{p.name}-{m}", p, m) for p in PROGRAMS for m in MODES]
+        metafunc.parametrize(("program", "mode"), cases)
+    elif "program" in metafunc.fixturenames:
+        metafunc.parametrize("program", [case(p, test, p.name, p) for p in PROGRAMS])
+
+
+def case(program, test, name, *values):
+    marks = [] if program.is_short else [pytest.mark.long]
+    *_, mode = name.rpartition("-")
+    for key in ("all", mode, test, f"{test}[{mode}]"):
+        if reason := program.known_failures.get(key):
+            marks.append(pytest.mark.xfail(reason=reason, strict=True))
+            break
+    if program.needs:
+        marks.append(needs(program.needs))
+    return pytest.param(*values, id=name, marks=marks)
+
+
+@cache
+def needs(package):
+    """Return the mark that skips a program without one of its packages."""
+    try:
+        __import__(package)
+    except (ImportError, RuntimeError) as error:
+        return pytest.mark.skipif(True, reason=f"{package} does not import here: {error}")
+    return pytest.mark.skipif(False, reason="")
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory):
+    """Return a function that records a program in a mode, unless that was done already."""
+    folder = tmp_path_factory.mktemp("recordings")
+    return cache(lambda program, mode: record(program, mode, folder / program.name / mode))
+
+
+@pytest.fixture
+def recorded(recordings, program, mode):
+    """Return a recording that has come to its end as the program would alone."""
+    recorded = recordings(program, mode)
+    assert recorded.run.code == 0, recorded.run.said
+    return recorded
+
+
+@pytest.fixture
+def counted(recordings, program):
+    """Return what the program, computing, counted after the last step that was recorded."""
+    return recordings(program, "compute").own_count(program.recorded_step)
