@@ -1,8 +1,8 @@
 """The lines of torch.nn's modules that call C++: files in which the line alone tells one module from another.
 
 Made by scripts/read_torch_lines.py from torch 2.0.0, 2.0.1, 2.1.2, 2.2.2, 2.3.1, 2.4.1, 2.5.1, 2.6.0, 2.7.1,
-2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0 and 2.13.0. Since 2.1 bug fix releases share the lines of their minor
-release (2.1.0, 2.1.1, 2.2.0, 2.2.1, 2.3.0, 2.4.0, 2.5.0, 2.7.0 and 2.9.0 were compared).
+2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0. Since 2.1 bug fix releases share the lines
+of their minor release (2.1.0, 2.1.1, 2.2.0, 2.2.1, 2.3.0, 2.4.0, 2.5.0, 2.7.0 and 2.9.0 were compared).
 """
 
 from snapconv.analysis.paths import normal
@@ -28,6 +28,8 @@ _CALLS: dict[str, tuple[int, ...]] = {
     "2.11": (1779, 1790, 1833, 1882, 1885),
     "2.12": (1778, 1789, 1832, 1881, 1884),
     "2.13": (1778, 1789, 1832, 1881, 1884),
+    "2.14": (1783, 1794, 1837, 1886, 1889),
+    "2.15": (1787, 1798, 1841, 1890, 1893),
 }
 # By file, for some releases each: the operations, and the lines that call them.
 _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
@@ -80,12 +82,16 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
             "sigmoid": (361,), "tanh": (432,), "gelu": (816,), "hardshrink": (865,),
             "logsigmoid": (955,), "softplus": (1000,), "softshrink": (1047,), "prelu": (1648,)
         }),
+        ("2.14 2.15", {
+            "sigmoid": (361,), "tanh": (433,), "gelu": (817,), "hardshrink": (866,), "logsigmoid":
+            (956,), "softplus": (1001,), "softshrink": (1048,), "prelu": (1649,)
+        }),
     ),
     "channelshuffle.py": (
         ("2.0.0 2.0.1 2.1 2.4", {"channel_shuffle": (51,)}),
         ("2.2 2.3", {"channel_shuffle": (54,)}),
         ("2.5 2.6 2.7 2.8", {"channel_shuffle": (53,)}),
-        ("2.9 2.10 2.11 2.12 2.13", {"channel_shuffle": (56,)}),
+        ("2.9 2.10 2.11 2.12 2.13 2.14 2.15", {"channel_shuffle": (56,)}),
     ),
     "conv.py": (
         ("2.0.0 2.0.1", {
@@ -116,7 +122,7 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
             "conv1d": (358, 370), "conv2d": (536, 548), "conv3d": (706, 718),
             "conv_transpose1d": (988,), "conv_transpose2d": (1186,), "conv_transpose3d": (1370,)
         }),
-        ("2.12 2.13", {
+        ("2.12 2.13 2.14 2.15", {
             "conv1d": (368, 380), "conv2d": (548, 560), "conv3d": (718, 730),
             "conv_transpose1d": (1000,), "conv_transpose2d": (1198,), "conv_transpose3d":
             (1382,)
@@ -127,7 +133,7 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
         ("2.2 2.3 2.4", {"pairwise_distance": (54,), "cosine_similarity": (89,)}),
         ("2.5 2.6 2.7", {"pairwise_distance": (58,), "cosine_similarity": (93,)}),
         ("2.8", {"pairwise_distance": (58,), "cosine_similarity": (94,)}),
-        ("2.9 2.10 2.11 2.12 2.13", {"pairwise_distance": (61,), "cosine_similarity": (100,)}),
+        ("2.9 2.10 2.11 2.12 2.13 2.14 2.15", {"pairwise_distance": (61,), "cosine_similarity": (100,)}),
     ),
     "flatten.py": (
         ("2.0.0 2.0.1", {"flatten": (46,)}),
@@ -136,7 +142,7 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
         ("2.4", {"flatten": (50,)}),
         ("2.5 2.6 2.7 2.8", {"flatten": (53,)}),
         ("2.9", {"flatten": (56,)}),
-        ("2.10 2.11 2.12 2.13", {"flatten": (55,)}),
+        ("2.10 2.11 2.12 2.13 2.14 2.15", {"flatten": (55,)}),
     ),
     "linear.py": (
         ("2.0.0 2.0.1 2.2 2.3", {"bilinear": (200,)}),
@@ -145,13 +151,13 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
         ("2.5 2.6 2.7", {"bilinear": (225,)}),
         ("2.8", {"bilinear": (227,)}),
         ("2.9", {"bilinear": (245,)}),
-        ("2.10 2.11 2.12 2.13", {"bilinear": (247,)}),
+        ("2.10 2.11 2.12 2.13 2.14 2.15", {"bilinear": (247,)}),
     ),
     "pixelshuffle.py": (
         ("2.0.0 2.0.1 2.1", {"pixel_shuffle": (54,), "pixel_unshuffle": (104,)}),
         ("2.2 2.3 2.4", {"pixel_shuffle": (57,), "pixel_unshuffle": (110,)}),
         ("2.5 2.6 2.7 2.8", {"pixel_shuffle": (59,), "pixel_unshuffle": (112,)}),
-        ("2.9 2.10 2.11 2.12 2.13", {"pixel_shuffle": (62,), "pixel_unshuffle": (121,)}),
+        ("2.9 2.10 2.11 2.12 2.13 2.14 2.15", {"pixel_shuffle": (62,), "pixel_unshuffle": (121,)}),
     ),
     "pooling.py": (
         ("2.0.0 2.0.1", {
@@ -189,6 +195,10 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
         ("2.13", {
             "avg_pool1d": (670,), "avg_pool2d": (779,), "avg_pool3d": (896,),
             "adaptive_avg_pool1d": (1472,)
+        }),
+        ("2.14 2.15", {
+            "avg_pool1d": (670,), "avg_pool2d": (779,), "avg_pool3d": (896,), "adaptive_avg_pool1d":
+            (1474,)
         }),
     ),
     "rnn.py": (
@@ -264,11 +274,17 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
             "gru": (1438, 1451), "rnn_tanh_cell": (1632,), "rnn_relu_cell": (1641,),
             "lstm_cell": (1755,), "gru_cell": (1862,)
         }),
-        ("2.13", {
+        ("2.13 2.14", {
             "index_select": (37,), "zeros": (689, 725, 1093, 1100, 1125, 1132, 1388, 1425, 1627,
             1750, 1858), "rnn_tanh": (745, 772), "rnn_relu": (758, 785), "lstm": (1164, 1177),
             "gru": (1440, 1453), "rnn_tanh_cell": (1634,), "rnn_relu_cell": (1643,),
             "lstm_cell": (1757,), "gru_cell": (1864,)
+        }),
+        ("2.15", {
+            "index_select": (37,), "zeros": (690, 726, 1094, 1101, 1126, 1133, 1389, 1426, 1628,
+            1751, 1859), "rnn_tanh": (746, 773), "rnn_relu": (759, 786), "lstm": (1165, 1178),
+            "gru": (1441, 1454), "rnn_tanh_cell": (1635,), "rnn_relu_cell": (1644,), "lstm_cell":
+            (1758,), "gru_cell": (1865,)
         }),
     ),
     "transformer.py": (
@@ -319,6 +335,10 @@ _LINES: dict[str, tuple[tuple[str, dict[str, tuple[int, ...]]], ...]] = {
         ("2.12 2.13", {
             "triu": (38,), "logical_not": (481, 530), "add": (943, 946, 949, 952, 1125, 1128,
             1135, 1138, 1141, 1146)
+        }),
+        ("2.14 2.15", {
+            "triu": (38,), "logical_not": (485, 534), "add": (947, 950, 953, 956, 1129, 1132, 1139,
+            1142, 1145, 1150)
         }),
     ),
 }  # fmt: skip
