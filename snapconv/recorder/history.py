@@ -7,6 +7,7 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.recorder.options import Context, Stacks
+from snapconv.recorder.symbols import name_every_function
 
 # (device, requested bytes, device's total bytes, device's free bytes)
 OutOfMemoryObserver = Callable[[int, int, int, int], None]
@@ -56,6 +57,7 @@ def take_snapshot() -> dict[str, Any]:
     """Return the allocator's state and the recorded events, as torch gives them."""
     import torch
 
+    name_every_function()
     snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
     return snapshot
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.recorder.allocator_trace import Frames
+from snapconv.recorder.symbols import name_every_function
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _ENGINE_CALLS = (("_engine_run_backward", "torch/autograd/graph.py"),)
@@ -99,6 +100,8 @@ class Stacks:
         """Fill in the frames of all stacks that have none yet."""
         pending = {id(stack): stack for stack in stacks if stack and isinstance(stack[0], Capture)}
         captures: list[Any] = [stack[0] for stack in pending.values()]
+        if any(capture.has_cpp for capture in captures):
+            name_every_function()
         found = self._symbolise([capture.handle for capture in captures])
         for stack, capture, frames in zip(pending.values(), captures, found, strict=True):
             stack[:] = [self._shared(frame) for frame in _as_on_a_gpu(frames, capture)]

@@ -1,0 +1,40 @@
+"""Stacks name the C++ functions that torch's libraries do not export, whatever this torch does by itself."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+NAMES = """
+import os, torch
+from snapconv.recorder.symbols import name_every_function
+name_every_function()
+profiler = torch._C._profiler
+(frames,) = profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])
+print(os.environ.get("TORCH_SYMBOLIZE_MODE"))
+print(any("dispatcher" in frame["name"] for frame in frames))
+"""
+
+
+def names(**environment):
+    """Whether the static function through which Python calls C++ has its name, and the variable afterwards."""
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has C++ stacks on Linux only")
+def test_functions_that_are_not_exported_have_names_and_the_environment_is_as_before():
+    assert names() == ["None", "True"]
+
+
+def test_what_the_environment_chooses_stays_chosen():
+    assert names(TORCH_SYMBOLIZE_MODE="dladdr")[0] == "dladdr"
