@@ -20,7 +20,7 @@ print(any("dispatcher" in frame["name"] for frame in frames))
 
 
 def names(**environment):
-    """Whether the static function through which Python calls C++ has its name, and the variable afterwards."""
+    """The variable afterwards, and whether the static function through which Python calls C++ has a name."""
     done = subprocess.run(
         [sys.executable, "-c", NAMES],
         capture_output=True,
