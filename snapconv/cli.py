@@ -1,5 +1,6 @@
 """The command line: parse, call the library, print. NumPy and the rest load when a command runs."""
 
+import json
 import os
 import signal
 import sys
@@ -134,12 +135,15 @@ def _output_file(text: str | None) -> Path | None:
     return Path(text) if text is not None else None
 
 
+# Whether a file can be read is seen when it is read: typer's own look at it would end with the code of a
+# wrong command line.
 _Snapshot = Annotated[
     Path,
     typer.Argument(
         metavar="SNAPSHOT",
         help="A snapshot (a pickle, its gzip, JSON, a page of torch's viewer), or a capture's folder.",
         callback=_no_pipe,
+        readable=False,
     ),
 ]
 _Output = Annotated[
@@ -182,13 +186,18 @@ _PathMaps = Annotated[
 ]
 _Rules = Annotated[
     Path | None,
-    typer.Option("--rules", help="Your own rules for categories (TOML or JSON), asked before snapconv's."),
+    typer.Option(
+        "--rules",
+        help="Your own rules for categories (TOML or JSON), asked before snapconv's.",
+        readable=False,
+    ),
 ]
 _Params = Annotated[
     Path | None,
     typer.Option(
         "--params",
         help="Names for weights that no recording named: safetensors, its index, or JSON (snapconv params).",
+        readable=False,
     ),
 ]
 # As text: an empty name would be the current folder as a path.
@@ -354,9 +363,18 @@ def _complain(text: str) -> None:
 def _print_json(values: object) -> None:
     import orjson
 
+    if sys.stdout is None:  # closed by whoever started us
+        return
     text = orjson.dumps(_writable(values), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    sys.stdout.write(text.decode())
+    sys.stdout.write(_escaped(text.decode()))
     sys.stdout.flush()
+
+
+def _escaped(text: str) -> str:
+    """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _writable(values: object) -> object:

@@ -12,7 +12,10 @@ from snapconv.notes import Note
 from snapconv.snapshot.events import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segments import BlockState
-from snapconv.units import counted, format_bytes, format_duration_us
+from snapconv.units import counted, format_bytes, format_duration_us, shortened
+
+# Names and commands come from the file, which may hold a text of any length.
+_MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
 
 Progress = Callable[[str, int, int], None]
 
@@ -71,9 +74,10 @@ class FileFacts:
             yield f"  allocator settings: {_told(self.settings)}"
         if self.recorder:
             told = (self.recorder.get(key, "") for key in ("snapconv", "command"))
-            yield "  recorded by snapconv {}: {}".format(*told)
+            yield shortened("  recorded by snapconv {}: {}".format(*told), _MOST_OF_COMMAND)
         if self.annotations:
-            shown = ", ".join(f"{name} ({count})" for name, count in list(self.annotations.items())[:8])
+            first = list(self.annotations.items())[:8]
+            shown = ", ".join(f"{shortened(name, _MOST_OF_NAME)} ({count})" for name, count in first)
             more = len(self.annotations) - 8
             yield f"  annotations: {shown}" + (f" and {more} more" if more > 0 else "")
 
@@ -84,7 +88,8 @@ def _told(settings: dict[str, str]) -> str:
     divisions = settings.get("roundup_power2_divisions", "")
     if all(part.endswith(":0") for part in divisions.split(",")):
         silent.add(divisions)
-    shown = ", ".join(f"{key}={text}" for key, text in settings.items() if text not in silent)
+    told = ((key, shortened(text, _MOST_OF_NAME)) for key, text in settings.items() if text not in silent)
+    shown = ", ".join(f"{key}={text}" for key, text in told)
     return shown or "all at their defaults"
 
 

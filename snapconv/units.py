@@ -38,6 +38,11 @@ def format_duration_us(duration_us: int) -> str:
     return f"{duration_us / 1_000_000:.2f} s"
 
 
+def shortened(text: str, n_most: int) -> str:
+    """The text, or where it is longer its beginning and how much there is more."""
+    return text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
+
+
 def printable(text: str) -> str:
     """Escape what a terminal might obey or cannot show: names come from files that nobody has checked."""
     if text.isprintable():

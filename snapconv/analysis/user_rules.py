@@ -148,6 +148,8 @@ def _values(path: Path) -> object:
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
     try:
+        if path.exists() and not path.is_file():  # opening a pipe may wait for ever, a device never ends
+            raise InputError("expected a file, not a folder, pipe or device: save it to a file first")
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error

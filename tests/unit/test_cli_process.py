@@ -166,6 +166,36 @@ def test_a_closed_stderr_does_no_harm(folder, argv):
     assert b"cuda:0" in done.stdout
 
 
+@pytest.mark.parametrize("json_flag", ["", "--json"])
+@pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
+def test_a_closed_stdout_does_no_harm(folder, argv, json_flag):
+    command = f'exec "{sys.executable}" -m snapconv {" ".join(argv)} {json_flag} >&-'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], env=environment, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--rules", "--params"])
+def test_a_pipe_of_rules_or_names_is_refused_at_once(folder, option):
+    os.mkfifo("pipe.json")
+    done = run("to-sqlite", "run.pickle", option, "pipe.json")
+    assert (done.code, done.out) == (3, "")
+    assert "save it to a file first" in done.err
+
+
+@pytest.mark.parametrize("name", ["run.pickle", "rules.json", "names.json"])
+def test_whether_a_file_can_be_read_is_seen_by_reading_it(folder, monkeypatch, name):
+    # Said of a file that it cannot be read: a wrong command line (2) is not what that is.
+    Path("rules.json").write_text('{"rules": []}')
+    Path("names.json").write_text('{"a": [1]}')
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, *more, **how: Path(path).name != name and access(path, *more)
+    )
+    assert main(["to-sqlite", "-q", "run.pickle", "--rules", "rules.json", "--params", "names.json"]) == 0
+
+
 @pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
 def test_a_terminal_without_unicode_gets_escapes_instead(folder, argv):
     Path("run.pickle").rename("пуск.pickle")
@@ -182,6 +212,14 @@ def test_a_name_in_the_file_cannot_write_to_the_terminal(folder, function):
     assert done.code == 0
     assert function not in done.out + done.err
     assert done.out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("function", ["a\x9b2J", "a\x7f", "\u202eb", "a\U000e0041"])
+def test_a_name_in_the_json_cannot_write_to_the_terminal_and_is_whole(folder, function):
+    write(function)
+    done = run("to-sqlite", "run.pickle", "--json")
+    assert done.out.replace("\n", "").isprintable()
+    assert json.loads(done.out)["reports"][0]["lines_at_peak"][0]["function"] == function
 
 
 def test_a_name_that_is_no_text_is_escaped_in_the_json(folder):

@@ -149,6 +149,15 @@ def test_many_annotations_are_cut_short_for_a_person_only(facts_of):
     assert "and 12 more" in shown(facts)
 
 
+def test_a_long_annotation_is_cut_short_for_a_person_only(facts_of):
+    raw = model_with_two_blocks().snapshot()
+    raw["external_annotations"] = [annotation("x" * 3000, "START")]
+    facts = facts_of(raw)
+    assert facts.annotations == {"x" * 3000: 1}
+    assert max(map(len, facts.lines())) < 200
+    assert f"{'x' * 80}… (2920 characters more) (1)" in shown(facts)
+
+
 def test_the_values_are_plain_enough_for_json(facts_of):
     facts = facts_of(model_with_two_blocks().snapshot())
     assert json.loads(json.dumps(facts.values())) == json.loads(json.dumps(asdict(facts)))
