@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import typer
 
+from snapconv.devices import parse_device
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.params_cli import params
 from snapconv.record_cli import CONTEXT_SETTINGS, Command, ProgramEnded, record
@@ -160,8 +161,10 @@ _Extended = Annotated[
     bool, typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are.")
 ]
 _Device = Annotated[
-    int | None,
-    typer.Option("--device", metavar="N", help="Report this device only. Default: a report per device."),
+    str | None,
+    typer.Option(
+        "--device", metavar="N", help="Report this device only, or `host` for pinned memory. Default: each."
+    ),
 ]
 _ProjectRoot = Annotated[
     str | None,
@@ -242,7 +245,7 @@ def _to_sqlite(
     options = ConvertOptions(
         output=_output_file(output),
         extended=extended,
-        device=device,
+        device=_device(device),
         project_root=project_root,
         includes=tuple(include or ()),
         path_maps=_path_maps(path_map or []),
@@ -299,7 +302,8 @@ def _explain(
         ),
     ],
     device: Annotated[
-        int | None, typer.Option("--device", help="Look at this device only. Default: at all of them.")
+        str | None,
+        typer.Option("--device", metavar="N", help="Look at this device only, or `host`. Default: at all."),
     ] = None,
     project_root: _ProjectRoot = None,
     include: _Includes = None,
@@ -318,6 +322,7 @@ def _explain(
         parse_question(question)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="ADDR-OR-EVENT") from error
+    chosen = _device(device)
     with _progress(shown=True) as progress:
         session = load(
             snapshot,
@@ -328,12 +333,19 @@ def _explain(
             sources=source or (),
             progress=progress,
         )
-        found = session.explain(question, device=device)
+        found = session.explain(question, device=chosen)
     _say(note_lines(session.notes), sys.stderr)
     if as_json:
         _print_json(found.values())
     else:
         _say(found.lines(whole_stack=stack), sys.stdout)
+
+
+def _device(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_device(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from error
 
 
 def _path_maps(texts: Sequence[str]) -> "tuple[PathMap, ...]":

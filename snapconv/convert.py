@@ -8,6 +8,7 @@ from snapconv.analysis.analyze import analyze_device
 from snapconv.analysis.paths import PathMap, normal
 from snapconv.analysis.project import Project, find_project
 from snapconv.analysis.user_rules import read_rules
+from snapconv.devices import HOST, HOST_NAME, device_argument
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.notes import Note
 from snapconv.reports.build import build_memory_report
@@ -35,7 +36,7 @@ class ConvertOptions:
 
     output: Path | None = None
     extended: bool = False
-    device: int | None = None
+    device: int | None = None  # HOST: pinned host memory
     project_root: str | None = None
     includes: tuple[str, ...] = ()
     path_maps: tuple[PathMap, ...] = ()
@@ -82,7 +83,7 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
         _check_outputs(path, [likely, *time_outputs], force=options.force)
     snapshot = load_snapshot(path, progress=progress)
     devices = _chosen(snapshot, options.device)
-    outputs = _outputs(path, options, devices, n_in_file=len(snapshot.devices), has_times=has_times)
+    outputs = _outputs(path, options, devices, of_file=snapshot.devices, has_times=has_times)
     _check_outputs(path, [*outputs, *time_outputs], force=options.force)
     project = find_project(
         snapshot.stacks,
@@ -163,25 +164,29 @@ def _outputs(
     options: ConvertOptions,
     devices: Sequence[DeviceSnapshot],
     *,
-    n_in_file: int,
+    of_file: Sequence[DeviceSnapshot],
     has_times: bool,
 ) -> list[Path]:
     """Name the report of every device; its ordinal tells it from the others that the file has.
 
-    Who gives a name for the only report gets that name.
+    Pinned host memory has its own ending, and changes no other report's name. Who gives a name for the only
+    report gets that name.
     """
-    n_alike = n_in_file if options.output is None else len(devices)
-    ordinals = [device.device if n_alike > 1 else None for device in devices]
+    alike = of_file if options.output is None else devices
+    is_only = options.output is not None and len(devices) == 1
+    has_ordinals = sum(not device.is_host for device in alike) > 1
+    shown = [not is_only and (device.is_host or has_ordinals) for device in devices]
+    ordinals = [device.device if is_shown else None for device, is_shown in zip(devices, shown, strict=True)]
     return [output_path(path, options, ordinal, has_times=has_times) for ordinal in ordinals]
 
 
 def output_path(path: Path, options: ConvertOptions, device: int | None, *, has_times: bool) -> Path:
-    """Where a memory report goes: beside the snapshot unless told, with ``.cuda1`` where there are several.
+    """Where a memory report goes: beside the snapshot unless told, with ``.cuda1`` or ``.host`` for a device.
 
     A given name is taken as it is for an only report. With a run time report beside it both have their kind
     in their names, and no memory report has the name of a run time report.
     """
-    ordinal = "" if device is None else f".cuda{device}"
+    ordinal = "" if device is None else f".{HOST_NAME}" if device == HOST else f".cuda{device}"
     if options.output is None:
         stem = _stem(path)
         return stem.with_name(f"{stem.name}{ordinal}.memory.sqlite")
@@ -235,6 +240,6 @@ def _chosen(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...
         return snapshot.devices
     found = tuple(d for d in snapshot.devices if d.device == device)
     if not found:
-        there = ", ".join(str(d.device) for d in snapshot.devices)
-        raise InputError(f"{snapshot.path} has nothing of device {device}; it has: {there}")
+        there = ", ".join(device_argument(d.device) for d in snapshot.devices)
+        raise InputError(f"{snapshot.path} has nothing of device {device_argument(device)}; it has: {there}")
     return found

@@ -8,6 +8,7 @@ import numpy as np
 
 from snapconv.analysis.history import judge_history
 from snapconv.analysis.replay import replay
+from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.snapshot.events import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
@@ -25,6 +26,7 @@ class DeviceFacts:
     """One device in numbers; bytes at the dump, duration None without times."""
 
     device: int
+    kind: str
     n_events: int
     duration_us: int | None
     actions: dict[str, int]
@@ -124,6 +126,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
     timed = events.time_us is not None and len(events) > 0
     return DeviceFacts(
         device=device.device,
+        kind=device_kind(device.device),
         n_events=len(events),
         duration_us=int(events.time_us[-1] - events.time_us[0])
         if timed and events.time_us is not None
@@ -143,7 +146,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
 
 def _device_lines(facts: DeviceFacts) -> Iterator[str]:
     duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
-    yield f"  cuda:{facts.device}  {counted(facts.n_events, 'event')}{duration}"
+    yield f"  {device_name(facts.device)}  {counted(facts.n_events, 'event')}{duration}"
     if facts.actions:
         yield "    " + ", ".join(f"{name} {count}" for name, count in facts.actions.items())
     yield (

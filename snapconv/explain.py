@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from snapconv.analysis.analyze import DeviceAnalysis
 from snapconv.analysis.project import Project
+from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.reports.build_explanation import holds, tell_stories, unsigned
 from snapconv.reports.explanation import Explanation
@@ -120,7 +121,7 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
 def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     """What there is in place of the allocation that was asked for."""
     device, event = analysis.device, question.number
-    where, n_events = f"cuda:{device.device}", len(device.events)
+    where, n_events = device_name(device.device), len(device.events)
     if not question.is_event(analysis):
         return f"no allocation of {where} has {question.text}; " + "; ".join(_nearest(analysis, question))
     if event >= n_events:

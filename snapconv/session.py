@@ -8,6 +8,7 @@ from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
 from snapconv.analysis.paths import PathMap
 from snapconv.analysis.project import Project, find_project
 from snapconv.analysis.user_rules import UserRule, read_rules
+from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.explain import explain, parse_question
 from snapconv.notes import Note
@@ -46,8 +47,9 @@ class Session:
         """
         devices = [found for found in self.devices if device in (None, found.device.device)]
         if not devices:
-            there = ", ".join(str(found.device.device) for found in self.devices)
-            raise InputError(f"{self.snapshot.path} has nothing of device {device}; it has: {there}")
+            there = ", ".join(device_argument(found.device.device) for found in self.devices)
+            missing = "any" if device is None else device_argument(device)
+            raise InputError(f"{self.snapshot.path} has nothing of device {missing}; it has: {there}")
         return explain(self.snapshot, self.project, devices, parse_question(question))
 
     def report(self, device: int | None = None) -> MemoryReport:

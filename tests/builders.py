@@ -111,6 +111,10 @@ class TraceBuilder:
         segments = [raw for builder in builders for raw in builder.raw_segments()]
         return {"segments": segments, "device_traces": traces} | fields
 
+    def as_host(self) -> Raw:
+        """The keys of a snapshot that have this as pinned host memory; its device should be -1."""
+        return {"host_segments": self.raw_segments(), "host_traces": [dict(event) for event in self.events]}
+
     def write(self, path: Path, *, protocol: int = 4, **fields: Any) -> Path:
         """Pickle the snapshot of this device."""
         path.write_bytes(pickle.dumps(self.snapshot(**fields), protocol))

@@ -120,7 +120,7 @@ def analyze_device(
     allocations, n_events = replayed.allocations, len(device.events)
     phases = find_phases(snapshot, device, allocations, roles)
     noted = _noted(snapshot, device, allocations)
-    classification = classify(allocations, phases, roles, user, noted=noted)
+    classification = classify(allocations, phases, roles, user, noted=noted, is_host=device.is_host)
     named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
     iterations = tuple(_iterations(replayed.allocated, phases))
     iteration = _iteration_of(allocations, phases)
@@ -152,7 +152,7 @@ def analyze_device(
 
 
 def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
-    if snapshot.metadata is None:
+    if snapshot.metadata is None or device.is_host:
         return None
     return join_metadata(snapshot.metadata, device.device, device.events, allocations)
 
@@ -172,7 +172,7 @@ def _weights(
     if is_wanted and noted is not None and len(noted.parameters):
         return noted_weights(noted, device, allocations, event=peak), None
     category, iteration_events = classification.category, (around.first_event, around.last_event)
-    if params is None:
+    if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
     return listed_weights(
         params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
@@ -252,19 +252,12 @@ def _notes(
             "left, so they are in no weight's row",
             ordinal,
         )
-    live = found.allocations.live_at(found.peak_event)
-    is_unknown = found.classification.category == Category.UNKNOWN
-    unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
-    if unknown > found.replay.allocated.peak // 20:
-        yield Note(
-            "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified; {_what_would_tell(found)}, or "
-            "name the code that made them with --rules",
-            ordinal,
-        )
+    yield from _category_notes(found)
     if project.unused_includes:
         yield Note("unused-include", _no_such_frames(project))
-    yield from few_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
+    if not found.device.is_host:
+        live = found.allocations.live_at(found.peak_event)
+        yield from few_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
     yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
     # What became of the names and the rules that were asked for.
@@ -274,6 +267,28 @@ def _notes(
         yield unused_list_note(params, found.noted.metadata.parameters, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
     yield from sources.notes if sources else ()
+
+
+def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
+    """What the categories lack, or of pinned host memory the sizes."""
+    if found.device.is_host:
+        yield Note(
+            "host-sizes",
+            "pinned host memory is recorded with the sizes of its blocks, mostly powers of two: what was "
+            "requested is not in the file, so requested bytes are block bytes",
+            found.device.device,
+        )
+        return
+    live = found.allocations.live_at(found.peak_event)
+    is_unknown = found.classification.category == Category.UNKNOWN
+    unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
+    if unknown > found.replay.allocated.peak // 20:
+        yield Note(
+            "much-unknown",
+            f"{format_bytes(unknown)} of the peak could not be classified; {_what_would_tell(found)}, or "
+            "name the code that made them with --rules",
+            found.device.device,
+        )
 
 
 def _what_would_tell(found: DeviceAnalysis) -> str:

@@ -35,10 +35,15 @@ def classify(
     user: UserRules = NO_RULES,
     *,
     noted: Joined | None = None,
+    is_host: bool = False,
 ) -> Classification:
-    """Classify every allocation of one device; ``noted`` is what a recorder said of them."""
+    """Classify every allocation of one device; ``noted`` is what a recorder said of them.
+
+    Of pinned host memory (``is_host``) only what its own stack says counts: it may be pinned on any thread at
+    any time, so that lifetimes and phases are no evidence.
+    """
     decisions = Decisions(allocations, roles, phases_are_recorded=phases.is_recorded)
-    _decide(decisions, Facts(allocations, phases, roles), user, noted)
+    _decide(decisions, Facts(allocations, phases, roles), user, noted, is_host=is_host)
     return decisions.result()
 
 
@@ -49,6 +54,7 @@ def weigh(
     user: UserRules = NO_RULES,
     *,
     noted: Joined | None = None,
+    is_host: bool = False,
     rows: Int64Column,
 ) -> tuple[Opinion, ...]:
     """What every rule says of some allocations, in the order of the decisions.
@@ -56,13 +62,18 @@ def weigh(
     The first opinion on a row is the one that ``classify`` follows.
     """
     decisions = Decisions(allocations, roles, watched=rows, phases_are_recorded=phases.is_recorded)
-    _decide(decisions, Facts(allocations, phases, roles), user, noted)
+    _decide(decisions, Facts(allocations, phases, roles), user, noted, is_host=is_host)
     return tuple(decisions.opinions)
 
 
-def _decide(decisions: Decisions, facts: Facts, user: UserRules, noted: Joined | None) -> None:
+def _decide(
+    decisions: Decisions, facts: Facts, user: UserRules, noted: Joined | None, *, is_host: bool
+) -> None:
     """Ask every rule, the strongest evidence first; each says only what it can stand for by itself."""
     _by_user(decisions, facts, user)
+    if is_host:
+        _of_host(decisions, facts)
+        return
     if noted is not None:
         decide_noted(decisions, noted, facts.has(Role.MODULE_CALL))
     _by_frames(decisions, facts)
@@ -83,6 +94,13 @@ def _by_user(decisions: Decisions, facts: Facts, user: UserRules) -> None:
         if rule.category is not None:
             where = user.matches(number, facts.allocations, free_sites_known=facts.phases.free_sites_known)
             decisions.decide(where, rule.category, Evidence.USER_RULE, rule.slug)
+
+
+def _of_host(decisions: Decisions, facts: Facts) -> None:
+    """Pinned host memory whose stack says what it is for."""
+    every = np.ones(len(facts.alloc), np.bool_)
+    decisions.decide_by_role(every, Role.PINNED_BATCH, Category.INPUT)
+    decisions.decide_by_role(every, Role.OFFLOADED, Category.ACTIVATION)
 
 
 def _by_frames(decisions: Decisions, facts: Facts) -> None:

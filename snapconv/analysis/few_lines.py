@@ -35,6 +35,8 @@ def few_lines_note(
     stacks: StackTable, project: Project, allocations: AllocationTable, live: BoolColumn, device: int
 ) -> Iterator[Note]:
     """Name the package whose lines would tell apart what one or two lines of the project hold at the peak."""
+    if not len(stacks):
+        return
     stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
     n_bytes = np.zeros(len(stack_ids), np.int64)
     np.add.at(n_bytes, inverse.reshape(-1), allocations.block_bytes[live])

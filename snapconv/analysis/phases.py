@@ -94,6 +94,9 @@ def find_phases(
     marked = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
     if marked is not None:
         certain = _OF_RECORDED[marked]
+    elif device.is_host:
+        # Its frames show who pins memory, on whatever thread, and not what the program is at.
+        certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
     shown = np.maximum.accumulate(np.where(certain > 0, np.arange(n), 0)) if n else np.zeros(0, np.int64)

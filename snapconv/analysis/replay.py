@@ -14,7 +14,7 @@ from snapconv.analysis.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.lifetimes import Lifetimes, pair_events
 from snapconv.analysis.real_events import real_events
-from snapconv.analysis.rounding import MIN_BLOCK_BYTES, RoundingRules, infer_rules
+from snapconv.analysis.rounding import HOST_RULES, MIN_BLOCK_BYTES, RoundingRules, infer_rules
 from snapconv.notes import Note
 from snapconv.snapshot.events import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
@@ -115,11 +115,14 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot, *, exact_sizes: bool = Tr
     """Replay one device of a snapshot; pure, linear in its events (plus a sort by address).
 
     Without ``exact_sizes`` the walk back is left out, and traced blocks have their rounded requests.
+    Pinned host memory needs none.
     """
     device = replace(device, events=real_events(device.events))
-    rules = infer_rules(snapshot.settings, device.blocks, backend=snapshot.era.backend)
+    rules = HOST_RULES
+    if not device.is_host:
+        rules = infer_rules(snapshot.settings, device.blocks, backend=snapshot.era.backend)
     lifetimes = pair_events(device.events, device.blocks)
-    if exact_sizes:
+    if exact_sizes and not rules.sizes_are_blocks:
         sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
     else:
         sizes = BlockSizes(rules.rounded(device.events.size), {}, 0)
@@ -283,7 +286,7 @@ def _notes(
         ),
         _pending_note(device.events, result.allocations),
         _skipped_note(device.events, result.allocations),
-        _graph_note(frames),
+        None if device.is_host else _graph_note(frames),
         _checkpoint_note(device.events, result.active),
         _negative_note(result),
     ]

@@ -23,13 +23,19 @@ _FIRST_INTERVAL_LOG2, _LAST_INTERVAL = 20, 15
 
 @dataclass(frozen=True, slots=True)
 class RoundingRules:
-    """The settings that decide block sizes; ``padding_bytes`` is added before rounding (torch_npu)."""
+    """The settings that decide block sizes; ``padding_bytes`` is added before rounding (torch_npu).
+
+    ``sizes_are_blocks``: the trace has the sizes of blocks, and no request (pinned host memory).
+    """
 
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
     padding_bytes: int = 0
+    sizes_are_blocks: bool = False
 
     def rounded(self, requested_bytes: Int64Column) -> Int64Column:
         """The least block size that serves each request."""
+        if self.sizes_are_blocks:
+            return requested_bytes
         padded = np.maximum(requested_bytes + self.padding_bytes, 1)
         plain = -(-padded // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         divisions = self._divisions(padded)
@@ -39,7 +45,7 @@ class RoundingRules:
     def least_remainder(self, rounded_bytes: Int64Column) -> Int64Column:
         """The least remainder that the allocator splits off a larger free block for each request."""
         small = rounded_bytes <= SMALL_REQUEST_BYTES
-        if self.settings.expandable_segments:
+        if self.settings.expandable_segments or self.sizes_are_blocks:
             small = np.ones_like(small)
         # A large block keeps a remainder of up to 1 MiB: it must exceed that to be split off.
         least = np.where(small, MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES + 1)
@@ -67,6 +73,11 @@ def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
     part = np.right_shift(floor, _log2_floor(divisions))
     rounded = -(-size // np.maximum(part, 1)) * np.maximum(part, 1)
     return np.where(size == floor, size, np.where(part == 0, floor * 2, rounded))
+
+
+# ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size
+# stands wherever a request would; what was asked for is recorded nowhere.
+HOST_RULES = RoundingRules(sizes_are_blocks=True)
 
 
 def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda") -> RoundingRules:

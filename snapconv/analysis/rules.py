@@ -31,6 +31,8 @@ class Role(IntEnum):
     CLONE = 14
     CACHE = 15
     COMPILED = 16
+    PINNED_BATCH = 17
+    OFFLOADED = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class FrameRule:
 
 # torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the folder.
 _COMPILED_FILE = r"torchinductor_[^/]+/|(^|/)c[a-z2-7]{51}\.py$"
+_LOADER = "a DataLoader with pin_memory pins its batches"
+_SAVED = "torch.autograd.graph.save_on_cpu keeps on the host what autograd saves"
 
 FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
@@ -352,6 +356,13 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/autograd/__init__\.py$",
         "the same, in torch before 2.3",
         "2.0-2.13",
+    ),
+    # Of pinned host memory, which files have from torch 2.14 on.
+    FrameRule(
+        "loader-pins", Role.PINNED_BATCH, "", r"torch/utils/data/_utils/pin_memory\.py$", _LOADER, "2.0-2.15"
+    ),
+    FrameRule(
+        "saved-on-cpu", Role.OFFLOADED, r"^pack_to_cpu$", r"torch/autograd/graph\.py$", _SAVED, "2.0-2.15"
     ),
 )
 

@@ -10,6 +10,7 @@ from snapconv.analysis.categories import Category
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.weight_names import weight_names
+from snapconv.devices import device_argument
 from snapconv.reports.report import (
     CURVES,
     END,
@@ -154,7 +155,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         ("file_bytes", str(container.n_bytes)),
         ("format", container.format + (" in gzip" if container.is_gzip else "")),
         ("written_by", str(snapshot.era)),
-        ("devices", ", ".join(str(device.device) for device in snapshot.devices)),
+        ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
         ("project_root", project.root or ""),
         ("project_root_is_inferred", "yes" if project.is_inferred else "no"),
         ("project_includes", ", ".join(project.includes)),

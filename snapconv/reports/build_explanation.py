@@ -46,6 +46,7 @@ def tell_stories(
         analysis.roles,
         analysis.user_rules,
         noted=analysis.noted,
+        is_host=analysis.device.is_host,
         rows=rows,
     ):
         opinions[said.row].append(told.opinion(said.category, said.evidence, said.reason))
@@ -212,7 +213,8 @@ class _Told:
                 frame = self._frame(matching_frame(stacks, rule, stack))
                 torch = None if rule.slug in self._of_user else rule.seen
                 yield StackRole(role.name.lower(), rule.slug, rule.reason, torch, frame)
-        if roles.is_empty[stack] and is_engine(roles, np.array([stack], np.int32))[0]:
+        is_host = self._analysis.device.is_host
+        if not is_host and roles.is_empty[stack] and is_engine(roles, np.array([stack], np.int32))[0]:
             reason = "with Python-only stacks the engine's thread shows as a stack without frames"
             yield StackRole(Role.ENGINE.name.lower(), "empty-stack", reason, None, None)
 

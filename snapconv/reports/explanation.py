@@ -7,6 +7,7 @@ docs/explain.md describes them.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from snapconv.devices import device_name
 from snapconv.units import counted, format_bytes, format_duration_us
 
 _LABEL_WIDTH = 12
@@ -184,7 +185,7 @@ def _story_lines(story: AllocationStory, *, whole_stack: bool) -> Iterator[str]:
     at_peak = "live at the peak" if story.life.is_live_at_peak else "not live at the peak"
     category, size = story.judgement.decision.category, format_bytes(story.block_bytes)
     named = f" {story.name}" if story.name else ""
-    yield f"{story.address} on cuda:{story.device}: {category}{named}, {size}, {at_peak}"
+    yield f"{story.address} on {device_name(story.device)}: {category}{named}, {size}, {at_peak}"
     yield from _labelled("size", _size_lines(story))
     yield from _labelled("place", [_place(story.place)])
     yield from _life_lines(story.life)
@@ -291,6 +292,6 @@ def _in_a_line(story: AllocationStory) -> str:
     iteration = f", iteration {life.allocated.iteration}" if life.allocated else ""
     peak = ", live at the peak" if life.is_live_at_peak else ""
     return (
-        f"cuda:{story.device} {story.address} {begun} to {ended}{iteration}: {category}, "
+        f"{device_name(story.device)} {story.address} {begun} to {ended}{iteration}: {category}, "
         f"{format_bytes(story.block_bytes)}, {story.origin.operation or 'operation not known'}{peak}"
     )

@@ -65,7 +65,7 @@ REPORT = define_table(
         "INTEGER",
         f"version of the `snapconv_` tables; this page describes {SCHEMA_VERSION}",
     ),
-    Column("device", "INTEGER", "ordinal of the device that the report is about"),
+    Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
     _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
     Column("history_verdict", "TEXT", "how much of the job the trace covers: one of four words, see below"),
     Column("history_reason", "TEXT", "how that is known"),
@@ -84,7 +84,7 @@ NOTES = define_table(
     "What the snapshot's format allows but its reader should know.",
     Column("slug", "TEXT", "stable short name of the note"),
     Column("message", "TEXT", "a sentence for a person"),
-    Column("device", "INTEGER", "ordinal of the device that it is about", null="the whole snapshot"),
+    Column("device", "INTEGER", "device that it is about; -1: pinned host memory", null="the whole snapshot"),
 )
 
 MOMENTS = define_table(

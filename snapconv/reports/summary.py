@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from snapconv.analysis.categories import Evidence
+from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, OomEvent, SourceLine
 from snapconv.reports.time_report import TimeReport
@@ -33,7 +34,7 @@ def summary_lines(
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
     """Notes as they go to stderr, each once."""
     for note in dict.fromkeys(notes):
-        where = "" if note.device is None else f" (cuda:{note.device})"
+        where = "" if note.device is None else f" ({device_name(note.device)})"
         yield f"note: {note.slug}{where}: {note.message}"
 
 
@@ -42,7 +43,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     event = next(moment.event for moment in report.moments if moment.name == PEAK_ALLOCATED)
     n_events = len(report.timeline.reserved_bytes)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
-    yield f"cuda:{report.device}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
+    yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
     held = [total for total in report.categories_at_peak if total.n_allocations]
     for total in sorted(held, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes, like=peak), format_share(total.block_bytes, peak)
@@ -150,6 +151,7 @@ def summary_values(
 def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
     return {
         "device": report.device,
+        "kind": device_kind(report.device),
         "output": str(path),
         "peak_usage_bytes": report.peak_usage_bytes,
         "moments": {

@@ -1,7 +1,7 @@
 """Which torch wrote a file, told from the keys that each release added.
 
 A present key proves a release; a missing one rules later releases out if the file has a place where it
-would stand. The keys were bisected over the wheels of torch 2.0.1 to 2.13.0.
+would stand. The keys were bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
 from dataclasses import dataclass
@@ -52,6 +52,8 @@ class Traits:
     has_compile_context: bool
     has_user_metadata: bool
     has_event_pools: bool
+    has_host_memory: bool
+    has_internal_metadata: bool
     n_events: int
     is_plot: bool
     backend: str
@@ -62,6 +64,9 @@ def infer_era(traits: Traits) -> Era:
     # Newest first: first release that has the trait, last that lacks it, whether it is there, and
     # whether the file has a place where it would show.
     steps = (
+        # Only what the allocator does for itself has it, so that a file of 2.15 may well lack it.
+        ("2.15", "2.14", traits.has_internal_metadata, False),
+        ("2.14", "2.13", traits.has_host_memory, traits.is_whole),
         ("2.13", "2.12", "max_round_threshold" in traits.settings_keys, traits.has_settings),
         ("2.12", "2.11", traits.has_event_pools, traits.n_events > 0),
         ("2.10", "2.9", traits.has_user_metadata, traits.n_events > 0),

@@ -56,8 +56,8 @@ class Action(IntEnum):
 
 
 _KNOWN_KEYS = frozenset(
-    "action addr device_free size stream frames time_us compile_context user_metadata pool_id "
-    "forward_frames category".split()
+    "action addr device_free size stream frames time_us compile_context user_metadata internal_metadata "
+    "pool_id forward_frames category".split()
 )
 _ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 
@@ -74,9 +74,10 @@ class EventTable:
 
     ``size`` in bytes: requested bytes of blocks, real bytes of segments, rounded bytes of an oom.
     ``addr`` of an oom is the driver's free bytes (torch's ``device_free``), of a snapshot 0.
-    ``time_us`` (epoch microseconds), ``compile_context_id``, ``user_metadata_id`` and ``pool_id`` are
-    None where the file does not have them; the ids are positions in the Snapshot's ``texts`` and
-    ``pools``. ``stack_id`` is -1 where no stack was captured.
+    ``time_us`` (epoch microseconds), ``compile_context_id``, ``user_metadata_id``, ``pool_id`` and
+    ``internal_metadata_id`` (the allocator's word on its own events, torch 2.15 on) are None where the file
+    does not have them; the ids are positions in the Snapshot's ``texts`` and ``pools``. ``stack_id`` is -1
+    where no stack was captured.
     """
 
     action: NDArray[np.int8]
@@ -88,6 +89,7 @@ class EventTable:
     compile_context_id: Int32Column | None
     user_metadata_id: Int32Column | None
     pool_id: Int32Column | None
+    internal_metadata_id: Int32Column | None = None
 
     def __len__(self) -> int:
         return len(self.action)
@@ -151,6 +153,7 @@ class TraceReader:
             compile_context_id=texts("compile_context"),
             user_metadata_id=texts("user_metadata"),
             pool_id=pool_column(events, "pool_id", self.pools, path=path) if "pool_id" in keys else None,
+            internal_metadata_id=texts("internal_metadata"),
         )
 
     def _actions(self, events: list[dict[str, object]], path: Path) -> NDArray[np.int8]:

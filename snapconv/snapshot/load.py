@@ -11,11 +11,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, UnsafePickleError
+from snapconv.devices import HOST
+from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.notes import Note
 from snapconv.snapshot.capture import snapshot_file
 from snapconv.snapshot.era import Era, Traits, infer_era
-from snapconv.snapshot.events import Action, EventTable, TraceReader
+from snapconv.snapshot.events import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
 from snapconv.snapshot.formats import Container, read_raw
 from snapconv.snapshot.metadata import KEY as METADATA_KEY
@@ -23,13 +24,15 @@ from snapconv.snapshot.metadata import NOT_RECORDED, Metadata, RecordedProject, 
 from snapconv.snapshot.segments import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings import AllocatorSettings, AnnotationTable, read_annotations, read_settings
 from snapconv.snapshot.stacks import StackInterner, StackTable
+from snapconv.snapshot.top_level import as_snapshot_dict
+from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 from snapconv.snapshot.unpickle import Progress
 
 _Table = TypeVar("_Table", SegmentTable, BlockTable)
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
-    "trace_alloc_overflowed", "trace_alloc_max_entries", METADATA_KEY,
+    "host_segments", "host_traces", "trace_alloc_overflowed", "trace_alloc_max_entries", METADATA_KEY,
 }  # fmt: skip
 
 
@@ -37,8 +40,9 @@ _KNOWN_KEYS = {
 class DeviceSnapshot:
     """What the file holds of one device. ``blocks.segment_id`` is a row of ``segments``.
 
-    ``history_overflowed`` is what the file itself says of its ring buffer (newer than torch 2.13),
-    None where it says nothing.
+    ``device`` is HOST for pinned host memory (torch 2.14 on), which every CUDA device may read.
+    ``history_overflowed`` is what the file itself says of its ring buffer, or else its recorder, None where
+    neither does.
     """
 
     device: int
@@ -47,12 +51,18 @@ class DeviceSnapshot:
     blocks: BlockTable
     history_overflowed: bool | None = None
 
+    @property
+    def is_host(self) -> bool:
+        """Whether this is pinned host memory."""
+        return self.device == HOST
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A snapshot as columns. Ids into ``texts``, ``pools`` and ``stacks`` are positions in them.
 
-    ``devices`` are those with memory or events, in order; a file without any has an empty device 0.
+    ``devices`` are those with memory or events, in order, pinned host memory last; a file without any has an
+    empty device 0.
     ``metadata`` is what a recorder noted beside it, None where the file has none that can be used.
     """
 
@@ -86,7 +96,7 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     try:
         with _collector_off():
             raw, container = read_raw(path, progress)
-            return _Reading(path, container, progress).read(_as_snapshot_dict(raw))
+            return _Reading(path, container, progress).read(as_snapshot_dict(raw))
     except (InputError, UnsafePickleError) as error:
         raise type(error)(f"{path}: {error}") from error
     except MemoryError as error:
@@ -105,34 +115,6 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _as_snapshot_dict(raw: object) -> dict[str, object]:
-    """Bring the known top-level shapes into one, or say what the value is instead."""
-    if isinstance(raw, list):
-        if all(isinstance(item, dict) and "blocks" in item for item in raw):
-            return {"segments": raw}
-        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_list(raw)}")
-    if not isinstance(raw, dict):
-        raise NotASnapshotError(f"this is not a memory snapshot: it holds a single {type(raw).__name__}")
-    if not ({"segments", "device_traces"} & raw.keys()):
-        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_dict(raw)}")
-    return raw
-
-
-def _describe_list(raw: list[object]) -> str:
-    if len(raw) == 2 and all(isinstance(part, list) for part in raw):
-        return "two lists, as the profiler's export_memory_timeline writes; that format has no allocations"
-    if isinstance(raw[0], list) and len(raw[0]) == 4:
-        return "a raw memory timeline of the profiler's export_memory_timeline"
-    return f"a list of {len(raw)} {type(raw[0]).__name__}"
-
-
-def _describe_dict(raw: dict[object, object]) -> str:
-    if "traceEvents" in raw:
-        return "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot() instead"
-    keys = ", ".join(shown(str(key)) for key in list(raw)[:6])
-    return f"a dictionary with the keys {keys or '(none)'}, and no segments or device_traces"
-
-
 class _Reading:
     """One pass over the raw value; holds what the tables share while they are built."""
 
@@ -146,48 +128,47 @@ class _Reading:
         self.unknown_actions: Counter[str] = Counter()
         self.unknown_keys: Counter[str] = Counter()
         self.notes: list[Note] = []
+        self.sizes_missing = False
 
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
         self.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
         raw_segments = _list(raw.get("segments"), "segments")
-        block_addresses = any(_first_block_has(segment, "address") for segment in raw_segments[:50])
+        block_addresses = have_block_addresses(raw_segments)
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
-        is_plot = any(_first_has(trace, "category") for trace in raw_traces)
-        segments, blocks, sizes_missing = read_segments(
-            raw_segments, self.stacks, self.pools, self.unknown_keys, "segments"
+        is_plot = are_of_a_plot(raw_traces)
+        memory = self._read_memory(raw_segments, "segments")
+        host_memory = self._read_memory(
+            _list(raw.get("host_segments"), "host_segments"), "host_segments", HOST
         )
-        raw_settings = raw.get("allocator_settings")
-        settings = read_settings(raw_settings, "allocator_settings")
-        has_annotations = "external_annotations" in raw
+        settings = read_settings(raw.get("allocator_settings"), "allocator_settings")
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
-        traces = self._read_traces(raw_traces)
+        *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
         recorded, remarks = read_metadata(raw.get(METADATA_KEY), self.stacks)
         self.notes.extend(remarks)
-        devices = self._split_devices(traces, segments, blocks, _Overflow(raw, recorded))
+        overflow = _Overflow(raw, recorded)
+        devices = self._split_devices(traces, *memory, overflow)
+        if len(host_trace) or len(host_memory[0]):
+            devices.append(
+                _device(HOST, host_trace, *host_memory, overflowed=overflow.of_host(len(host_trace)))
+            )
         stacks = self.stacks.table()
-        traits = Traits(
+        traits = traits_of(
+            raw,
+            [*traces, host_trace],
             block_addresses=block_addresses,
-            has_blocks=len(blocks) > 0,
-            timed_events=sum(len(t) for t in traces if t.time_us is not None),
+            has_blocks=len(memory[1]) > 0,
             settings_keys=frozenset(key for key, _ in settings.entries),
-            has_settings=raw_settings is not None,
-            has_annotations=has_annotations,
-            is_whole="device_traces" in raw,
-            has_compile_context=any(t.compile_context_id is not None for t in traces),
-            has_user_metadata=any(t.user_metadata_id is not None for t in traces),
-            has_event_pools=any(t.pool_id is not None for t in traces),
-            n_events=sum(map(len, traces)),
             is_plot=is_plot,
-            backend=_backend(traces, stacks, settings),
+            backend=backend_of(traces, stacks, settings),
         )
-        self._note_oddities(traits, stacks, sizes_missing=sizes_missing)
+        self._note_oddities(traits, stacks, has_host_blocks=len(host_memory[1]) > 0)
         return Snapshot(
             path=self.path,
             container=self.container,
             era=infer_era(traits),
             n_visible_devices=len(traces),
-            devices=devices,
+            devices=tuple(devices) or (_device(0, host_trace, *memory, overflowed=overflow.of(0)),),
             stacks=stacks,
             texts=tuple(map(str, self.texts.values())),
             pools=self.pools.values(),  # type: ignore[arg-type]  # only pairs are interned
@@ -197,22 +178,33 @@ class _Reading:
             metadata=recorded,
         )
 
-    def _read_traces(self, raw: list[object]) -> list[EventTable]:
-        raw = [_list(trace, f"device_traces[{i}]") for i, trace in enumerate(raw)]
-        reject_shared(raw, "device_traces[{}]".format)
+    def _read_memory(
+        self, raw: list[object], where: str, device: int | None = None
+    ) -> tuple[SegmentTable, BlockTable]:
+        segments, blocks, sizes_missing = read_segments(
+            raw, self.stacks, self.pools, self.unknown_keys, where, device=device
+        )
+        self.sizes_missing |= sizes_missing
+        return segments, blocks
+
+    def _read_traces(self, raw: list[object], raw_host: list[object]) -> list[EventTable]:
+        """Read the trace of every CUDA device, and last the one of pinned host memory."""
+        named = {f"device_traces[{i}]": trace for i, trace in enumerate(raw)}
+        lists = {where: _list(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
+        reject_shared(list(lists.values()), list(lists).__getitem__)
         if len(raw) > DEVICE.high + 1:
             raise MalformedSnapshotError(
                 f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
             )
-        n_events, n_read = sum(map(len, raw)), 0  # type: ignore[arg-type]  # lists, checked just above
+        n_events, n_read = sum(map(len, lists.values())), 0
         traces = []
-        for i, trace in enumerate(raw):
+        for device, (where, trace) in enumerate(lists.items()):
             reader = TraceReader(self.stacks, self.texts, self.pools, self.unknown_actions, self.unknown_keys)
             if self.progress:
                 reader.progress = _counting_on(self.progress, n_read, n_events)
-            table = reader.read(trace, f"device_traces[{i}]")  # type: ignore[arg-type]
+            table = reader.read(trace, where)
             n_read += len(table)
-            traces.append(self._in_order(table, i))
+            traces.append(self._in_order(table, device if device < len(raw) else HOST))
         return traces
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
@@ -222,6 +214,9 @@ class _Reading:
         backwards = int(np.count_nonzero(np.diff(events.time_us) < 0))
         if not backwards:
             return events
+        if device == HOST:
+            # Its threads enter events without a common lock, so that neighbours may change places.
+            return events.take(np.argsort(events.time_us, kind="stable"))
         self.notes.append(
             Note(
                 "reordered-ring",
@@ -234,31 +229,22 @@ class _Reading:
 
     def _split_devices(
         self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: "_Overflow"
-    ) -> tuple[DeviceSnapshot, ...]:
+    ) -> list[DeviceSnapshot]:
         with_memory = set(np.unique(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
         none = TraceReader(self.stacks, self.texts, self.pools, Counter(), Counter()).read([], "")
-        devices = []
-        for device in sorted(with_memory | with_events) or [0]:
-            mine = np.flatnonzero(segments.device == device)
-            mine = mine[np.argsort(segments.addr[mine], kind="stable")]
-            new_row = np.full(len(segments), -1, np.int64)
-            new_row[mine] = np.arange(len(mine))
-            kept = np.flatnonzero(new_row[blocks.segment_id] >= 0)
-            kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
-            device_blocks = _take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
-            devices.append(
-                DeviceSnapshot(
-                    device=device,
-                    events=traces[device] if device < len(traces) else none,
-                    segments=_take(segments, mine),
-                    blocks=device_blocks,
-                    history_overflowed=overflow.of(device),
-                )
+        return [
+            _device(
+                device,
+                traces[device] if device < len(traces) else none,
+                segments,
+                blocks,
+                overflowed=overflow.of(device),
             )
-        return tuple(devices)
+            for device in sorted(with_memory | with_events)
+        ]
 
-    def _note_oddities(self, traits: Traits, stacks: StackTable, *, sizes_missing: bool) -> None:
+    def _note_oddities(self, traits: Traits, stacks: StackTable, *, has_host_blocks: bool) -> None:
         add = self.notes.append
         if self.unknown_actions:
             add(
@@ -284,7 +270,7 @@ class _Reading:
                     "switched off to see which line allocated what",
                 )
             )
-        if sizes_missing:
+        if self.sizes_missing:
             add(
                 Note(
                     "no-requested-size",
@@ -298,7 +284,7 @@ class _Reading:
                     f"the page embeds {self.container.n_embedded} snapshots: this is the first",
                 )
             )
-        if not traits.n_events and not traits.has_blocks:
+        if not traits.n_events and not traits.has_blocks and not has_host_blocks:
             add(
                 Note(
                     "empty-snapshot",
@@ -308,20 +294,31 @@ class _Reading:
             )
 
 
+def _device(
+    device: int,
+    events: EventTable,
+    segments: SegmentTable,
+    blocks: BlockTable,
+    *,
+    overflowed: bool | None,
+) -> DeviceSnapshot:
+    """Pick what is of one device, by address."""
+    mine = np.flatnonzero(segments.device == device)
+    mine = mine[np.argsort(segments.addr[mine], kind="stable")]
+    new_row = np.full(len(segments), -1, np.int64)
+    new_row[mine] = np.arange(len(mine))
+    kept = np.flatnonzero(new_row[blocks.segment_id] >= 0)
+    kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
+    device_blocks = _take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
+    return DeviceSnapshot(device, events, _take(segments, mine), device_blocks, overflowed)
+
+
 def _list(value: object, where: str) -> list[object]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise MalformedSnapshotError(f"{where}: expected list, got {type(value).__name__}")
     return value
-
-
-def _first_block_has(segment: object, key: str) -> bool:
-    return isinstance(segment, dict) and _first_has(segment.get("blocks"), key)
-
-
-def _first_has(rows: object, key: str) -> bool:
-    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and key in rows[0]
 
 
 def _take(table: _Table, rows: NDArray[np.int64]) -> _Table:
@@ -355,18 +352,10 @@ class _Overflow:
                 return flag
         return self.recorded.overflowed if self.recorded else None
 
-
-def _backend(traces: list[EventTable], stacks: StackTable, settings: AllocatorSettings) -> str:
-    npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
-    if any(np.isin(trace.action, npu_actions).any() for trace in traces):
-        return "npu"
-    filenames = set(stacks.frames.filenames)
-    if any("torch_npu" in filename for filename in filenames):
-        return "npu"
-    keys = {key for key, _ in settings.entries}
-    if "PYTORCH_ALLOC_CONF" in keys or any("torch/xpu/" in filename for filename in filenames):
-        return "xpu"
-    return "cuda"
+    def of_host(self, n_events: int) -> bool | None:
+        """No flag is about pinned host memory; a recorder's ring has the same length for it."""
+        length = dict(self.recorded.facts).get("max_entries", "") if self.recorded else ""
+        return n_events >= int(length) if length.isdecimal() else None
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -105,9 +105,15 @@ class BlockTable:
 
 
 def read_segments(
-    raw: list[object], stacks: StackInterner, pools: Interner, unknown_keys: Counter[str], where: str
+    raw: list[object],
+    stacks: StackInterner,
+    pools: Interner,
+    unknown_keys: Counter[str],
+    where: str,
+    *,
+    device: int | None = None,
 ) -> tuple[SegmentTable, BlockTable, bool]:
-    """Turn the raw segments of all devices into columns.
+    """Turn the raw segments of all devices into columns; of ``device``, whatever they say, if that is given.
 
     The third value tells whether a block lacked its requested size (torch 1.x), so that the block's
     own size stands in for it.
@@ -121,8 +127,11 @@ def read_segments(
     present_keys(rows, _SEGMENT_KEYS, unknown_keys)
     types = raw_column(rows, "segment_type")
     pool_ids = pool_column(rows, "segment_pool_id", pools, path=path)
+    devices = _filled(int_column(rows, "device", path=path, missing=0), len(rows), 0)
+    if device is None:
+        check_range(devices, DEVICE, "device", path=path)
     segments = SegmentTable(
-        device=_filled(int_column(rows, "device", path=path, missing=0), len(rows), 0),
+        device=devices if device is None else np.full(len(rows), device, np.int64),
         addr=required_int_column(rows, "address", path=path),
         total_bytes=required_int_column(rows, "total_size", path=path),
         stream=_filled(int_column(rows, "stream", path=path, missing=0), len(rows), 0),
@@ -131,7 +140,6 @@ def read_segments(
         pool_id=np.full(len(rows), -1, np.int32) if pool_ids is None else pool_ids,
         stack_id=stacks.ids(raw_column(rows, "frames"), path),
     )
-    check_range(segments.device, DEVICE, "device", path=path)
     check_range(segments.addr, ADDRESS, "address", path=path)
     check_range(segments.total_bytes, BYTES, "total_size", path=path)
     check_total(segments.total_bytes, where)

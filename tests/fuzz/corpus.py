@@ -28,7 +28,7 @@ STEP = [
 
 
 def rich_snapshot() -> Raw:
-    """Two devices with all that a snapshot of torch 2.12 can hold, in some forty events."""
+    """Two devices and pinned memory with all that a snapshot of torch 2.15 can hold, in some fifty events."""
     fields = {"compile_context": "N/A", "user_metadata": "", "pool_id": (0, 0)}
     first = TraceBuilder().segment(2 * MIB).segment(20 * MIB, is_expandable=True, traced=False)
     first.event("segment_map", addr=first.segments[1]["address"], size=2 * MIB)
@@ -39,8 +39,12 @@ def rich_snapshot() -> Raw:
         first.event("snapshot", size=300_544 + 4096 + step).event("teleport", colour="red")
     first.alloc(1000, frames=[]).free(completed=False).oom(1 << 35, device_free=1 << 30)
     second = TraceBuilder(device=1).segment(stream=7, segment_pool_id=(0, 3)).alloc(512, frames=FORWARD)
+    first.event("annotate", user_metadata="rows", internal_metadata="mallocWithAddress")
+    host = TraceBuilder(device=-1).segment(4096).alloc(4096, frames=FORWARD, compile_context="")
+    host.segment(8192).alloc(8192).free(completed=False).segment(512, traced=False).alloc(512, traced=False)
     return first.snapshot(
         second,
+        **host.as_host(),
         allocator_settings={
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
             "max_split_size": -1,

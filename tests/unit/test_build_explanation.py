@@ -9,6 +9,7 @@ import pytest
 import snapconv
 from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.classify import weigh
+from snapconv.devices import device_name
 from snapconv.recorder.allocator import CachingAllocator
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
@@ -297,7 +298,9 @@ def test_every_kind_of_file_has_stories_to_tell(path):
             address = hex(int(analysis.allocations.addr[row]) & (1 << 64) - 1)
             explanation = session.explain(address, device=analysis.device.device)
             assert row in [story.id for story in explanation.allocations]
-            assert f"{address} on cuda:{analysis.device.device}: " in text(explanation, whole_stack=True)
+            assert f"{address} on {device_name(analysis.device.device)}: " in text(
+                explanation, whole_stack=True
+            )
 
 
 @pytest.mark.parametrize("name", ["training_step", "training_step_python", "late_start", "context_alloc"])

@@ -15,9 +15,11 @@ ADDED = {
     ("2.9", "2.9"): {"settings_keys": frozenset({"graph_capture_record_stream_reuse"})},
     ("2.10", "2.11"): {"has_user_metadata": True},
     ("2.12", "2.12"): {"has_event_pools": True},
-    ("2.13", None): {
+    ("2.13", "2.13"): {
         "settings_keys": frozenset({"graph_capture_record_stream_reuse", "max_round_threshold"})
     },
+    ("2.14", None): {"has_host_memory": True},
+    ("2.15", None): {"has_internal_metadata": True},
 }
 NOTHING = Traits(
     block_addresses=False,
@@ -30,6 +32,8 @@ NOTHING = Traits(
     has_compile_context=False,
     has_user_metadata=False,
     has_event_pools=False,
+    has_host_memory=False,
+    has_internal_metadata=False,
     n_events=5,
     is_plot=False,
     backend="cuda",
@@ -40,6 +44,7 @@ NO_EVENTS = {
     "has_compile_context": False,
     "has_user_metadata": False,
     "has_event_pools": False,
+    "has_internal_metadata": False,
 }
 
 
@@ -70,7 +75,8 @@ def test_a_file_with_everything_shows_its_release(first, last):
         ("2.9", ("2.9", "2.12")),
         ("2.10", ("2.9", "2.12")),
         ("2.12", ("2.9", "2.12")),
-        ("2.13", ("2.13", None)),
+        ("2.13", ("2.13", "2.13")),
+        ("2.14", ("2.14", None)),
     ],
 )
 def test_without_events_only_settings_annotations_and_blocks_tell(release, era):
@@ -91,7 +97,7 @@ def test_a_file_with_nothing_in_it_could_be_any_release():
 
 def test_a_newer_key_outweighs_an_older_one_that_is_missing():
     """Synthetic files leave keys out; skip_actions and other wrappers too."""
-    assert infer_era(traits("2.12", has_settings=False, settings_keys=frozenset())) == Era("2.12", None)
+    assert infer_era(traits("2.12", has_settings=False, settings_keys=frozenset())) == Era("2.12", "2.13")
 
 
 @pytest.mark.parametrize(

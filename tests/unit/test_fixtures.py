@@ -135,6 +135,14 @@ SPECIAL = {
     ),
     "context_alloc.pickle": frees_repeat_the_stack,
     "skipped_actions.pickle": lambda raw: "free_completed" not in actions(raw),
+    "torch_2_14.pickle": lambda raw: (
+        {segment["device"] for segment in raw["host_segments"]} == {-1}
+        and "active_pending_free" in {segment["blocks"][0]["state"] for segment in raw["host_segments"]}
+    ),
+    "torch_2_15.pickle": lambda raw: (
+        "annotate" in actions(raw) and any("internal_metadata" in event for event in events(raw))
+    ),
+    "host_only.pickle": lambda raw: raw["segments"] == [] and not any(raw["device_traces"]),
     "full_ring.pickle": lambda raw: len(events(raw)) == 1024,
 }
 

@@ -1,9 +1,9 @@
 """Columns flow down, never up: who may import whom, and who may read a snapshot's raw data.
 
-    errors, units, notes, version  ->  snapshot  ->  analysis  ->  reports  ->  explain
+    devices, errors, units, notes, version  ->  snapshot  ->  analysis  ->  reports  ->  explain
         ->  sources  ->  convert, describe, session  ->  cli, record_cli, params_cli, __main__, __init__
 
-The recorder stands beside them: it imports the first four, and torch inside functions.
+The recorder stands beside them: it imports the first five, and torch inside functions.
 """
 
 import ast
@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"errors", "units", "notes", "version"}
+BASE = {"devices", "errors", "units", "notes", "version"}
 LIBRARY = {"convert", "describe", "session"}
 DOOR = {"cli", "record_cli", "params_cli", "__main__", "__init__"}
 # The one file beside snapshots that is read: a user's own rules.
@@ -53,6 +53,8 @@ READING = {"load", "loads", "Unpickler", "JSONDecoder"}
 RAW_KEYS = {
     "device_traces",
     "segments",
+    "host_traces",
+    "host_segments",
     "blocks",
     "requested_size",
     "segment_type",

@@ -341,7 +341,7 @@ class TestEras:
             ({"compile_context": "N/A"}, {"graph_capture_record_stream_reuse": False}, "torch 2.9"),
             ({"compile_context": "N/A", "user_metadata": ""}, {"a": 1}, "torch 2.10 to 2.11"),
             ({"pool_id": (0, 0)}, {"a": 1}, "torch 2.12"),
-            ({"pool_id": (0, 0)}, {"max_round_threshold": 1}, "torch 2.13 or newer"),
+            ({"pool_id": (0, 0)}, {"max_round_threshold": 1}, "torch 2.13"),
         ],
     )
     def test_the_release_is_told_by_the_keys(self, load, fields, settings, era):

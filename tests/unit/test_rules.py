@@ -49,6 +49,8 @@ EXAMPLES = {
     "recompute": ("recompute_fn", f"{SITE}/torch/utils/checkpoint.py"),
     "engine-reentered": ("_engine_run_backward", f"{SITE}/torch/autograd/graph.py"),
     "backward-reentered": ("backward", f"{SITE}/torch/autograd/__init__.py"),
+    "loader-pins": ("pin_memory", f"{SITE}/torch/utils/data/_utils/pin_memory.py"),
+    "saved-on-cpu": ("pack_to_cpu", f"{SITE}/torch/autograd/graph.py"),
 }
 NEAR_MISSES = {
     "engine-python": ("_engine_run_backward", "/w/proj/graph.py"),
@@ -80,6 +82,8 @@ NEAR_MISSES = {
     "recompute": ("checkpoint", f"{SITE}/torch/utils/checkpoint.py"),
     "engine-reentered": ("_engine_run_backward", "/w/proj/graph.py"),
     "backward-reentered": ("backward", f"{SITE}/torch/_tensor.py"),
+    "loader-pins": ("pin_memory", "/w/proj/pin_memory.py"),
+    "saved-on-cpu": ("unpack_from_cpu", f"{SITE}/torch/autograd/graph.py"),
 }
 
 
