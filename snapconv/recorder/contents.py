@@ -12,7 +12,9 @@ from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.options import USUAL_PROJECT, ProjectOptions
 
 if TYPE_CHECKING:
+    from snapconv.notes import Note
     from snapconv.recorder.observer import Observer
+    from snapconv.recorder.simulation import Simulation
 
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000
@@ -31,7 +33,7 @@ class Origin:
     project_root: Path
     device: int
     max_entries: int
-    simulated: dict[str, Any] | None = None
+    simulation: "Simulation | None" = None
     project: ProjectOptions = USUAL_PROJECT
 
     def values(self) -> dict[str, Any]:
@@ -41,9 +43,13 @@ class Origin:
             "project_root": str(self.project_root),
             **self.project.values(),
             "entry": {"path": self.entry, "kind": self.kind},
-            "simulated": self.simulated,
+            "simulated": self.simulation.values() if self.simulation else None,
             "max_entries": self.max_entries,
         }
+
+    def notes(self) -> "tuple[Note, ...]":
+        """What is to be known of this run up to now."""
+        return self.simulation.notes() if self.simulation else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,9 @@ def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog)
         "devices": environment.device_values(origin.device),
         **observer.facts(snapshot),
         "iterations": iterations.facts(snapshot),
+        "notes": [
+            {"slug": note.slug, "message": note.message} for note in (*origin.notes(), *observer.notes())
+        ],
     }
     frames.clean_snapshot(snapshot)
     return {**snapshot, "snapconv": metadata}

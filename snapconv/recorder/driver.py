@@ -168,6 +168,7 @@ class Driver:
         timing = self._timer.trace() if self._timer else None
         metadata = {**self._contents["snapconv"], "ended": ended.values()}
         self._remark(ended, metadata, timing)
+        self.notes += [Note(**row) for row in metadata["notes"]]
         self._say(f"writing {self._options.output}")
         self.n_bytes = write_capture(
             self._output,

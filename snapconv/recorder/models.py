@@ -67,6 +67,13 @@ class Models:
             known = self._paths.setdefault(id(module), (weakref.ref(module), None))
         return known[1]
 
+    def named_parameters(self) -> Iterator[tuple[str, list[tuple[str, Tensor]]]]:
+        """Every model that has parameters, by the name of its class, with them and their names."""
+        for root in self._roots()[0]:
+            found = list(islice(root.named_parameters(), _MAX_PLACES))
+            if found:
+                yield type(root).__name__, found
+
     def survey(self) -> None:
         """Look at all models anew."""
         self._paths = {}

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from snapconv.notes import Note
 from snapconv.recorder.clock import ClockMarks
+from snapconv.recorder.elsewhere import Elsewhere
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.memory_notes import MemoryNotes
 from snapconv.recorder.model_calls import ModelCalls
@@ -39,6 +41,7 @@ class Observer:
         self._registrations = Registrations(self._is_here)
         self._models = Models(self._registrations, model)
         self._notes = MemoryNotes(self._models)
+        self._elsewhere = Elsewhere(self._models)
         self._has_inputs = inputs
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
@@ -115,6 +118,10 @@ class Observer:
             "phases": [_on_clock(asdict(row), convert) for row in self._phases.rows],
         }
 
+    def notes(self) -> tuple[Note, ...]:
+        """What the user should know of the program's models."""
+        return self._elsewhere.notes()
+
     def module_path(self, module: "Module") -> str | None:
         """The dotted name of a module in its model, empty for the model itself; None for a stranger."""
         return self._guard.run(self._models.path, module)
@@ -183,6 +190,7 @@ class Observer:
         """At the first forward of an iteration, and whenever modules were built since."""
         if self._registrations.is_changed or self._parameters_of != self._iteration:
             self._notes.parameters()
+            self._elsewhere.look()
             self._parameters_of = self._iteration
 
     def _begin_backward(self, is_grad: bool) -> None:  # noqa: FBT001  # called through the guard only
@@ -230,6 +238,7 @@ class Observer:
     def _note_all(self) -> None:
         self._models.survey()
         self._notes.parameters()
+        self._elsewhere.look()
         self._notes.gradients(self._iteration)
         for optimizer in self._living_optimizers():
             self._notes.states(optimizer)

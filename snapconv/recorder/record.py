@@ -101,8 +101,6 @@ def record(
         if _early_environment() != early:
             driver.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
-        if simulation is not None:
-            driver.notes.extend(simulation.notes())
         return _recorded(driver, options, raised)
 
 
@@ -135,7 +133,7 @@ def _origin(
         project=options.project,
         device=options.device or 0,  # until CUDA starts
         max_entries=options.max_entries,
-        simulated=simulation.values() if simulation else None,
+        simulation=simulation,
     )
 
 

@@ -7,6 +7,7 @@ the metadata is left out; nothing here is an error.
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,7 @@ class Metadata:
     project: RecordedProject
     is_simulated: bool
     not_modelled: tuple[str, ...]
+    remarks: tuple[Note, ...]
     ended: str
     ended_detail: str
     overflowed: bool | None
@@ -163,9 +165,11 @@ class Metadata:
                     "this is what there was up to then",
                 )
             )
-        return tuple(found)
+        return (*found, *self.remarks)
 
 
+_MAX_REMARKS = 100
+_SLUG = re.compile(r"[a-z][a-z-]{2,40}")
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
 _LIMITS = "docs/recording.md#what-is-not-modelled"
@@ -211,6 +215,7 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         ),
         is_simulated=simulated is not None,
         not_modelled=_not_modelled(simulated),
+        remarks=_remarks(raw.get("notes")),
         ended=how,
         ended_detail=detail,
         overflowed=raw["overflowed"] if type(raw.get("overflowed")) is bool else None,
@@ -288,6 +293,15 @@ def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
     for column in (table.phase, table.iteration, table.began_us, table.ended_us):
         column.setflags(write=False)
     return table
+
+
+def _remarks(raw: object) -> tuple[Note, ...]:
+    """What the recorder noted of the program; whatever is no note is left out."""
+    rows = (
+        [row for row in islice(raw, _MAX_REMARKS) if isinstance(row, dict)] if isinstance(raw, list) else []
+    )
+    texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
+    return tuple(Note(slug, message) for slug, message in texts if _SLUG.fullmatch(slug) and message)
 
 
 def _ended(raw: object) -> tuple[str, str]:

@@ -197,3 +197,23 @@ def test_a_huge_list_that_stands_in_many_rows_costs_little(tmp_path):
     snapshot = load(tmp_path, metadata(parameters=rows))
     assert {len(names) for names in snapshot.metadata.parameters.all_names} == {100}
     assert {len(name) for name in snapshot.metadata.parameters.all_names[0]} == {2000}
+
+
+def test_notes_of_the_recording_are_notes_of_the_file(tmp_path):
+    rows = [{"slug": "simulated-nccl", "message": "one rank"}]
+    assert slugs(load(tmp_path, metadata(notes=rows))) == ["simulated-nccl"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        "text",
+        [1],
+        [{"slug": 1, "message": "m"}],
+        [{"slug": "ab-c"}],
+        [{"slug": "Not A Slug", "message": "m"}],
+    ],
+)
+def test_what_is_no_note_is_left_out(tmp_path, rows):
+    assert slugs(load(tmp_path, metadata(notes=rows))) == []

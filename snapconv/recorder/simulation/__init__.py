@@ -10,28 +10,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from snapconv.notes import Note
+from snapconv.recorder.simulation.not_modelled import BLAS
 from snapconv.recorder.simulation.options import SimulationOptions
 
 if TYPE_CHECKING:
     from snapconv.recorder.simulation.machine import Machine
 
-__all__ = ["NOT_MODELLED", "Simulation", "SimulationOptions", "simulated"]
-
-# What a GPU holds beyond this, as the note in every output says it; docs/recording.md says more.
-NOT_MODELLED = (
-    "scratch memory inside kernels",
-    "workspaces of cuDNN, cuBLASLt and cuSPARSE, and that of cuBLAS unless asked for",
-    "cuDNN's reserves for recurrent layers and batch norm",
-    "compiled code, where values are computed",
-    "CUDA graphs",
-    "NCCL",
-)
+__all__ = ["Simulation", "SimulationOptions", "simulated"]
 
 
 class Simulation:
     """A simulation that is running."""
-
-    NOT_MODELLED = NOT_MODELLED
 
     def __init__(self, machine: "Machine") -> None:
         self._machine = machine
@@ -39,6 +28,10 @@ class Simulation:
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""
         return tuple(self._machine.notes.values())
+
+    def _not_modelled(self) -> list[str]:
+        has_workspace = self._machine.options.cublas_workspace
+        return [what for what in self._machine.met if not (has_workspace and what == BLAS)]
 
     def values(self) -> dict[str, Any]:
         """Say how the simulation was set up, in plain types: what a capture's metadata holds of it."""
@@ -49,7 +42,7 @@ class Simulation:
             "total_bytes": options.total_bytes,
             "cublas_workspace": options.cublas_workspace,
             "n_devices": options.n_devices,
-            "not_modelled": list(NOT_MODELLED),
+            "not_modelled": self._not_modelled(),
         }
 
 

@@ -145,7 +145,7 @@ def _calling(torch: Any, tensors: TensorPatches, real: Callable[..., Any]) -> Ca
 
         @wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not any(map(tensors.takes_gpu_way, _within_reach(torch, written, (args, kwargs)))):
+            if not any(map(tensors.takes_gpu_way, within_reach(torch, written, (args, kwargs)))):
                 return written(*args, **kwargs)
             with _without_our_function_mode():
                 return made(*args, **kwargs)
@@ -155,7 +155,7 @@ def _calling(torch: Any, tensors: TensorPatches, real: Callable[..., Any]) -> Ca
     return decorate
 
 
-def _within_reach(torch: Any, function: Any, arguments: Any) -> Iterator[Any]:
+def within_reach(torch: Any, function: Any, arguments: Any) -> Iterator[Any]:
     """The tensors that a function is given, and those that it knows by itself."""
     yield from (tensor for _, tensor in named_tensors(arguments))
     inner = getattr(function, "__func__", function)

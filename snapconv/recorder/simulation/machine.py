@@ -66,6 +66,8 @@ class Machine:
         self.settle: Callable[[], None] = lambda: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
+        # What is not modelled and the program came upon, in that order.
+        self.met: dict[str, None] = {}
         self._lock = threading.RLock()
         self._is_busy = False
         self._late_frees: deque[tuple[int, int]] = deque()
@@ -91,6 +93,10 @@ class Machine:
     def note(self, note: Note) -> None:
         """Keep a remark on this run; once is enough."""
         self.notes.setdefault(note.slug, note)
+
+    def meet(self, what: str) -> None:
+        """Remember that the program does what a GPU needs memory for that is not modelled."""
+        self.met.setdefault(what)
 
     def device(self, index: int | None) -> Device:
         """Return a device by ordinal; None or a negative number for the current one."""

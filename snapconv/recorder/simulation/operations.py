@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from snapconv.recorder.simulation.not_modelled import OF_OPERATION
+
 
 class Kind(Enum):
     """Where an operation's results lie."""
@@ -21,7 +23,8 @@ class Operation:
     ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` says
     whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
     ``is_uninitialised`` says that its results' contents are undefined. ``cpu_results`` are the positions of
-    results that are on the CPU whatever the arguments are. One that ``reads_values`` reads them on the CPU.
+    results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU takes for it
+    besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Operation:
     is_out: bool
     is_uninitialised: bool
     cpu_results: frozenset[int] = frozenset()
+    not_modelled: str | None = None
     reads_values: bool = False
 
 
@@ -73,6 +77,7 @@ def describe(func: Any) -> Operation:
         is_out=is_out,
         is_uninitialised=name in _UNINITIALISED,
         cpu_results=frozenset(_CPU_RESULTS.get(name, ())),
+        not_modelled=OF_OPERATION.get(name),
         reads_values=name in _READS_VALUES,
     )
 

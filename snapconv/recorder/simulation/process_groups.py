@@ -15,6 +15,7 @@ from typing import Any
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.simulation.modes import Handler
+from snapconv.recorder.simulation.not_modelled import NCCL
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.placements import tensors_in
 from snapconv.recorder.simulation.tracker import Tracker
@@ -119,6 +120,7 @@ def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., 
             )
         real(*args, **kwargs)
         tracker.machine.note(_ONE_RANK)
+        tracker.machine.meet(NCCL)
 
     return init_process_group
 

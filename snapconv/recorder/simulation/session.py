@@ -13,6 +13,7 @@ from snapconv.recorder.simulation.attention import add_gpu_choices
 from snapconv.recorder.simulation.autocast import patch_autocast
 from snapconv.recorder.simulation.binding import bind
 from snapconv.recorder.simulation.compilation import can_compile, compiled
+from snapconv.recorder.simulation.eager import eager
 from snapconv.recorder.simulation.factories import patch_factories
 from snapconv.recorder.simulation.grouping import patch_grouping
 from snapconv.recorder.simulation.kernels import Kernels
@@ -84,25 +85,10 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
             modes.enter_context(dispatch_mode(handle))
             return modes
 
-        stack.enter_context(compiled(tensors, enter_modes) if is_compiling else _eager())
+        stack.enter_context(compiled(tensors, enter_modes) if is_compiling else eager(machine, tensors))
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
         yield machine
-
-
-@contextmanager
-def _eager() -> Iterator[None]:
-    """Let compiled functions run as they are written: no kernel would give their code's results."""
-    import torch
-
-    set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
-    if set_stance is not None:
-        with set_stance("force_eager"):
-            yield
-        return
-    with Patches() as patches:
-        patches.set(torch._dynamo.config, "disable", True)
-        yield
 
 
 def _import_torch(names: tuple[str, ...]) -> None:

@@ -65,6 +65,8 @@ class Tracker:
             operation = self._operations[func] = describe(func)
         inputs = self._inputs(args, kwargs)
         device, kwargs = self._choice.resolve(operation, inputs, kwargs)
+        if device is not None and operation.not_modelled is not None:
+            self.machine.meet(operation.not_modelled)
         is_hollow = self.hollow is not None and (device is not None or _any_hollow(inputs))
         if is_hollow:
             result = self._evaluate(operation, func, args, kwargs)

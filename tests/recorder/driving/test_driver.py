@@ -62,7 +62,7 @@ def begin(driver):
 def contents(log):
     """A snapshot whose only content is how many there were before it."""
     log.append(("snapshot",))
-    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False, "devices": []}}
+    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False, "devices": [], "notes": []}}
 
 
 @pytest.fixture
@@ -235,7 +235,9 @@ def test_a_simulation_without_values_is_said_to_have_no_times(make):
 
 
 def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
-    monkeypatch.setattr(driver_module, "contents_now", lambda *_: {"snapconv": {"overflowed": True}})
+    monkeypatch.setattr(
+        driver_module, "contents_now", lambda *_: {"snapconv": {"overflowed": True, "notes": []}}
+    )
     driver = make(has_timer=False, warm_up=0, max_entries=77)
     begin(driver)
     driver.iteration_ended()

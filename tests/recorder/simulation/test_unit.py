@@ -5,7 +5,7 @@ import time
 import pytest
 
 from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
-from snapconv.recorder.simulation import NOT_MODELLED, SimulationOptions
+from snapconv.recorder.simulation import SimulationOptions
 from snapconv.recorder.simulation.clock import Clock
 from snapconv.recorder.simulation.failures import out_of_memory_message
 from snapconv.recorder.simulation.patches import Patches
@@ -105,7 +105,3 @@ def test_a_listener_hears_what_is_not_recorded():
 def test_a_device_without_a_capacity_says_80_gib():
     assert SimulationOptions().total_bytes == 80 << 30
     assert SimulationOptions(capacity_bytes=5).total_bytes == 5
-
-
-def test_what_is_not_modelled_is_said_once_each():
-    assert len(set(NOT_MODELLED)) == len(NOT_MODELLED) > 0

@@ -1,0 +1,99 @@
+"""What a simulation finds in a program: compiled code that ran uncompiled, and what is not modelled."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.recorder.simulation.compilation import can_compile  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+needs_stances = pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch before 2.6")
+
+
+@pytest.fixture
+def simulation():
+    torch._dynamo.reset()
+    with simulated() as running:
+        yield running
+
+
+def slugs(simulation):
+    return [note.slug for note in simulation.notes()]
+
+
+def doubled(x):
+    return x.sin() * 2
+
+
+@needs_stances
+def test_a_compiled_function_that_ran_as_written_is_noted(simulation):
+    torch.compile(doubled)(torch.ones(4, device="cuda"))
+    assert slugs(simulation) == ["compiled-as-eager"]
+    assert "compiled code" in simulation.values()["not_modelled"]
+
+
+@needs_stances
+@pytest.mark.parametrize("how", ["torch.compile", "Module.compile"])
+def test_a_compiled_module_that_ran_as_written_is_noted(simulation, how):
+    model = nn.Linear(4, 4).cuda()
+    if how == "Module.compile":
+        model.compile()
+    else:
+        model = torch.compile(model)
+    assert slugs(simulation) == []
+    model(torch.ones(2, 4, device="cuda"))
+    assert slugs(simulation) == ["compiled-as-eager"]
+
+
+def test_what_is_never_called_or_has_nothing_on_the_device_is_not_noted(simulation):
+    compiled = torch.compile(doubled)
+    compiled(torch.ones(4))
+    doubled(torch.ones(4, device="cuda"))
+    assert slugs(simulation) == []
+
+
+def test_a_backend_that_compiles_nothing_is_not_noted(simulation):
+    torch.compile(doubled, backend="eager")(torch.ones(4, device="cuda"))
+    assert slugs(simulation) == []
+
+
+@pytest.mark.skipif(not can_compile(), reason="this torch does not compile beneath a mode")
+def test_what_is_compiled_is_not_noted():
+    torch._dynamo.reset()
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        torch.compile(doubled)(torch.ones(4, device="cuda"))
+        assert slugs(simulation) == []
+    torch._dynamo.reset()
+
+
+def not_modelled(run, **options):
+    with simulated(SimulationOptions(**options)) as simulation:
+        run()
+        return simulation.values()["not_modelled"]
+
+
+def test_what_a_gpu_takes_besides_is_named_where_the_program_meets_it():
+    def convolve():
+        nn.Conv2d(3, 4, 3, device="cuda")(torch.ones(1, 3, 8, 8, device="cuda"))
+
+    assert not_modelled(convolve) == ["workspaces of cuDNN"]
+    assert not_modelled(lambda: torch.ones(4, device="cuda").sort()) == ["scratch memory inside kernels"]
+    norm = lambda: nn.BatchNorm1d(4, device="cuda")(torch.ones(2, 4, device="cuda"))  # noqa: E731
+    assert not_modelled(norm) == ["cuDNN's reserves for recurrent layers and batch norm"]
+
+
+def test_what_only_the_cpu_does_is_not_named():
+    assert not_modelled(lambda: torch.ones(4).sort()) == []
+    assert not_modelled(lambda: torch.ones(4, device="cuda") + 1) == []
+
+
+def test_a_workspace_that_is_modelled_is_not_named():
+    def multiply():
+        torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+
+    assert not_modelled(multiply) == ["workspaces of cuBLAS"]
+    assert not_modelled(multiply, cublas_workspace=True) == []
