@@ -163,10 +163,7 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
 def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
     device = timing.device
     if timing.is_simulated:
-        message = (
-            "the times are those of this machine's processor, which computed what a GPU would have; they say "
-            "which operations there are, and little about how long a GPU takes"
-        )
+        message = "the times are those of a processor: what runs how often is as on a GPU, how long is not"
         yield Note("simulated-times", message, device)
     elif timing.clock == "cpu":
         yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)

@@ -132,6 +132,41 @@ def test_the_projects_root_is_the_recorded_one_unless_told(capture):
     assert frames == ["net.py", "net.py"]
 
 
+def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture, capsys):
+    model = CachingAllocator()
+    model.malloc(1000, frames=[{"name": "step", "filename": f"{ROOT}/train.py", "line": 40}])
+    (capture / "snapshot.pickle").write_bytes(pickle.dumps(model.snapshot()))
+    arguments = ["to-sqlite", str(capture), "--json", "--force", "--project-root", f"{ROOT}/model"]
+
+    def found(*more):
+        assert main([*arguments, *more]) == 0
+        values = json.loads(capsys.readouterr().out)
+        lines = values["reports"][0]["lines_at_peak"], values["time"]["lines"]
+        return [sorted({line["file"] for line in some}) for some in lines], values["time"]["project_includes"]
+
+    assert found() == ([[], ["net.py"]], [])
+    both = [["../train.py"], ["../train.py", "net.py"]]
+    assert found("--include", f"{ROOT}/train.py") == (both, [f"{ROOT}/train.py"])
+    # Recorded, it counts without being named again.
+    recorded = {"version": 1, "project_root": ROOT, "include": ["../train.py"]}
+    (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))
+    assert found() == (both, ["../train.py"])
+
+
+def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
+    model = CachingAllocator()
+    model.malloc(1000, frames=[{"name": "step", "filename": f"{ROOT}/train.py", "line": 40}])
+
+    def lines(**recorded):
+        recorded = {"version": 1, "project_root": f"{ROOT}/model", **recorded}
+        (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))
+        ((_path, report),) = to_sqlite(capture, ConvertOptions(force=True)).reports
+        return [row.line.file_path for row in report.lines_at_peak]
+
+    assert lines() == ["../train.py"]
+    assert lines(project_root_given=True) == []
+
+
 def test_the_recorded_root_is_mapped_with_the_files(capture):
     options = ConvertOptions(path_maps=(PathMap("/home/me", "/src"),))
     report = to_sqlite(capture, options).time[1]

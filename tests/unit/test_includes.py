@@ -4,6 +4,8 @@ import pytest
 
 from snapconv.analysis.includes import parse_include
 from snapconv.analysis.paths import PathMap
+from snapconv.cli import main
+from tests.builders import TraceBuilder, frame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -58,3 +60,11 @@ def test_a_folder_is_mapped_with_the_files():
 
 def test_a_package_is_shown_as_it_was_named():
     assert parse_include("timm.layers", root=None).text == "timm.layers"
+
+
+@pytest.mark.parametrize(("more", "is_mine"), [((), False), (("--include", "timm.layers"), True)])
+def test_explain_shows_the_lines_of_what_is_included(tmp_path, capsys, more, is_mine):
+    builder = TraceBuilder().segment().alloc(512, frames=[frame("forward", f"{SITE}/timm/layers/mlp.py", 7)])
+    assert main(["explain", str(builder.write(tmp_path / "s.pickle")), "#1", *more]) == 0
+    code = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("  code")]
+    assert ("timm/layers/mlp.py:7" in code[0]) is is_mine
