@@ -1,6 +1,7 @@
 """The recorded state of this moment -> the snapshot that a capture holds, metadata included."""
 
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +67,12 @@ class Ended:
 
 def ended_by(raised: BaseException | None) -> Ended:
     """Tell how a program ended by what it raised."""
-    import torch
-
     if raised is None:
         return Ended("finished")
     text = f"{type(raised).__name__}: {raised}"
     # Also where the program said what happened and called sys.exit.
-    if any(isinstance(error, torch.cuda.OutOfMemoryError) for error in frames.chain(raised)):
+    torch = sys.modules.get("torch")  # which the program may not have come to
+    if torch and any(isinstance(error, torch.cuda.OutOfMemoryError) for error in frames.chain(raised)):
         return Ended("oom", text)
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")

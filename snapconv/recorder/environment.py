@@ -3,9 +3,13 @@
 import ctypes
 import os
 import platform
+import runpy
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
@@ -16,6 +20,12 @@ from snapconv.version import VERSION
 METADATA_VERSION = 1
 
 
+def find_torch() -> None:
+    """Raise TorchMissingError where there is no torch to import; imports nothing."""
+    if sys.modules.get("torch") is None and find_spec("torch") is None:
+        raise _no_torch()
+
+
 def require_torch() -> None:
     """Import torch, or raise TorchMissingError."""
     try:
@@ -24,28 +34,57 @@ def require_torch() -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise TorchMissingError(f"torch cannot be imported here: {error}") from error
-        raise TorchMissingError(
-            f"there is no torch in this Python ({sys.executable}): recording runs inside the training job. "
-            "Install snapconv into the environment that the job uses, or say `pip install torch`"
-        ) from error
+        raise _no_torch() from error
     except (ImportError, OSError) as error:
         raise TorchMissingError(f"torch cannot be imported here: {error}") from error
 
 
+def _no_torch() -> TorchMissingError:
+    return TorchMissingError(
+        f"there is no torch in this Python ({sys.executable}): recording runs inside the training job. "
+        "Install snapconv into the environment that the job uses, or say `pip install torch`"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """What a torch is built for."""
+
+    version: str
+    has_cuda: bool
+    is_nvidia: bool
+
+
+def _build() -> _Build | None:
+    """Return what torch is built for, from its version.py where it is not imported; None if there is none."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        is_built = bool(torch.backends.cuda.is_built())
+        return _Build(str(torch.__version__), is_built, torch.version.cuda is not None)
+    spec = find_spec("torch")
+    try:
+        values = runpy.run_path(str(Path(str(spec and spec.origin)).with_name("version.py")))
+        is_nvidia, is_amd = values["cuda"] is not None, values.get("hip") is not None
+        return _Build(str(values["__version__"]), is_nvidia or is_amd, is_nvidia)
+    except (OSError, KeyError):
+        return None
+
+
 def refuse_without_cuda(*, can_simulate: bool = True) -> None:
-    """Raise NoCudaError where no program can use CUDA, whatever it does; starts nothing.
+    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing.
 
     ``can_simulate`` says whether --simulate is there to be named as a way out.
     """
-    import torch
-
-    if not torch.backends.cuda.is_built():
+    build = _build()
+    if build is None:
+        return
+    if not build.has_cuda:
         raise NoCudaError(
-            f"this torch ({torch.__version__}) is built without CUDA: {_instead(can_simulate=can_simulate)}"
+            f"this torch ({build.version}) is built without CUDA: {_instead(can_simulate=can_simulate)}"
             "install a build with CUDA"
         )
-    if torch.version.cuda is not None and not _has_driver():
-        raise _no_gpu(" (there is no NVIDIA driver)", can_simulate=can_simulate)
+    if build.is_nvidia and not _has_driver():
+        raise _no_gpu(build.version, " (there is no NVIDIA driver)", can_simulate=can_simulate)
 
 
 def require_gpu(*, can_simulate: bool = True) -> None:
@@ -62,14 +101,12 @@ def require_gpu(*, can_simulate: bool = True) -> None:
         is_available = torch.cuda.is_available()
     if not is_available:
         why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
-        raise _no_gpu(why, can_simulate=can_simulate)
+        raise _no_gpu(str(torch.__version__), why, can_simulate=can_simulate)
 
 
-def _no_gpu(why: str, *, can_simulate: bool) -> NoCudaError:
-    import torch
-
+def _no_gpu(version: str, why: str, *, can_simulate: bool) -> NoCudaError:
     return NoCudaError(
-        f"torch {torch.__version__} finds no usable GPU or driver on this machine{why}: "
+        f"torch {version} finds no usable GPU or driver on this machine{why}: "
         f"{_instead(can_simulate=can_simulate)}see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
     )
 

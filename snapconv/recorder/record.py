@@ -7,7 +7,7 @@ reported beside it, never in its place.
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from snapconv.recorder.contents import Origin, ended_by
 from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.entry import Entry, load_providers, provider_module
+from snapconv.recorder.import_hook import when_imported
 from snapconv.recorder.interrupts import held_back
 from snapconv.recorder.options import RecordOptions
 from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
@@ -37,7 +38,7 @@ _INTERRUPTED = 130
 # What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
 _NO_C_LONG = 255
 
-# Read once, when torch is imported, which a recording makes happen before the user's first line.
+# Read once, when torch is imported, which a simulation makes happen before the user's first line.
 _EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -76,43 +77,58 @@ def record(
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)
-    environment.require_torch()
     with ExitStack() as parts:
         with held_back():
             simulation = _device(options, parts)
         origin = _origin(entry, argv, options, simulation)
-        timer, observer = _instruments(options, parts)
+        timer, observer = _instruments(options)
         driver = Driver(options, origin, observer=observer, timer=timer, say=say)
         say(f"recording {entry.path}, {_plan(driver, options)}")
         parts.callback(_turn_off, driver)
         parts.enter_context(warnings_name_the_user())
-        driver.begin()
-        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts))
-        parts.callback(start.cancel)
-        start.wait()
-        if driver.guard.failure is not None:  # nothing of the user's has run, so this is all there is to say
-            raise driver.guard.failure
         early = _early_environment()
-        run = _run_providers if entry.kind == "providers" else _run_script
-        # A script's names go with its module, and what they hold is a part of the state at its end.
-        raised, _program = _outcome(run, entry, argv, options, driver)
+        with ExitStack() as program:
+
+            def begin() -> None:
+                _begin(driver, timer, options, parts)
+                program.enter_context(_steps_counted(entry, options, driver))
+
+            program.enter_context(when_imported("torch", lambda: driver.guard.run(begin)))
+            if driver.guard.failure is not None:  # nothing of the user's has run: this is all there is to say
+                raise driver.guard.failure
+            run = _run_providers if entry.kind == "providers" else _run_script
+            # A script's names go with its module, and what they hold is a part of the state at its end.
+            raised, _program = _outcome(run, entry, argv, options, driver)
         if isinstance(raised, EntryPointError):
             raise raised
-        if _early_environment() != early:
+        if simulation is not None and _early_environment() != early:
             driver.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
         return _recorded(driver, options, raised)
 
 
 def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
-    """Refuse where there can be no CUDA device, without starting CUDA; or simulate one."""
+    """Refuse where there can be no CUDA device, without importing torch; or simulate one."""
     if options.simulation is None:
+        environment.find_torch()
         environment.refuse_without_cuda()
-        environment.require_history()
         return None
+    environment.require_torch()
     from snapconv.recorder.simulation import simulated
 
     return parts.enter_context(simulated(options.simulation))
+
+
+def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts: ExitStack) -> None:
+    """Turn everything on, as soon as torch has been imported."""
+    with held_back():
+        environment.require_history()
+        if timer:
+            parts.enter_context(timer)  # before the observer: it nests around all user code
+        driver.begin()
+        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts))
+        parts.callback(start.cancel)
+        start.wait()
 
 
 def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> None:
@@ -137,8 +153,8 @@ def _origin(
     )
 
 
-def _instruments(options: RecordOptions, parts: ExitStack) -> "tuple[Timer | None, Observer]":
-    """Make the observer and the timer; the timer is entered, so that it nests around all user code."""
+def _instruments(options: RecordOptions) -> "tuple[Timer | None, Observer]":
+    """Make the timer and the observer."""
     from snapconv.recorder.observer import Observer
     from snapconv.recorder.timing import Timer
 
@@ -151,7 +167,7 @@ def _instruments(options: RecordOptions, parts: ExitStack) -> "tuple[Timer | Non
         project_root=options.project_root,
         module_path=observer.module_path,
     )
-    return parts.enter_context(timer), observer
+    return timer, observer
 
 
 def _plan(driver: Driver, options: RecordOptions) -> str:
@@ -167,19 +183,26 @@ def _turn_off(driver: Driver) -> None:
                 turn_off()
 
 
-def _run_script(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> ModuleType:
+def _steps_counted(entry: Entry, options: RecordOptions, driver: Driver) -> AbstractContextManager[None]:
+    """Let a script's steps end iterations; those of providers are counted where they are run."""
+
     def on_end() -> None:
         was_complete = driver.is_complete
         driver.iteration_ended()
         if driver.is_complete and not was_complete and options.stop and not driver.guard.is_child:
             raise _Stop
 
+    if entry.kind == "providers":
+        return nullcontext()
     least = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
-    with counting_steps(StepCounter(on_end, least=least)):
-        if entry.kind == "module":
-            return script.run_module(entry.path, argv)
-        assert entry.code is not None
-        return script.run_file(entry.path, entry.code, argv)
+    return counting_steps(StepCounter(on_end, least=least))
+
+
+def _run_script(entry: Entry, argv: Sequence[str], _options: RecordOptions, _driver: Driver) -> ModuleType:
+    if entry.kind == "module":
+        return script.run_module(entry.path, argv)
+    assert entry.code is not None
+    return script.run_file(entry.path, entry.code, argv)
 
 
 def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
@@ -240,7 +263,7 @@ def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
     changed = ", ".join(name for name, value in before.items() if os.environ.get(name) != value)
     return Note(
         "late-environment",
-        f"{entry.path} sets {changed} when torch is imported already, which recording does first: "
+        f"{entry.path} sets {changed} when torch is imported already, which a simulation does first: "
         "it had no effect; set it in the shell",
     )
 
@@ -265,7 +288,7 @@ def _failure(driver: Driver, options: RecordOptions, exit_code: int) -> Exceptio
         return failure
     if exit_code:
         return None
-    if options.simulation is None:
+    if options.simulation is None and "torch" in sys.modules:
         try:
             environment.require_gpu()
         except NoCudaError as no_gpu:

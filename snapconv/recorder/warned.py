@@ -41,11 +41,14 @@ def warnings_name_the_user() -> Iterator[None]:
 
 def _users_line() -> tuple[str, int] | None:
     """Find the innermost frame that is neither torch's, nor ours, nor of the warnings themselves."""
-    torch_folder = str(Path(str(sys.modules["torch"].__file__)).parent) + "/"
+    torch_folder = (
+        str(Path(str(sys.modules["torch"].__file__)).parent) + "/" if "torch" in sys.modules else None
+    )
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not is_ours(filename) and not filename.startswith(torch_folder) and filename != warnings.__file__:
+        is_torch = torch_folder is not None and filename.startswith(torch_folder)
+        if not is_ours(filename) and not is_torch and filename != warnings.__file__:
             return filename, frame.f_lineno
         frame = frame.f_back
     return None

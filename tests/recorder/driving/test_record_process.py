@@ -38,3 +38,56 @@ def test_a_shell_sees_the_scripts_output_traceback_and_exit_code(tmp_path):
     assert lines[at - 1] == "snapconv:     snapconv to-sqlite train.capture", done.stderr
     snapshot = pickle.loads((tmp_path / "train.capture" / "snapshot.pickle").read_bytes())
     assert snapshot["snapconv"]["ended"]["how"] == "exception"
+
+
+# A stand-in for a build with CUDA: nothing is refused before the script runs.
+AS_WITH_CUDA = """
+import sys
+from snapconv.cli import main
+from snapconv.recorder import environment
+
+environment.refuse_without_cuda = environment.require_history = lambda **_: None
+sys.exit(main(sys.argv[1:]))
+"""
+
+SETS_THREADS = """
+import os, sys
+assert "torch" not in sys.modules
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+print(torch.get_num_threads(), hasattr(torch.autograd.backward, "__wrapped__"))
+raise LookupError("theirs")
+"""
+
+
+def test_torch_is_imported_with_the_script_and_reads_what_it_has_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (tmp_path / "train.py").write_text(SETS_THREADS)
+    (tmp_path / "as_with_cuda.py").write_text(AS_WITH_CUDA)
+    command = [sys.executable, "as_with_cuda.py", "record", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # What the observer has put around backward is there from the import on.
+    assert (done.returncode, done.stdout) == (1, "1 True\n")
+    assert "note:" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "LookupError: theirs"
+
+
+def test_a_script_without_torch_is_recorded_as_one_without_a_gpu(tmp_path):
+    (tmp_path / "train.py").write_text("import sys; print('torch' in sys.modules)")
+    (tmp_path / "as_with_cuda.py").write_text(AS_WITH_CUDA)
+    command = [sys.executable, "as_with_cuda.py", "record", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (6, "False\n")
+    assert "nothing was allocated on a CUDA device" in done.stderr
+
+
+def test_what_torch_is_built_for_is_known_without_importing_it():
+    alone = """
+import sys
+from snapconv.recorder.environment import _build
+before = _build()
+assert "torch" not in sys.modules
+import torch
+assert before == _build() is not None
+"""
+    subprocess.run([sys.executable, "-c", alone], check=True)
