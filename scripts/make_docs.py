@@ -22,9 +22,9 @@ from typing import Any
 
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.reasons import DECISION_RULES, EVIDENCE_WORTH
 from snapconv.analysis.rules import FRAME_RULES, OPTIMIZER_RULES, FrameRule
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
 from snapconv.cli import app
 from snapconv.reports.schema_page import schema_page
 from snapconv.reports.time_schema_page import time_schema_page
@@ -179,7 +179,7 @@ def decision_rules() -> str:
     """Return the table of the rules that are no frame rules."""
     rows = (
         (f"`{rule.slug}`", _labels(rule.categories), _labels(rule.evidence), rule.reason)
-        for rule in DECISION_RULES
+        for rule in DECISION_REASONS
     )
     return _table(("rule", "category", "evidence", "it says"), rows)
 

@@ -9,14 +9,14 @@ from snapconv.errors import SnapconvError
 from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from snapconv.analysis.categories import Category, Evidence
+    from snapconv.classification.categories import Category, Evidence
     from snapconv.recorder.marked_steps import step
     from snapconv.recorder.production import recording
     from snapconv.session import Session, load
 
 _LAZY = {
-    "Category": "snapconv.analysis.categories",
-    "Evidence": "snapconv.analysis.categories",
+    "Category": "snapconv.classification.categories",
+    "Evidence": "snapconv.classification.categories",
     "Session": "snapconv.session",
     "load": "snapconv.session",
     "recording": "snapconv.recorder.production",

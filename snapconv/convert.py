@@ -7,7 +7,7 @@ from pathlib import Path
 from snapconv.analysis.analyze import analyze_device
 from snapconv.analysis.paths import PathMap, normal
 from snapconv.analysis.project import Project, find_project
-from snapconv.analysis.user_rules import read_rules
+from snapconv.classification.user_rules_file import read_rules
 from snapconv.devices import HOST, HOST_NAME, device_argument
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.notes import Note

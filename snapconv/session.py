@@ -7,7 +7,8 @@ from pathlib import Path
 from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
 from snapconv.analysis.paths import PathMap
 from snapconv.analysis.project import Project, find_project
-from snapconv.analysis.user_rules import UserRule, read_rules
+from snapconv.classification.user_rules import UserRule
+from snapconv.classification.user_rules_file import read_rules
 from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.explain import explain, parse_question

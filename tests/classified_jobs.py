@@ -5,11 +5,12 @@ from itertools import count
 
 import numpy as np
 
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.classify import classify
 from snapconv.analysis.phases import find_phases
 from snapconv.analysis.replay import replay
 from snapconv.analysis.stack_roles import assign_roles
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import find_features
+from snapconv.classification.pipeline import classify
 from snapconv.recorder.allocator import CachingAllocator
 from snapconv.snapshot.load import load_snapshot
 
@@ -110,7 +111,7 @@ def classified(job, path, size=SUBJECT):
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
     rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
-    made = classify(rows, find_phases(snapshot, device, rows, roles), roles)
+    made = classify(find_features(rows, find_phases(snapshot, device, rows, roles), roles))
     return [
         (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
         for i in np.flatnonzero(rows.requested_bytes == size)

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.phases import Phase
+from snapconv.classification.categories import Category, Evidence
 from snapconv.notes import Note
 from snapconv.reports.report import (
     PEAK_ALLOCATED,

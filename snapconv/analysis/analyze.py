@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category
-from snapconv.analysis.classify import classify
 from snapconv.analysis.columns import read_only
-from snapconv.analysis.decisions import Classification
 from snapconv.analysis.few_lines import few_lines_note
 from snapconv.analysis.history import History, Verdict, judge_history
 from snapconv.analysis.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
@@ -24,8 +21,12 @@ from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable, Curve, Replay, replay
 from snapconv.analysis.source_lines import SourceLines
 from snapconv.analysis.stack_roles import StackRoles, assign_roles
-from snapconv.analysis.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
 from snapconv.analysis.weights import WeightTable, match_weights
+from snapconv.classification.categories import Category
+from snapconv.classification.features import find_features
+from snapconv.classification.pipeline import classify, pipeline_of
+from snapconv.classification.rule import Classification
+from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
 from snapconv.notes import Note
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.params_file import ParamList
@@ -120,10 +121,10 @@ def analyze_device(
     allocations, n_events = replayed.allocations, len(device.events)
     phases = find_phases(snapshot, device, allocations, roles)
     noted = _noted(snapshot, device, allocations)
-    classification = classify(allocations, phases, roles, user, noted=noted, is_host=device.is_host)
+    features = find_features(allocations, phases, roles, user_rules=user, recorded=noted)
+    classification = classify(features, pipeline_of(is_host=device.is_host))
     named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
-    iterations = tuple(_iterations(replayed.allocated, phases))
-    iteration = _iteration_of(allocations, phases)
+    iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
     around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
     at_most, activation_rows = _activations(allocations, classification.category, around, n_events)

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.columns import read_only
-from snapconv.analysis.decisions import Decisions
 from snapconv.analysis.replay import AllocationTable
 from snapconv.snapshot.events import EventTable
 from snapconv.snapshot.metadata import Metadata
 from snapconv.snapshot.metadata_rows import NotedTable
 
 Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000
@@ -109,28 +106,3 @@ class _Index:
         holds = (rows.addr <= addr) & (addr < rows.addr + rows.block_bytes)
         live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._let_go > before))
         return int(live[-1]) if len(live) else -1
-
-
-def decide_noted(decisions: Decisions, joined: Joined, is_result: BoolColumn) -> None:
-    """Decide what was noted.
-
-    What a model is called with is no input where a module made it (``is_result``).
-    """
-    n_allocations, is_buffer = len(decisions.category), joined.metadata.parameters.is_buffer
-    was = joined.metadata.earlier.parameter
-    was_buffer = is_buffer[was] & (was >= 0) if len(is_buffer) else was >= 0
-
-    def noted(rows: Int64Column) -> BoolColumn:
-        where = np.zeros(n_allocations, np.bool_)
-        where[rows[rows >= 0]] = True
-        return where
-
-    decide = decisions.decide
-    decide(noted(joined.parameters[~is_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-parameter")
-    decide(noted(joined.parameters[is_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-buffer")
-    decide(noted(joined.earlier[~was_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-parameter")
-    decide(noted(joined.earlier[was_buffer]), Category.WEIGHT, Evidence.METADATA, "noted-as-buffer")
-    decide(noted(joined.gradients), Category.GRADIENT, Evidence.METADATA, "noted-as-gradient")
-    decide(noted(joined.states), Category.OPTIMIZER_STATE, Evidence.METADATA, "noted-as-optimizer-state")
-    decide(noted(joined.inputs) & ~is_result, Category.INPUT, Evidence.METADATA, "noted-as-input")
-    decide(noted(joined.saved), Category.ACTIVATION, Evidence.METADATA, "noted-as-saved")

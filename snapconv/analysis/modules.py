@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.metadata import Joined
 from snapconv.analysis.paths import is_library, is_python, normal
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable
+from snapconv.classification.categories import Category, Evidence
 from snapconv.snapshot.stacks import StackTable
 
 Int64Column = NDArray[np.int64]

@@ -18,7 +18,7 @@ from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.source_lines import Line, SourceLines
 from snapconv.analysis.source_steps import Step
 from snapconv.analysis.statements import statements
-from snapconv.analysis.user_rules import UserRules
+from snapconv.classification.user_rules import UserRules
 from snapconv.snapshot.stacks import StackTable
 
 Int32Column = NDArray[np.int32]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category
 from snapconv.analysis.columns import read_only
 from snapconv.analysis.replay import AllocationTable
+from snapconv.classification.categories import Category
 
 Int64Column = NDArray[np.int64]
 BoolColumn = NDArray[np.bool_]

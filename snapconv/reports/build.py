@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.analyze import DeviceAnalysis
-from snapconv.analysis.categories import Category
 from snapconv.analysis.project import Project
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.weight_names import weight_names
+from snapconv.classification.categories import Category
 from snapconv.devices import device_argument
 from snapconv.reports.report import (
     CURVES,

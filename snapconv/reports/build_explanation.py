@@ -6,16 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis.analyze import DeviceAnalysis
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.classify import weigh
 from snapconv.analysis.metadata import Joined
 from snapconv.analysis.operation_words import UNNAMED
 from snapconv.analysis.phases import Phase, is_engine
 from snapconv.analysis.project import Project
-from snapconv.analysis.reasons import EVIDENCE_WORTH, said_of
 from snapconv.analysis.rules import Role
 from snapconv.analysis.stack_roles import matching_frame
 from snapconv.analysis.weight_names import weight_names
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import find_features
+from snapconv.classification.pipeline import opinions as opinions_of
+from snapconv.classification.pipeline import pipeline_of
+from snapconv.classification.rule_catalog import EVIDENCE_WORTH, said_of
 from snapconv.reports.explanation import (
     AllocationStory,
     Frame,
@@ -40,15 +42,15 @@ def tell_stories(
     """Tell the stories of some allocations of a device, in the order given."""
     told = _Told(snapshot, project, analysis)
     opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
-    for said in weigh(
+    features = find_features(
         analysis.allocations,
         analysis.phases,
         analysis.roles,
-        analysis.user_rules,
-        noted=analysis.noted,
-        is_host=analysis.device.is_host,
-        rows=rows,
-    ):
+        user_rules=analysis.user_rules,
+        recorded=analysis.noted,
+    )
+    pipeline = pipeline_of(is_host=analysis.device.is_host)
+    for said in opinions_of(features, rows, pipeline):
         opinions[said.row].append(told.opinion(said.category, said.evidence, said.reason))
     for row in rows.tolist():
         yield told.story(row, opinions[row])

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.phases import Phase
+from snapconv.classification.categories import Category, Evidence
 from snapconv.reports import extended_schema as schema
 from snapconv.reports.database import Row, TableRows, rows_of, rows_of_columns
 from snapconv.reports.report import AllocationColumns, Int64Column, MemoryReport, StackColumns, Timeline

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from snapconv.analysis.categories import Evidence
+from snapconv.classification.categories import Evidence
 from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.reports.report import PEAK_ALLOCATED, PEAK_RESERVED, LeakRow, MemoryReport, OomEvent, SourceLine

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.analysis.categories import Category
+from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

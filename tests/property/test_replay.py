@@ -15,10 +15,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.categories import Category
 from snapconv.analysis.history import Verdict, judge_history
 from snapconv.analysis.project import find_project
 from snapconv.analysis.replay import Replay, replay
+from snapconv.classification.categories import Category
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segments import BlockState
 from tests.property.histories import (

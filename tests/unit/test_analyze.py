@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.categories import Category
 from snapconv.analysis.history import Verdict
 from snapconv.analysis.project import find_project
 from snapconv.analysis.stack_roles import assign_roles
+from snapconv.classification.categories import Category
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from tests.builders import ADDR, TraceBuilder, frame
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.categories import Category
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.project import find_project
+from snapconv.classification.categories import Category
 from snapconv.reports.build import build_memory_report
 from snapconv.reports.report import (
     PEAK_ACTIVATIONS,

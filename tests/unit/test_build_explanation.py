@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.classify import weigh
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import find_features
+from snapconv.classification.pipeline import opinions
 from snapconv.devices import device_name
 from snapconv.recorder.allocator import CachingAllocator
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
@@ -309,9 +310,10 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
     for analysis in session.devices:
         rows = np.arange(len(analysis.allocations))
         first = {}
-        for opinion in weigh(
-            analysis.allocations, analysis.phases, analysis.roles, analysis.user_rules, rows=rows
-        ):
+        features = find_features(
+            analysis.allocations, analysis.phases, analysis.roles, user_rules=analysis.user_rules
+        )
+        for opinion in opinions(features, rows):
             first.setdefault(opinion.row, (opinion.category, opinion.evidence, opinion.reason))
         found = analysis.classification
         nothing = (Category.UNKNOWN, Evidence.NONE, "none")

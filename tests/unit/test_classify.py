@@ -1,15 +1,14 @@
 """Every rule that decides a category, on the smallest job that it decides; then which rule goes first."""
 
-import ast
-import re
-from pathlib import Path
-
 import pytest
 
-from snapconv.analysis import classify as classify_module
-from snapconv.analysis import held as held_module
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.rules import FRAME_RULES, Role
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.pipeline import PIPELINE
+from snapconv.classification.rule import Rule
+from snapconv.classification.rules.by_copies import BY_COPIES
+from snapconv.classification.rules.by_record import RECORDED
+from snapconv.classification.rules.of_inference import OF_INFERENCE
 from tests.classified_jobs import (
     APPLY,
     DESTROYED,
@@ -226,15 +225,15 @@ def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
 
+# In test_by_copies.py, test_noted.py and test_inference.py.
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_INFERENCE}
+
+
 def test_every_reason_has_a_job_that_it_decides():
     by_frames = {rule.slug for rule in FRAME_RULES if rule.role in DECIDING}
     assert set(FRAME_JOBS) == by_frames
-    trees = [
-        ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-        for module in (classify_module, held_module)
-    ]
-    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    in_code = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
+    rules = [rule for rule in PIPELINE if isinstance(rule, Rule) and rule not in OF_OTHER_TESTS]
+    in_code = {rule.reason.slug for rule in rules}
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
     elsewhere |= {"replaced-on-the-same-line", "held-by-a-backward-that-failed"}

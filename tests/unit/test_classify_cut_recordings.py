@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.analysis.categories import Category, Evidence
+from snapconv.classification.categories import Category, Evidence
 from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
 from tests.classified_jobs import (
     APPLY,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapconv.analysis.categories import Category, Evidence
+from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     APPLY,
     ENGINE,

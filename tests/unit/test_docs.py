@@ -1,7 +1,6 @@
 """The pages of docs/ are what the program says, and what they say is so."""
 
 import ast
-import fnmatch
 import json
 import pickle
 import re
@@ -13,8 +12,10 @@ import pytest
 
 from scripts import make_docs
 from snapconv import errors
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.history import Verdict
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.pipeline import PIPELINE
+from snapconv.classification.rule import Rule
 from snapconv.cli import app, main
 from snapconv.recorder.allocator import CachingAllocator
 from snapconv.reports.extended_schema import EXTENDED_TABLES, EXTENDED_VIEWS
@@ -30,10 +31,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 OBJECTS = (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)
-DECIDING = [
-    ROOT / "snapconv" / "analysis" / f"{name}.py"
-    for name in ("classify", "held", "persistent", "inference", "decisions", "metadata")
-]
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 
@@ -126,44 +123,18 @@ def test_every_note_says_what_it_means_what_it_touches_and_what_to_do():
 # --- classification
 
 
-def pattern_of(node):
-    """The text of a reason, with ``*`` for what a run fills in."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "*" for part in node.values)
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def reasons_in_program():
-    """Every reason of a decision, with the category and evidence beside it (None where they vary)."""
-    for path in DECIDING:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts = {
-            node.targets[0].id: pattern_of(node.value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
-        for call in calls(path, "decide"):
-            _, category, evidence, reason = call.args
-            text = texts.get(reason.id) if isinstance(reason, ast.Name) else pattern_of(reason)
-            if text:
-                yield (
-                    text,
-                    *(part.attr.lower() if hasattr(part, "attr") else None for part in (category, evidence)),
-                )
-
-
-def test_every_reason_of_a_decision_is_described_as_the_program_has_it():
+def test_every_reason_of_the_pipeline_is_described_as_its_rules_have_it():
     table = rows(section(text_of("classification.md"), "## The rules that are no frame rules"))
-    described = {slug: (category.split(", "), evidence.split(", ")) for slug, category, evidence, _ in table}
-    in_program = [("none", "unknown", "none"), *reasons_in_program()]
-    assert len(in_program) > 15
-    for pattern, category, evidence in in_program:
-        slugs = fnmatch.filter(described, pattern)
-        assert slugs, pattern
-        assert category is None or any(category in described[slug][0] for slug in slugs), pattern
-        assert evidence is None or all(evidence in described[slug][1] for slug in slugs), pattern
-    for slug in described:
-        assert any(fnmatch.fnmatch(slug, pattern) for pattern, _, _ in in_program), slug
+    described = {
+        (slug, category, kind)
+        for slug, categories, evidence, _ in table
+        for category in categories.split(", ")
+        for kind in evidence.split(", ")
+    }
+    made = [rule for rule in PIPELINE if isinstance(rule, Rule)]
+    in_program = {(rule.reason.slug, rule.category.label, rule.evidence.label) for rule in made}
+    assert in_program <= described
+    assert {slug for slug, *_ in described} == {rule.reason.slug for rule in made} | {"none"}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.phases import Phase
+from snapconv.classification.categories import Category, Evidence
 from snapconv.reports import database
 from snapconv.reports.database import CHUNK_ROWS
 from snapconv.reports.extended import extended_rows

@@ -17,21 +17,29 @@ PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 BASE = {"devices", "errors", "units", "notes", "version"}
+OFFLINE = {"snapshot", "analysis", "classification", "reports", "explain", "sources"}
 LIBRARY = {"convert", "describe", "session"}
 DOOR = {"cli", "record_cli", "params_cli", "__main__", "__init__"}
 # The one file beside snapshots that is read: a user's own rules.
-READS_RULES = PACKAGE / "analysis" / "user_rules.py"
+READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
 MAY_IMPORT = {
     **{room: set() for room in BASE},
     "snapshot": BASE | {"snapshot"},
-    "analysis": BASE | {"snapshot", "analysis"},
-    "reports": BASE | {"snapshot", "analysis", "reports"},
+    "analysis": BASE | {"snapshot", "analysis", "classification"},
+    "classification": BASE | {"snapshot", "analysis", "classification"},
+    "reports": BASE | {"snapshot", "analysis", "classification", "reports"},
     "recorder": BASE | {"recorder"},
-    "explain": BASE | {"snapshot", "analysis", "reports"},
-    "sources": BASE | {"snapshot", "analysis"},
-    **{room: BASE | {"snapshot", "analysis", "reports", "explain", "sources"} for room in LIBRARY},
+    "explain": BASE | {"snapshot", "analysis", "classification", "reports"},
+    "sources": BASE | {"snapshot", "analysis", "classification"},
     **{
-        room: BASE | LIBRARY | DOOR | {"snapshot", "analysis", "reports", "explain", "sources", "recorder"}
+        room: BASE | {"snapshot", "analysis", "classification", "reports", "explain", "sources"}
+        for room in LIBRARY
+    },
+    **{
+        room: BASE
+        | LIBRARY
+        | DOOR
+        | {"snapshot", "analysis", "classification", "reports", "explain", "sources", "recorder"}
         for room in DOOR
     },
 }
@@ -39,7 +47,8 @@ MAY_IMPORT_FROM_OUTSIDE = {
     **{room: set() for room in BASE | DOOR},
     **{room: {"numpy"} for room in LIBRARY | {"explain", "sources"}},
     "snapshot": {"numpy", "orjson"},
-    "analysis": {"numpy", "tomllib"},  # which Python 3.10 does not have
+    "analysis": {"numpy"},
+    "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
     "reports": {"numpy", "orjson"},
     "recorder": {"torch", "orjson"},
     "cli": {"typer", "rich", "orjson"},

@@ -3,8 +3,8 @@
 import pytest
 
 from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.categories import Evidence
 from snapconv.analysis.project import find_project
+from snapconv.classification.categories import Evidence
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.metadata import join_metadata
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.project import find_project
 from snapconv.analysis.replay import replay
+from snapconv.classification.categories import Category, Evidence
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase

@@ -11,7 +11,7 @@ from snapconv.analysis.operation_names import name_allocations, order_of
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.source_lines import Line, SourceLines, read_source
 from snapconv.analysis.source_steps import Step
-from snapconv.analysis.user_rules import NO_RULES
+from snapconv.classification.user_rules import NO_RULES
 from snapconv.session import load
 from snapconv.snapshot.stacks import StackInterner
 from tests.builders import MIB, TraceBuilder, frame

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from snapconv.analysis.categories import Category
 from snapconv.analysis.optimizers import states_per_parameter, steps_on_several_lines
 from snapconv.analysis.stack_roles import assign_roles
+from snapconv.classification.categories import Category
 from snapconv.snapshot.load import load_snapshot
 from tests.classified_jobs import (
     ENGINE,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
-from snapconv.analysis.categories import Category
+from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.snapshot.events import Action
 from snapconv.snapshot.segments import BlockState

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.analysis import user_rules
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.rules import FRAME_RULES, Role
-from snapconv.analysis.user_rules import frame_rules, match_rules, parse_rules, read_rules
+from snapconv.classification import user_rules_file
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.user_rules import frame_rules, match_rules
+from snapconv.classification.user_rules_file import parse_rules, read_rules
 from snapconv.cli import main
 from snapconv.errors import InputError
 from snapconv.recorder.allocator import CachingAllocator
@@ -196,7 +197,7 @@ def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
 
 
 def test_without_a_reader_of_toml_json_is_advised(tmp_path, monkeypatch):
-    monkeypatch.setattr(user_rules, "sys", SimpleNamespace(version_info=(3, 10, 14)))
+    monkeypatch.setattr(user_rules_file, "sys", SimpleNamespace(version_info=(3, 10, 14)))
     (tmp_path / "mine.toml").write_text("rules = []")
     with pytest.raises(InputError, match=r"Python 3\.11 or newer: write the same rules as JSON"):
         read_rules(tmp_path / "mine.toml")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.categories import Category
 from snapconv.analysis.replay import AllocationTable
 from snapconv.analysis.weights import match_weights
+from snapconv.classification.categories import Category
 
 WEIGHT, GRADIENT, OTHER = Category.WEIGHT, Category.GRADIENT, Category.TEMPORARY
 

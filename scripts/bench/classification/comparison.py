@@ -12,9 +12,9 @@ from setups import Setup
 from truth import Truth
 
 from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
-from snapconv.analysis.categories import Category, Evidence
 from snapconv.analysis.project import find_project
 from snapconv.analysis.replay import AllocationTable
+from snapconv.classification.categories import Category, Evidence
 from snapconv.snapshot.load import load_snapshot
 from snapconv.sources import source_lines
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from recording import WORKSPACE_BYTES, Recording
 
-from snapconv.analysis.categories import Category
 from snapconv.analysis.metadata import Joined, join_metadata
 from snapconv.analysis.recorded import recorded_phases
 from snapconv.analysis.replay import AllocationTable, replay
+from snapconv.classification.categories import Category
 from snapconv.snapshot.events import Action, EventTable
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.metadata import RecordedPhase

@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.analysis.categories import Evidence  # noqa: E402
+from snapconv.classification.categories import Evidence  # noqa: E402
 from snapconv.recorder.iterations import IterationLog  # noqa: E402
 from snapconv.recorder.observer import Observer  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402

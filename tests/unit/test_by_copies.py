@@ -1,14 +1,14 @@
 """Blocks without birth and frames, told apart by how often each size occurs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.decisions import Decisions
-from snapconv.analysis.persistent import Persistent, sort_persistent
 from snapconv.analysis.replay import AllocationTable
-from snapconv.analysis.stack_roles import assign_roles
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rule import Decided
+from snapconv.classification.rules.by_copies import BY_COPIES, Preexisting, split_by_sizes
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
@@ -35,6 +35,18 @@ def allocations_of(sizes, stacks):
     )
 
 
+def decided_by_copies(allocations, known):
+    """Evaluate the rules about copies where only ``known`` is known."""
+    split, sizes = split_by_sizes(allocations, known), allocations.requested_bytes
+    features = SimpleNamespace(sizes=sizes, mask=lambda rows: np.isin(np.arange(len(sizes)), rows))
+    decided = Decided(len(sizes))
+    decided.shared = lambda *_: split
+    for rule in BY_COPIES:
+        for proposal in rule.proposals(features, decided):
+            decided.add(proposal)
+    return decided.result()
+
+
 def sort(*rows, whole=(), n_states=None):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
@@ -44,8 +56,7 @@ def sort(*rows, whole=(), n_states=None):
     kinds = np.array(roles)
     extra = np.array(more, np.int64)
     allocations = allocations_of(sizes, np.where(kinds == STATE, extra % 100, -1))
-    decisions = Decisions(allocations, assign_roles(StackInterner().table()))
-    known = Persistent(
+    known = Preexisting(
         candidates=kinds == PLAIN,
         gradients=kinds == GRADIENT,
         states=kinds == STATE,
@@ -54,8 +65,7 @@ def sort(*rows, whole=(), n_states=None):
         n_states=n_states,
         iteration=np.where(kinds == STATE, extra // 100, extra),
     )
-    sort_persistent(decisions, known)
-    found = decisions.result()
+    found = decided_by_copies(allocations, known)
     is_plain = kinds == PLAIN
     assert not found.category[~is_plain].any()
     decided = is_plain & (found.category > 0)

@@ -1,22 +1,27 @@
 """Weights and caches of a trace in which nothing is trained.
 
-No gradient tells there which blocks are weights. But models are built layer by layer, so that the sizes of
+No gradient shows there which blocks are weights. But models are built layer by layer, so that the sizes of
 weights take turns in memory, while a cache is as many blocks of one size, side by side, as there are layers.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.analysis.categories import Category, Evidence
-from snapconv.analysis.decisions import Decisions
-from snapconv.analysis.facts import Facts, next_of
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.rules import Role
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import BoolColumn, Features, Int64Column, next_of
+from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 
-BoolColumn = NDArray[np.bool_]
-Int64Column = NDArray[np.int64]
+IN_TURN = Reason(
+    "sizes-in-turn",
+    "old, where nothing is trained, among sizes that take turns in memory, as those of layers do",
+)
+FOR_EVERY_LAYER = Reason(
+    "one-for-every-layer",
+    "kept outside of modules where nothing is trained, once or twice for every layer: a cache",
+)
 
 # The caching allocator keeps what is larger in other segments (c10/core/AllocatorConfig.h, kSmallSize).
 _SMALL_POOL_BYTES = 2**20
@@ -44,51 +49,49 @@ _LEAST_CACHE_BLOCKS = 4
 _NEARLY = 0.8
 
 
-def decide_inference(decisions: Decisions, facts: Facts) -> None:
-    """Decide old weights without frames, and caches, where modules ran and none shows to be trained."""
-    trains = (facts.phases.certain == Phase.BACKWARD) | (facts.phases.certain == Phase.OPTIMIZER)
-    if trains.any() or _saves(facts) or not (facts.in_forward | facts.old_in_forward).any():
-        return
-    _weights(decisions, facts)
-    _caches(decisions, facts)
+def _only_infers(features: Features) -> bool:
+    """Whether modules ran and nothing shows that anything is trained."""
+    certain = features.phases.certain
+    trains = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)
+    if trains.any() or _saves(features):
+        return False
+    return bool((features.in_forward | features.preexisting_in_forward).any())
 
 
-def _saves(facts: Facts) -> bool:
+def _saves(features: Features) -> bool:
     """Whether forward keeps so much that it is for a backward, which the trace did not live to see."""
-    sizes, made = facts.allocations.requested_bytes, facts.in_forward
-    return bool(sizes[made & facts.is_live_at_dump].sum() > _MOST_KEPT * sizes[made].sum())
+    sizes, made = features.sizes, features.in_forward
+    return bool(sizes[made & features.is_live_at_dump].sum() > _MOST_KEPT * sizes[made].sum())
 
 
-def _weights(decisions: Decisions, facts: Facts) -> None:
-    """Old blocks whose sizes take turns are weights, and so is what lies between them, and embeddings."""
-    sizes, addr = facts.allocations.requested_bytes, facts.allocations.addr
-    is_open = ~facts.is_traced & facts.is_live_at_dump & facts.has_no_frames
-    rows = np.flatnonzero(is_open & (decisions.category == Category.UNKNOWN))
+@rule(IN_TURN, Category.WEIGHT, Evidence.SIZES)
+def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
+    """Blocks whose sizes take turns are weights, and so is what lies between them, and embeddings."""
+    sizes, addr = features.sizes, features.allocations.addr
+    weights = np.zeros(len(sizes), np.bool_)
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    rows = np.flatnonzero(unnamed & decided.is_open)
     rows = rows[np.argsort(addr[rows])]
     found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
     repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
-    if len(repeated) < _LEAST_SIZES:
-        return
+    if not _only_infers(features) or len(repeated) < _LEAST_SIZES:
+        return weights
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]
     turning = [np.array(list(_sizes_in_turn(sizes[pool])), np.int64) for pool in pools]
     if max(map(len, turning)) < _LEAST_IN_TURN:
-        return
-    layers = [np.flatnonzero(np.isin(sizes[p], found)) for p, found in zip(pools, turning, strict=True)]
-    embeddings = [
-        pool[_embedding(sizes[pool], of_layers)] for pool, of_layers in zip(pools, layers, strict=True)
-    ]
+        return weights
     # One block of a size for every layer that ran is a weight without gradient or states.
     in_turn = np.isin(repeated, np.concatenate(turning))
-    if _layers_that_ran(facts) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
-        return
-    weights = np.zeros(len(sizes), np.bool_)
-    weights[np.concatenate(embeddings)] = True
-    for pool, of_layers in zip(pools, layers, strict=True):
-        weights[pool[_between(sizes[pool], of_layers)]] = True
+    if _layers_that_ran(features) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
+        return weights
+    for pool, of_pool in zip(pools, turning, strict=True):
+        layers = np.flatnonzero(np.isin(sizes[pool], of_pool))
+        weights[pool[_embedding(sizes[pool], layers)]] = True
+        weights[pool[_between(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
     weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
-    decisions.decide(weights, Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")
+    return weights
 
 
 def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
@@ -116,18 +119,18 @@ def _embedding(sizes: Int64Column, layers: Int64Column) -> slice:
     return slice(begin, first)
 
 
-def _layers_that_ran(facts: Facts) -> int:
+def _layers_that_ran(features: Features) -> int:
     """What divides how often every line of modules allocates that does so repeatedly, in the fullest forward.
 
     A line may allocate several times in every layer. Between two allocations outside of modules is a forward.
     """
-    rows = np.flatnonzero(facts.made_by_module & (facts.allocations.stack_id >= 0))
+    rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
     if not len(rows):
         return 0
-    forward = next_of(facts.alloc[facts.outside], facts.alloc[rows], facts.n_events)
+    forward = next_of(features.alloc[features.outside], features.alloc[rows], features.n_events)
     found, n_made = np.unique(forward, return_counts=True)
     rows = rows[forward == found[n_made.argmax()]]
-    made = np.stack((facts.allocations.stack_id[rows], facts.allocations.requested_bytes[rows]))
+    made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
     _, counts = np.unique(made, axis=1, return_counts=True)
     return int(np.gcd.reduce(counts[counts >= _LEAST_TURNS], initial=0))
 
@@ -167,26 +170,25 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
             yield size
 
 
-def _caches(decisions: Decisions, facts: Facts) -> None:
+@rule(FOR_EVERY_LAYER, Category.ACTIVATION, Evidence.SIZES)
+def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     """One block or two for every layer that are no weights, and hold no data that came from elsewhere.
 
     Nor are they as large as a weight, its half or its double: those may be states of an optimizer.
     """
-    sizes, category = facts.allocations.requested_bytes, decisions.category
-    weights = sizes[category == Category.WEIGHT]
+    sizes = features.sizes
+    weights = sizes[decided.has(Category.WEIGHT)]
     n_layers = _layers(weights)
-    if n_layers is None:
-        return
-    from_elsewhere = facts.has(Role.COPY) | facts.has(Role.CLONE)
-    filled = facts.has(Role.FACTORY) | facts.has_no_frames | np.bool_(not facts.roles.has_cpp)
-    kept = facts.is_live_at_dump & (facts.outside | facts.old_outside | facts.has_no_frames)
-    kept &= filled & ~from_elsewhere & (category == Category.UNKNOWN)
+    if n_layers is None or not _only_infers(features):
+        return np.zeros(len(sizes), np.bool_)
+    from_elsewhere = features.made_through(Role.COPY) | features.made_through(Role.CLONE)
+    filled = features.made_through(Role.FACTORY) | features.has_no_frames | np.bool_(not features.has_cpp)
+    outside = features.outside | features.preexisting_outside | features.has_no_frames
+    kept = features.is_live_at_dump & outside & filled & ~from_elsewhere & decided.is_open
     kept &= ~np.isin(sizes, np.concatenate((weights, 2 * weights, weights // 2)))
     found, counts = np.unique(sizes[kept], return_counts=True)
     is_cache = ((counts == n_layers) | (counts == 2 * n_layers)) & (counts >= _LEAST_CACHE_BLOCKS)
-    decisions.decide(
-        kept & np.isin(sizes, found[is_cache]), Category.ACTIVATION, Evidence.SIZES, "one-for-every-layer"
-    )
+    return kept & np.isin(sizes, found[is_cache])
 
 
 def _layers(weights: Int64Column) -> int | None:
@@ -198,3 +200,6 @@ def _layers(weights: Int64Column) -> int | None:
         if n_bytes[counts % n_layers == 0].sum() >= _NEARLY * n_bytes.sum():
             return n_layers
     return None
+
+
+OF_INFERENCE: tuple[PipelineRule, ...] = (sizes_in_turn, one_for_every_layer)

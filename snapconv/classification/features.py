@@ -1,0 +1,282 @@
+"""What is known of every allocation before any rule is evaluated: one table, one row per allocation.
+
+Allocations, phases and roles of stacks in; columns out. Knows no category.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis.columns import read_only
+from snapconv.analysis.metadata import Joined
+from snapconv.analysis.phases import Phase, Phases, is_engine
+from snapconv.analysis.replay import AllocationTable
+from snapconv.analysis.rules import Role
+from snapconv.analysis.stack_roles import StackRoles
+from snapconv.classification.user_rules import NO_RULES, UserRules
+
+BoolColumn = NDArray[np.bool_]
+Int8Column = NDArray[np.int8]
+Int64Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The features of every allocation of one device, and the tables that they were computed from.
+
+    Events are indices into the trace. An event that never comes is ``n_events``, so that comparisons hold.
+    """
+
+    allocations: AllocationTable
+    phases: Phases
+    roles: StackRoles
+    user_rules: UserRules
+    recorded: Joined | None
+    n_events: int
+    # Stacks have C++ frames (anywhere in the file).
+    has_cpp: bool
+
+    # The requested size in bytes.
+    sizes: Int64Column
+    # The event of the alloc; -1 for what is pre-existing.
+    alloc: Int64Column
+    # The end of use: the program's own free (free_requested), or else the end of the block.
+    end: Int64Column
+    # alloc >= 0: allocated in the trace.
+    is_traced: BoolColumn
+    # The block is still there when the snapshot is taken.
+    is_live_at_dump: BoolColumn
+    # end < n_events: the program freed it in the trace.
+    is_freed: BoolColumn
+    # The phase that the alloc's event shows by itself; 0 where it shows none.
+    alloc_phase: Int8Column
+    # The last event that shows the phase of the alloc's run; -1 for what is pre-existing.
+    alloc_run_end: Int64Column
+    # The last event that may belong to the alloc's run: where frees have no stacks, up to the next run.
+    alloc_run_last: Int64Column
+    # The phase of the run after the alloc's.
+    next_run_phase: Int8Column
+    # The phase that the event of the end shows by itself; 0 where it shows none.
+    end_phase: Int8Column
+    # The first event after the alloc that shows backward.
+    next_backward: Int64Column
+    # The first event after the alloc that shows forward.
+    next_forward: Int64Column
+    # The iteration of the alloc; -1 for what is pre-existing.
+    iteration: NDArray[np.int32]
+    # Allocated by the autograd engine, or in a recorded backward.
+    by_engine: BoolColumn
+    # Freed by the autograd engine, or in a backward; never where frees have no stacks of their own.
+    is_freed_by_engine: BoolColumn
+    # Allocated by a module or a loss; where phases were recorded, by anything in forward.
+    in_forward: BoolColumn
+    # Allocated neither by the engine, nor in forward, nor in a step.
+    outside: BoolColumn
+    # outside, after a forward began, where a backward comes next: part of the loss, or between modules.
+    mid_forward: BoolColumn
+    # A module allocates next, before any loss or backward does.
+    feeds_module: BoolColumn
+    # in_forward, by a module that is no loss.
+    by_module: BoolColumn
+    # Copied to the device or filled there, and not computed from other tensors.
+    from_nothing: BoolColumn
+    # outside, in use when the next forward begins, and followed by a module if it is within a forward.
+    may_be_input: BoolColumn
+    # Without a stack, or with one that has no frame.
+    has_no_frames: BoolColumn
+    # Pre-existing, and allocated by a module or a loss as the block's own stack says.
+    preexisting_in_forward: BoolColumn
+    # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
+    preexisting_outside: BoolColumn
+
+    def made_through(self, role: Role) -> BoolColumn:
+        """Allocations made through code of this role."""
+        return self.roles.of(role, self.allocations.stack_id)
+
+    def freed_through(self, role: Role) -> BoolColumn:
+        """Allocations freed from code of this role, where the file has the stacks of frees."""
+        if not self.phases.free_sites_known:
+            return np.zeros(len(self.alloc), np.bool_)
+        return self.roles.of(role, self.allocations.free_stack_id)
+
+    def first(self, phase: Phase) -> int:
+        """The first event that shows a phase; ``n_events`` where none does."""
+        return int(self.phases.next_after(phase, np.array([-1]))[0])
+
+    def mask(self, rows: Int64Column) -> BoolColumn:
+        """Rows by number -> one bool per allocation."""
+        marked = np.zeros(len(self.alloc), np.bool_)
+        marked[rows] = True
+        return marked
+
+
+def find_features(
+    allocations: AllocationTable,
+    phases: Phases,
+    roles: StackRoles,
+    *,
+    user_rules: UserRules = NO_RULES,
+    recorded: Joined | None = None,
+) -> Features:
+    """Compute the features of one device. ``recorded`` are the allocations that a recorder named."""
+    lives = _lives(allocations, phases)
+    origins = _origins(allocations, phases, roles, lives)
+    found = Features(
+        allocations=allocations,
+        phases=phases,
+        roles=roles,
+        user_rules=user_rules,
+        recorded=recorded,
+        n_events=len(phases.certain),
+        has_cpp=roles.has_cpp,
+        sizes=allocations.requested_bytes,
+        **lives,
+        **origins,
+        **_uses(phases, roles, allocations.stack_id, lives, origins),
+    )
+    return read_only(found)
+
+
+_Columns = dict[str, NDArray[Any]]
+
+
+def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
+    """The columns about when an allocation came and went."""
+    alloc, requested = allocations.alloc_event, allocations.free_requested_event
+    end = np.where(requested >= 0, requested, allocations.end_event)
+    is_freed = end >= 0
+    run_end, run_last = at(phases.run_end, alloc, -1), at(phases.run_last, alloc, -1)
+    return {
+        "alloc": alloc,
+        "end": np.where(is_freed, end, len(phases.certain)),
+        "is_traced": alloc >= 0,
+        "is_live_at_dump": allocations.end_event < 0,
+        "is_freed": is_freed,
+        "alloc_phase": at(phases.certain, alloc),
+        "alloc_run_end": run_end,
+        # Frees that show nothing may belong to the run up to where the next one begins.
+        "alloc_run_last": run_end if phases.free_sites_known else run_last,
+        "next_run_phase": at(phases.phase, run_last + 1),
+        "end_phase": np.where(is_freed, at(phases.certain, end), 0),
+        "next_backward": phases.next_after(Phase.BACKWARD, alloc),
+        "next_forward": phases.next_after(Phase.FORWARD, alloc),
+        "iteration": at(phases.iteration, alloc, -1),
+    }
+
+
+def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, lives: _Columns) -> _Columns:
+    """The columns about who made an allocation, and who freed it."""
+    stack, alloc_phase, end_phase = allocations.stack_id, lives["alloc_phase"], lives["end_phase"]
+    is_module, is_loss = roles.of(Role.MODULE_CALL, stack), roles.of(Role.LOSS, stack)
+    by_engine = _is_backward(phases, roles, stack, alloc_phase) & lives["is_traced"]
+    in_backward = _is_backward(phases, roles, allocations.free_stack_id, end_phase)
+    in_forward = lives["is_traced"] & ~by_engine & _is_forward(phases, roles, stack, alloc_phase)
+    freed_in_backward = lives["is_freed"] & (in_backward | (end_phase == Phase.BACKWARD))
+    return {
+        "by_engine": by_engine,
+        "is_freed_by_engine": np.bool_(phases.free_sites_known) & freed_in_backward,
+        "in_forward": in_forward,
+        "outside": lives["is_traced"] & ~by_engine & ~in_forward & (alloc_phase != Phase.OPTIMIZER),
+        "by_module": is_module & ~is_loss & in_forward,
+        "from_nothing": roles.of(Role.COPY, stack) | roles.of(Role.FACTORY, stack),
+        "has_no_frames": _has_no_frames(roles, stack),
+        "preexisting_in_forward": ~lives["is_traced"] & (is_module | is_loss) & ~roles.of(Role.ENGINE, stack),
+    }
+
+
+def _uses(
+    phases: Phases, roles: StackRoles, stack: NDArray[np.int32], lives: _Columns, origins: _Columns
+) -> _Columns:
+    """The columns about what an allocation may be used for, by what ran after it."""
+    outside, by_module, n_events = origins["outside"], origins["by_module"], len(phases.certain)
+    by_loss = origins["in_forward"] & ~by_module
+    mid_forward, feeds_module = _between_modules(
+        phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
+    )
+    next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
+    used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
+    named = is_placement.copy()
+    for role in (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.OPTIMIZER):
+        named |= roles.of(role, stack)
+    return {
+        "mid_forward": mid_forward,
+        "feeds_module": feeds_module,
+        "may_be_input": outside & ~is_placement & (~mid_forward | feeds_module) & used_in_forward,
+        "preexisting_outside": ~lives["is_traced"] & ~origins["has_no_frames"] & ~named,
+    }
+
+
+def _is_backward(
+    phases: Phases, roles: StackRoles, stack_id: NDArray[np.int32], phase: Int8Column
+) -> BoolColumn:
+    """Whether the engine was at work: by the recorded phases, or else by the stacks."""
+    if phases.is_recorded:
+        return np.asarray(phase == Phase.BACKWARD)
+    return is_engine(roles, stack_id)
+
+
+def _is_forward(
+    phases: Phases, roles: StackRoles, stack_id: NDArray[np.int32], phase: Int8Column
+) -> BoolColumn:
+    by_stack = roles.of(Role.MODULE_CALL, stack_id) | roles.of(Role.LOSS, stack_id)
+    if phases.is_recorded:
+        return np.asarray(by_stack | (phase == Phase.FORWARD))
+    return by_stack
+
+
+def _between_modules(
+    phases: Phases,
+    alloc: Int64Column,
+    outside: BoolColumn,
+    by_module: BoolColumn,
+    by_loss: BoolColumn,
+    next_backward: Int64Column,
+) -> tuple[BoolColumn, BoolColumn]:
+    """The columns ``mid_forward`` and ``feeds_module``.
+
+    Where a loss or backward comes next, an allocation belongs to the loss and is no input.
+    """
+    n_events = len(phases.certain)
+    carried, run_last = at(phases.phase, alloc), at(phases.run_last, alloc, -1)
+    # Gradients may be freed just before backward.
+    after = next_of(np.flatnonzero(phases.phase != Phase.OTHER), run_last, n_events)
+    is_last = at(phases.phase, after) == Phase.BACKWARD
+    next_module = next_of(alloc[by_module], alloc, n_events)
+    next_loss = next_of(alloc[by_loss], alloc, n_events)
+    mid_forward = outside & (carried == Phase.FORWARD) & is_last
+    return mid_forward, next_module < np.minimum(next_loss, next_backward)
+
+
+def _has_no_frames(roles: StackRoles, stack: NDArray[np.int32]) -> BoolColumn:
+    if not len(roles.is_empty):
+        return np.asarray(stack < 0)
+    return np.asarray((stack < 0) | roles.is_empty[np.maximum(stack, 0)])
+
+
+def at(column: NDArray[Any], rows: Int64Column, missing: int = 0) -> NDArray[Any]:
+    """``column[rows]``, with ``missing`` where a row is -1 or beyond the end."""
+    if not len(column):
+        return np.full(len(rows), missing, column.dtype)
+    known = (rows >= 0) & (rows < len(column))
+    return np.where(known, column[np.where(known, rows, 0)], np.asarray(missing, column.dtype))
+
+
+def next_of(events: Int64Column, after: Int64Column, missing: int) -> Int64Column:
+    """For each event the first later one of ``events``."""
+    found = np.append(np.sort(events), missing)
+    return np.asarray(found[np.searchsorted(found[:-1], after, side="right")])
+
+
+def last_before(events: Int64Column, before: Int64Column) -> Int64Column:
+    """For each event the last earlier one of ``events``, which are in order; -1 where there is none."""
+    found = np.append(events, -1)
+    return np.asarray(found[np.searchsorted(events, before) - 1])
+
+
+def first_before(following: Int64Column, alloc: Int64Column, rows: Int64Column, missing: int) -> Int64Column:
+    """For each row the first alloc of the given rows that the same event follows; ``missing`` for none."""
+    first = np.full(missing + 1, missing)
+    np.minimum.at(first, following[rows], alloc[rows])
+    return np.asarray(first[following])

@@ -1,0 +1,76 @@
+"""The order of the classification: every rule, the strongest evidence first.
+
+The first rule that marks an allocation decides. What nothing is evidence for stays unknown.
+"""
+
+from dataclasses import dataclass
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import Features, Int64Column
+from snapconv.classification.rule import Classification, Decided, PipelineRule
+from snapconv.classification.rules.by_copies import BY_COPIES
+from snapconv.classification.rules.by_frames import BY_FRAMES, OF_HOST
+from snapconv.classification.rules.by_free import BY_FREE
+from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMENT
+from snapconv.classification.rules.by_record import RECORDED, USER_RULES
+from snapconv.classification.rules.in_backward import IN_BACKWARD
+from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
+from snapconv.classification.rules.of_inference import OF_INFERENCE
+from snapconv.classification.rules.of_program import OF_PROGRAM
+
+PIPELINE: tuple[PipelineRule, ...] = (
+    *USER_RULES,
+    *RECORDED,
+    *BY_FRAMES,
+    *BY_FREE,
+    *BY_OPTIMIZER,
+    *BY_PLACEMENT,
+    *IN_BACKWARD,
+    *IN_FORWARD,
+    *BEFORE_THE_TRACE,
+    *BY_COPIES,
+    *OF_INFERENCE,
+    *OF_PROGRAM,
+)
+# Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.
+HOST_PIPELINE: tuple[PipelineRule, ...] = (*USER_RULES, *OF_HOST)
+
+
+def pipeline_of(*, is_host: bool) -> tuple[PipelineRule, ...]:
+    """The rules for a device, or for pinned host memory."""
+    return HOST_PIPELINE if is_host else PIPELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one rule has evidence for about one allocation, whether it decided or came too late."""
+
+    row: int
+    category: Category
+    evidence: Evidence
+    reason: str
+
+
+def classify(features: Features, pipeline: tuple[PipelineRule, ...] = PIPELINE) -> Classification:
+    """Classify every allocation of one device."""
+    decided = Decided(len(features.alloc))
+    for rule in pipeline:
+        for proposal in rule.proposals(features, decided):
+            decided.add(proposal)
+    return decided.result()
+
+
+def opinions(
+    features: Features, rows: Int64Column, pipeline: tuple[PipelineRule, ...] = PIPELINE
+) -> tuple[Opinion, ...]:
+    """What every rule has evidence for about some allocations, in the order of the pipeline.
+
+    The first opinion on a row is the one that ``classify`` follows.
+    """
+    decided, found = Decided(len(features.alloc)), []
+    for rule in pipeline:
+        for proposal in rule.proposals(features, decided):
+            decided.add(proposal)
+            for row in rows[proposal.where[rows]].tolist():
+                found.append(Opinion(row, proposal.category, proposal.evidence, proposal.slug))
+    return tuple(found)

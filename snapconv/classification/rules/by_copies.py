@@ -1,0 +1,400 @@
+"""Weights, gradients and optimizer state, told apart by nothing but how often each size occurs.
+
+Blocks that were live before recording began have neither frames nor an alloc. But a gradient has its weight's
+size, Adam keeps two more copies of each, SGD with momentum one: so the counts of sizes have a structure.
+Where the gradients of an iteration are known, they are the reference; without them, only a structure that
+chance does not make is believed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.replay import AllocationTable
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import BoolColumn, Features, Int64Column
+from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
+
+BESIDE_STATES = Reason(
+    "beside-gradients-and-states",
+    "of a size that gradients have, and more than the states that this optimizer keeps for them",
+)
+STATES = Reason(
+    "states-of-the-optimizer",
+    "as many of a size as this optimizer keeps for the parameters that have gradients",
+)
+AS_GRADIENTS = Reason("as-many-as-gradients", "as many old blocks of a size as gradients")
+COPIES_BESIDE_GRADIENTS = Reason(
+    "whole-copies-beside-gradients", "the further whole copies of a size, beside weights and gradients"
+)
+AS_STATES = Reason("as-many-as-optimizer-states", "as many old blocks of a size as states")
+COPIES_BESIDE_STATES = Reason(
+    "whole-copies-beside-optimizer-states", "the further whole copy of a size, beside weights and states"
+)
+FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
+THREES = Reason(
+    "3-copies-of-every-size",
+    "every size occurs in threes: a weight, a state, and what the optimizer or backward says",
+)
+TWOS = Reason(
+    "2-copies-of-every-size",
+    "every size occurs twice: a weight, and one state or a gradient that backward adds to",
+)
+NOT_TRAINED = Reason(
+    "stays-without-gradient",
+    "as large as no gradient, although the trace has all of a step, and such sizes repeat: not trained",
+)
+FULL_PRECISION = Reason(
+    "copies-in-full-precision",
+    "every size of a gradient occurs twice as large, as often or a whole number of times as often",
+)
+
+_SMALL_BYTES = 1024
+_NEEDED_SHARE = 0.98
+# Even the smallest layers have tensors of three sizes: two matrices and a vector.
+_LEAST_SIZES = 3
+
+# The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
+_FULL_COPIES = (3, 2, 1)
+
+_W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+_Copies = tuple[tuple[int, dict[Category, int]], ...]
+# How many of n blocks of one size are what. In the order in which they are made, and so of their addresses
+# where those show it: weights, gradients in the first backward, states in the first step.
+_COPIES: _Copies = ((4, {_W: 1, _G: 1, _S: 2}), (3, {_W: 1, _S: 1}))
+# Where the optimizer is known to keep so many states.
+_COPIES_BY_STATES: dict[int | None, _Copies] = {
+    2: (_COPIES[0], (3, {_W: 1, _S: 2})),
+    1: ((3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _S: 1})),
+}
+_COPIES_WITH_GRADIENTS: _Copies = (_COPIES[0], (3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _G: 1}))
+_REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
+
+
+@dataclass(frozen=True, slots=True)
+class Preexisting:
+    """Rows that only sizes can tell apart, and the rows to compare them with (bool per allocation).
+
+    ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
+    them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
+    states every optimizer keeps for each of its parameters, if that is known; ``has_several_steps``: whether
+    there may be several of them.
+    """
+
+    candidates: BoolColumn
+    gradients: BoolColumn
+    states: BoolColumn
+    summed: BoolColumn
+    iteration: NDArray[np.integer[Any]]
+    whole: Int64Column
+    n_states: int | None = None
+    has_several_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSplit:
+    """What the counts of sizes say: the rows (bool per allocation) by reason and category.
+
+    ``not_trained`` are the candidates without a gradient of their size, where all gradients were seen.
+    """
+
+    n_allocations: int
+    marks: dict[tuple[str, Category], BoolColumn] = field(default_factory=dict)
+    not_trained: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def mark(self, reason: Reason, category: Category, rows: Int64Column) -> None:
+        """Add rows of a category, for a reason."""
+        where = self.marks.setdefault((reason.slug, category), np.zeros(self.n_allocations, np.bool_))
+        where[rows] = True
+
+    def of(self, reason: Reason, category: Category) -> BoolColumn:
+        """The rows of a category, for a reason."""
+        nothing = np.zeros(self.n_allocations, np.bool_)
+        return self.marks.get((reason.slug, category), nothing)
+
+
+def _split(features: Features, decided: Decided) -> SizeSplit:
+    """Compare the open blocks without an alloc with the gradients and states that are known."""
+    in_backward = features.by_engine & decided.has(Category.TEMPORARY)
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    known = Preexisting(
+        candidates=decided.is_open & unnamed,
+        gradients=decided.has(Category.GRADIENT),
+        states=decided.has(Category.OPTIMIZER_STATE),
+        summed=in_backward,
+        iteration=features.iteration,
+        whole=_whole_iterations(features),
+        n_states=features.phases.n_states,
+        has_several_steps=features.phases.has_several_steps,
+    )
+    return split_by_sizes(features.allocations, known)
+
+
+def _whole_iterations(features: Features) -> Int64Column:
+    """The iterations of which the trace has the backward from its beginning: forward comes before it."""
+    iteration, certain = features.phases.iteration, features.phases.certain
+    forward, first_forward = np.unique(iteration[certain == Phase.FORWARD], return_index=True)
+    backward, first_backward = np.unique(iteration[certain == Phase.BACKWARD], return_index=True)
+    first_forward = np.flatnonzero(certain == Phase.FORWARD)[first_forward]
+    first_backward = np.flatnonzero(certain == Phase.BACKWARD)[first_backward]
+    both, in_forward, in_backward = np.intersect1d(forward, backward, return_indices=True)
+    return np.asarray(both[first_forward[in_forward] < first_backward[in_backward]], np.int64)
+
+
+def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSplit:
+    """Split the candidates, as far as their sizes allow."""
+    sizes, found = allocations.requested_bytes, SizeSplit(len(allocations))
+    rows = np.flatnonzero(known.candidates)
+    if not len(rows):
+        return found
+    gradients = _gradients_of_fullest_iteration(sizes, known)
+    states = _one_copy_of_states(allocations, known)
+    by_gradients = sizes[gradients].sum() >= sizes[states].sum()
+    reference = sizes[gradients] if by_gradients else sizes[states]
+    # A few temporaries of backward that are taken for gradients must not spoil what fits as a whole.
+    n_states = None if known.has_several_steps else known.n_states
+    is_poor = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
+    if is_poor and _split_by_structure(found, rows, sizes, np.unique(sizes[known.summed]), n_states):
+        return found
+    is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
+    if by_gradients and is_whole and _split_by_precision(found, rows, sizes, sizes[gradients]):
+        return found
+    trained = sizes[gradients] if is_whole else sizes[:0]
+    if known.has_several_steps:
+        trained = _held_at_once(allocations, known, rows)
+    if by_gradients and known.n_states and len(trained):
+        made = known.states & (allocations.end_event < 0)
+        _split_by_states(found, rows, sizes, trained=trained, made=sizes[made], n_states=known.n_states)
+    _split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
+    if by_gradients and is_whole:
+        not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
+        return SizeSplit(len(allocations), found.marks, not_trained)
+    return found
+
+
+def _gradients_of_fullest_iteration(sizes: Int64Column, known: Preexisting) -> Int64Column:
+    """The gradients of the iteration that has most bytes of them, the last such; -1 is before the trace."""
+    rows = np.flatnonzero(known.gradients)
+    if not len(rows):
+        return rows
+    iterations = known.iteration[rows]
+    found, inverse = np.unique(iterations, return_inverse=True)
+    totals = np.zeros(len(found), np.int64)
+    np.add.at(totals, inverse, sizes[rows])
+    return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
+
+
+def _held_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:
+    """The sizes of the gradients of all models that are trained in turn: most that are held at the same time.
+
+    Nothing where these may not be all. Where models free theirs at different times, some sizes are made more
+    often than others for each that is held. And where a parameter has several optimizers, or models of equal
+    sizes are trained, there are more blocks (``rows``) than a model, a copy of it and one optimizer have.
+    """
+    sizes = allocations.requested_bytes
+    gradients = np.flatnonzero(known.gradients & (sizes >= _SMALL_BYTES))
+    if not len(gradients) or not len(known.whole) or known.n_states is None:
+        return gradients[:0]
+    end = allocations.end_event[gradients]
+    end = np.where(end < 0, np.iinfo(np.int64).max, end)
+    found, which = np.unique(sizes[gradients], return_inverse=True)
+    size = np.concatenate((which, which))
+    change = np.repeat((-1, 1), len(gradients))
+    order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
+    held = np.cumsum(change[order])
+    begins = np.flatnonzero(np.diff(size[order], prepend=-1))
+    before = np.concatenate(([0], held[begins[1:] - 1]))
+    most = np.maximum.reduceat(held, begins) - before
+    times_made = np.bincount(which) / most
+    of_rows = np.sort(sizes[rows])
+    n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
+    is_explained = n_blocks <= most * (2 + known.n_states)
+    if np.any(times_made != times_made[0]) or not is_explained.all():
+        return gradients[:0]
+    return np.repeat(found, most)
+
+
+def _one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int64Column:
+    """One state per parameter: Adam makes its two moments on two lines, and some make them anew each step.
+
+    So the fullest stack of the fullest iteration has one.
+    """
+    rows = np.flatnonzero(known.states & (allocations.stack_id >= 0))
+    if not len(rows):
+        return rows
+    origin = np.stack((allocations.stack_id[rows].astype(np.int64), known.iteration[rows]))
+    found, inverse = np.unique(origin, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    totals = np.zeros(found.shape[1], np.int64)
+    np.add.at(totals, inverse, allocations.requested_bytes[rows])
+    return np.asarray(rows[inverse == totals.argmax()])
+
+
+def _split_by_precision(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column
+) -> bool:
+    """Weights in half precision whose optimizer keeps its own in full: every size has copies twice as large.
+
+    Believed if one number of copies explains nearly all bytes; returns whether it does.
+    """
+    n_gradients, groups = _counted(gradients), _by_size(rows, sizes)
+    total = sum(size * len(members) for size, members in groups)
+    for n_copies in _FULL_COPIES:
+        split = {
+            size: (n_gradients.get(size, 0), n_copies * n_gradients.get(size // 2, 0) * (size % 2 == 0))
+            for size, _ in groups
+        }
+        fitting = [(size, members) for size, members in groups if sum(split[size]) == len(members)]
+        if sum(size * len(members) for size, members in fitting) < _NEEDED_SHARE * total:
+            continue
+        for size, members in fitting:
+            found.mark(AS_GRADIENTS, _W, members[: split[size][0]])
+            found.mark(FULL_PRECISION, _S, members[split[size][0] :])
+        return True
+    return False
+
+
+def _split_by_states(
+    found: SizeSplit,
+    rows: Int64Column,
+    sizes: Int64Column,
+    *,
+    trained: Int64Column,
+    made: Int64Column,
+    n_states: int,
+) -> None:
+    """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
+
+    Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
+    is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
+    all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
+    of states made in the trace.
+    """
+    n_gradients, n_made, groups = _counted(trained), _counted(made), _by_size(rows, sizes)
+    each = {size: len(members) // (1 + n_states) for size, members in groups}
+    all_have_states = (
+        not n_made
+        and all(len(members) % (1 + n_states) == 0 for _, members in groups)
+        and any(n_gradients.get(size, 0) == n for size, n in each.items())
+    )
+    for size, members in groups:
+        n_trained = n_gradients.get(size, 0)
+        n_before = max(n_states * n_trained - n_made.get(size, 0), 0)
+        n_weights = each[size] if all_have_states else len(members) - n_before
+        if n_trained and n_weights >= n_trained:
+            # Models are built before the first step, and so their weights come first.
+            found.mark(BESIDE_STATES, _W, members[:n_weights])
+            found.mark(STATES, _S, members[n_weights:])
+
+
+def _split_by_copies(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, reference: Int64Column, *, by_gradients: bool
+) -> None:
+    """Per size: as many weights as the reference has; whole further copies are the other category.
+
+    Up to two further copies can be optimizer state, one can be gradients.
+    """
+    of_weight, of_copies, category, most = (
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, 2)
+        if by_gradients
+        else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
+    )
+    n_expected = _counted(reference)
+    for size, members in _by_size(rows, sizes):
+        expected = n_expected.get(size, 0)
+        if not expected:
+            continue
+        found.mark(of_weight, _W, members[:expected])
+        copies, rest = divmod(len(members) - expected, expected)
+        if not rest and copies <= most:
+            found.mark(of_copies, category, members[expected:])
+
+
+def _split_by_structure(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, summed: Int64Column, n_states: int | None
+) -> bool:
+    """Believe n copies of everything only if nearly all bytes agree and some tensor is unique.
+
+    Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
+    third is Adam's other state, or a gradient beside SGD's momentum: the optimizer decides that, if it is
+    known, or backward, if it is seen to add to gradients that stay: it makes temporaries of their sizes
+    (``summed``). Else it stays open. Returns whether a structure is believed.
+    """
+    groups = [(size, members) for size, members in _by_size(rows, sizes) if size >= _SMALL_BYTES]
+    total = sum(size * len(members) for size, members in groups)
+    have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
+    usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
+    for n_copies, parts in _COPIES_BY_STATES.get(n_states, usual):
+        fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
+        has_unique = any(len(members) == n_copies for _, members in fitting)
+        if not has_unique or sum(size * len(m) for size, m in fitting) < _NEEDED_SHARE * total:
+            continue
+        for _, members in fitting:
+            _mark_parts(found, members, n_copies, parts)
+        return True
+    return False
+
+
+def _mark_parts(found: SizeSplit, members: Int64Column, n_copies: int, parts: dict[Category, int]) -> None:
+    """Give the rows of one size their categories, as many copies of each as the parts have."""
+    each, first = len(members) // n_copies, 0
+    for category, n_parts in parts.items():
+        found.mark(_REASON_OF_COPIES[n_copies], category, members[each * first : each * (first + n_parts)])
+        first += n_parts
+
+
+def _counted(sizes: Int64Column) -> dict[int, int]:
+    """How often every size occurs."""
+    return dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True))
+
+
+def _by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:
+    """The rows grouped by size, each group in order."""
+    order = rows[np.argsort(sizes[rows], kind="stable")]
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(sizes[order]) != 0)))
+    return [(int(sizes[group[0]]), group) for group in np.split(order, starts[1:])]
+
+
+def _by_split(name: str, reason: Reason, category: Category) -> Rule:
+    """A rule for what the split has found for a reason."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        return decided.shared(_split, features).of(reason, category)
+
+    return Rule(name, reason, category, Evidence.SIZES, where)
+
+
+@rule(NOT_TRAINED, Category.WEIGHT, Evidence.SIZES)
+def not_trained(features: Features, decided: Decided) -> BoolColumn:
+    """What stays and has the size of no gradient, although all gradients were seen, is not trained.
+
+    Layers repeat, and so do several sizes of frozen weights. Data that stays is a few large blocks.
+    """
+    rows = decided.shared(_split, features).not_trained
+    rows = rows[decided.is_open[rows]]
+    found, counts = np.unique(features.sizes[rows], return_counts=True)
+    repeats = (counts > 1) & (found >= _SMALL_BYTES)
+    n_bytes = found * counts
+    if np.count_nonzero(repeats) < _LEAST_SIZES or 2 * n_bytes[repeats].sum() < n_bytes.sum():
+        rows = rows[:0]
+    return features.mask(rows)
+
+
+BY_COPIES: tuple[PipelineRule, ...] = (
+    *(
+        _by_split(f"{n_copies}_copies_{category.label}", reason, category)
+        for n_copies, reason in _REASON_OF_COPIES.items()
+        for category in (_W, _G, _S)
+    ),
+    _by_split("states_in_full_precision", FULL_PRECISION, _S),
+    _by_split("weights_beside_states", BESIDE_STATES, _W),
+    _by_split("states_of_optimizer", STATES, _S),
+    _by_split("as_many_as_gradients", AS_GRADIENTS, _W),
+    _by_split("copies_beside_gradients", COPIES_BESIDE_GRADIENTS, _S),
+    not_trained,
+    _by_split("as_many_as_states", AS_STATES, _W),
+    _by_split("copies_beside_states", COPIES_BESIDE_STATES, _G),
+)

@@ -1,0 +1,98 @@
+"""What frees memory says what it was for: a backward node, what it saved; zero_grad, gradients."""
+
+import numpy as np
+
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.rules import Role
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import BoolColumn, Features, at, first_before
+from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+
+USED_IN_FORWARD = Reason(
+    "made-outside-modules-used-in-forward",
+    "copied or created outside of modules and live in forward",
+    uses_phases=True,
+)
+FREED_LIKE_OTHERS = Reason(
+    "freed-where-its-like-are", "older than the trace, let go of by a line that lets go of nothing but this"
+)
+ZERO_GRAD = Reason("dropped-in-zero-grad", "freed inside zero_grad")
+
+
+def _batch_of_graph(features: Features) -> BoolColumn:
+    """A batch that nothing but the graph held, made just before the first module that saves anything."""
+    saved = np.flatnonzero(features.by_module & features.is_freed_by_engine)
+    first_saved = first_before(features.next_backward, features.alloc, saved, features.n_events)
+    is_first = features.alloc < first_saved
+    return features.may_be_input & is_first & features.feeds_module & features.is_freed_by_engine
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
+def batch_of_graph_from_nothing(features: Features, _: Decided) -> BoolColumn:
+    """A batch that the graph held, copied to the device."""
+    return _batch_of_graph(features) & features.from_nothing
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def batch_of_graph(features: Features, _: Decided) -> BoolColumn:
+    """A batch that the graph held, computed."""
+    return _batch_of_graph(features)
+
+
+@rule(FREED_LIKE_OTHERS, Category.INPUT, Evidence.FREE_SITE)
+def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
+    """Pre-existing, and freed where nothing but batches of its size are, in other iterations."""
+    freed_at = features.allocations.free_stack_id.astype(np.int64)
+    site = np.where(features.is_freed_by_engine, freed_at, -1)
+    preexisting = ~features.is_traced & (site >= 0)
+    rows = np.flatnonzero(np.isin(site, np.unique(site[preexisting])))
+    sizes, size = np.unique(features.sizes[rows], return_inverse=True)
+    _, kind = np.unique(site[rows] * len(sizes) + size.reshape(-1), return_inverse=True)
+    kind = kind.reshape(-1)
+    is_traced, is_input = features.is_traced[rows], decided.has(Category.INPUT)[rows]
+    n_inputs, n_others = (
+        np.bincount(kind[where], minlength=len(rows))
+        for where in (is_input & is_traced, ~is_input & is_traced)
+    )
+    where = np.zeros(len(site), np.bool_)
+    where[rows] = ~is_traced & ((n_inputs > 0) & (n_others == 0))[kind]
+    return where
+
+
+@role_rule(Role.RELEASE, Category.ACTIVATION, is_free_site=True)
+def freed_by_node(features: Features, _: Decided) -> BoolColumn:
+    """A backward node freed it, and so had saved it. An optimizer's results are none."""
+    in_optimizer = features.made_through(Role.OPTIMIZER) | (features.alloc_phase == Phase.OPTIMIZER)
+    return np.asarray(features.freed_through(Role.RELEASE) & ~in_optimizer)
+
+
+def _may_be_gradient(features: Features) -> BoolColumn:
+    """Made by the engine, or pre-existing, and by no module.
+
+    Modules run in backward where a checkpoint computes again; but a compiled backward makes gradients.
+    """
+    by_module = features.made_through(Role.MODULE_CALL)
+    by_module &= ~(features.by_engine & features.made_through(Role.COMPILED))
+    return (features.by_engine | ~features.is_traced) & ~by_module
+
+
+@rule(ZERO_GRAD, Category.GRADIENT, Evidence.ANNOTATION)
+def freed_in_annotated_zero_grad(features: Features, _: Decided) -> BoolColumn:
+    """Freed in the range that torch annotates."""
+    return _may_be_gradient(features) & at(features.phases.in_zero_grad, features.end).astype(np.bool_)
+
+
+@rule(ZERO_GRAD, Category.GRADIENT, Evidence.FREE_SITE)
+def freed_through_zero_grad(features: Features, _: Decided) -> BoolColumn:
+    """Freed by zero_grad, as the free's stack has it."""
+    return _may_be_gradient(features) & features.freed_through(Role.ZERO_GRAD)
+
+
+BY_FREE: tuple[PipelineRule, ...] = (
+    batch_of_graph_from_nothing,
+    batch_of_graph,
+    preexisting_batch_of_graph,
+    freed_by_node,
+    freed_in_annotated_zero_grad,
+    freed_through_zero_grad,
+)

@@ -1,0 +1,127 @@
+"""Backward's results: freed within it, temporary; kept and as large as a weight, a gradient."""
+
+import numpy as np
+
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.rules import Role
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import BoolColumn, Features, at
+from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+
+WITHIN = Reason(
+    "freed-within-backward",
+    "made by the engine, freed in the same run of backward or before the step that follows it",
+    uses_phases=True,
+)
+FOR_ANOTHER = Reason(
+    "kept-for-another-backward", "made by the engine and let go of by the engine in a later backward"
+)
+KEPT = Reason("kept-after-backward", "made by the engine, kept, as large as a weight", uses_phases=True)
+FAILED = Reason(
+    "held-by-a-backward-that-failed",
+    "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
+    uses_phases=True,
+)
+HELD = Reason(
+    "held-for-another-backward",
+    "made by the engine in a backward of which a later one lets go, and held by the program",
+    uses_phases=True,
+)
+
+
+@role_rule(Role.RECOMPUTE, Category.ACTIVATION)
+def recomputed(features: Features, _: Decided) -> BoolColumn:
+    """Computed again by a checkpoint, and freed by the backward of that.
+
+    Reentrant checkpoints call the engine from where they compute again: the stacks of both go through it.
+    """
+    again = features.made_through(Role.RECOMPUTE) & ~features.made_through(Role.REENTERED)
+    by_own_backward = ~features.freed_through(Role.RECOMPUTE) | features.freed_through(Role.REENTERED)
+    return again & features.is_freed_by_engine & by_own_backward
+
+
+def _made(features: Features) -> BoolColumn:
+    return np.asarray(features.by_engine & (features.alloc_phase == Phase.BACKWARD))
+
+
+def _within(features: Features) -> BoolColumn:
+    """What the step no longer finds is no gradient; what is freed later may be freed by zero_grad."""
+    step_follows = features.next_run_phase == Phase.OPTIMIZER
+    before_step = step_follows & (features.end <= features.alloc_run_last)
+    return np.asarray(_made(features) & ((features.end <= features.alloc_run_end) | before_step))
+
+
+def _kept(features: Features) -> BoolColumn:
+    return _made(features) & ~_within(features)
+
+
+def _in_later_run(features: Features) -> BoolColumn:
+    return np.asarray(features.end > features.alloc_run_last)
+
+
+@rule(WITHIN, Category.TEMPORARY, Evidence.LIFETIME)
+def freed_within_backward(features: Features, _: Decided) -> BoolColumn:
+    """A gradient of an activation, or scratch."""
+    return _within(features)
+
+
+@rule(FOR_ANOTHER, Category.ACTIVATION, Evidence.FREE_SITE)
+def kept_for_another_backward(features: Features, _: Decided) -> BoolColumn:
+    """A gradient of gradients: the second backward frees what the first one kept for it."""
+    return _kept(features) & _in_later_run(features) & features.is_freed_by_engine
+
+
+@rule(KEPT, Category.GRADIENT, Evidence.LIFETIME)
+def kept_after_backward(features: Features, decided: Decided) -> BoolColumn:
+    """As large as a weight, or as what is pre-existing and may be one."""
+    by_engine = features.made_through(Role.ENGINE)
+    preexisting = ~features.is_traced & features.is_live_at_dump
+    weight_like = decided.has(Category.WEIGHT) | (preexisting & ~by_engine)
+    known = np.isin(features.sizes, np.unique(features.sizes[weight_like]))
+    before = (preexisting & by_engine) | _without_frames_beside_weights(features, decided)
+    return (_kept(features) | before) & known
+
+
+def _without_frames_beside_weights(features: Features, decided: Decided) -> BoolColumn:
+    """Pre-existing blocks without frames, where pre-existing weights have theirs.
+
+    With Python-only stacks they are of the engine. No more of a size than there are such weights.
+    """
+    sizes = features.sizes
+    preexisting = ~features.is_traced & features.is_live_at_dump & np.bool_(not features.has_cpp)
+    unnamed = preexisting & features.has_no_frames & decided.is_open
+    weights = preexisting & ~features.has_no_frames & decided.has(Category.WEIGHT)
+    found, inverse = np.unique(sizes, return_inverse=True)
+    n_unnamed, n_weights = (np.bincount(inverse[rows], minlength=len(found)) for rows in (unnamed, weights))
+    return np.asarray(unnamed & (n_unnamed <= n_weights)[inverse])
+
+
+@rule(FAILED, Category.TEMPORARY, Evidence.LIFETIME)
+def in_use_by_failed_backward(features: Features, _: Decided) -> BoolColumn:
+    """The trace ends in a backward that ran out of memory."""
+    if not features.phases.ends_in_oom:
+        return np.zeros(len(features.alloc), np.bool_)
+    of_last = features.alloc_run_last == features.n_events - 1
+    return np.asarray(_kept(features) & features.is_live_at_dump & of_last)
+
+
+@rule(HELD, Category.ACTIVATION, Evidence.LIFETIME)
+def held_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
+    """The results of a backward that is itself differentiated, as far as the program holds them."""
+    rest = _kept(features) & _in_later_run(features) & ~decided.has(Category.GRADIENT)
+    freed, run = rest & features.is_freed_by_engine, features.alloc_run_last
+    n_freed, n_held = (
+        np.bincount(run[rows], features.sizes[rows], features.n_events) for rows in (freed, rest & ~freed)
+    )
+    is_most = n_freed >= np.maximum(n_held, 1)
+    return rest & ~freed & at(is_most, run).astype(np.bool_)
+
+
+IN_BACKWARD: tuple[PipelineRule, ...] = (
+    recomputed,
+    freed_within_backward,
+    kept_for_another_backward,
+    kept_after_backward,
+    in_use_by_failed_backward,
+    held_for_another_backward,
+)

@@ -1,0 +1,243 @@
+"""Forward's results: kept into backward, activation; freed before, temporary; inputs by their origin."""
+
+import numpy as np
+
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.rules import Role
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import BoolColumn, Features, next_of
+from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.classification.rules.by_free import USED_IN_FORWARD
+from snapconv.classification.rules.in_backward import WITHIN
+
+FREED_BY_BACKWARD = Reason(
+    "freed-by-backward",
+    "made in forward, or just before backward outside of modules; freed by the engine",
+    uses_phases=True,
+)
+KEPT_INTO_BACKWARD = Reason(
+    "kept-into-backward", "made in forward, still live when backward begins", uses_phases=True
+)
+LIVE_AT_DUMP = Reason(
+    "made-in-forward-and-live-at-dump",
+    "made in forward, never freed, and no backward follows",
+    uses_phases=True,
+)
+RAN_AGAIN = Reason(
+    "held-while-its-line-ran-again",
+    "made in forward without a backward, and still there when its line had run twice more and "
+    "something had been made outside of modules",
+    uses_phases=True,
+)
+FREED_BEFORE = Reason("freed-before-backward", "made in forward, freed before backward", uses_phases=True)
+FREED_SOON = Reason(
+    "freed-soon-outside-modules",
+    "made outside of modules, freed before the next forward or backward",
+    uses_phases=True,
+)
+
+# How often a line has run again when what it made is held on purpose, and not handed on by a loop.
+_HELD_TIMES = 2
+
+
+def reaches_backward(features: Features) -> BoolColumn:
+    """Whether a backward follows, and the allocation is in use when it begins."""
+    return np.asarray((features.next_backward < features.n_events) & (features.end >= features.next_backward))
+
+
+def _without_backward(features: Features) -> BoolColumn:
+    return np.asarray(features.next_backward >= features.n_events)
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
+def input_from_nothing(features: Features, _: Decided) -> BoolColumn:
+    """A batch that is copied to the device, or filled there."""
+    return features.may_be_input & features.from_nothing & features.is_freed
+
+
+@rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
+def freed_by_engine(features: Features, _: Decided) -> BoolColumn:
+    """Made in forward, and freed by the engine."""
+    return features.in_forward & features.is_freed_by_engine
+
+
+@rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
+def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
+    """Made in forward, and in use when backward begins."""
+    return features.in_forward & reaches_backward(features)
+
+
+@rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
+def in_forward_and_live_at_dump(features: Features, _: Decided) -> BoolColumn:
+    """Made in a forward that the trace ends in, or that nothing follows."""
+    kept = ~features.is_freed & features.is_live_at_dump
+    return features.in_forward & kept & _without_backward(features)
+
+
+@rule(RAN_AGAIN, Category.ACTIVATION, Evidence.LIFETIME)
+def kept_while_its_line_ran_again(features: Features, _: Decided) -> BoolColumn:
+    """What lives while its own stack allocates twice more: a cache of keys and values, a list of results.
+
+    What a loop over layers hands from one to the next, or forward to its end, does not outlive that forward.
+    """
+    outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
+    rows = np.flatnonzero(features.in_forward & (features.allocations.stack_id >= 0))
+    stack, width = features.allocations.stack_id[rows].astype(np.int64), features.n_events + 2
+    keys = stack * width + features.alloc[rows]
+    order = np.argsort(keys)
+    ends = np.searchsorted(keys[order], stack[order] * width + features.end[rows][order])
+    n_later = ends - np.arange(len(rows)) - 1
+    kept = features.mask(rows[order][n_later >= _HELD_TIMES])
+    return features.in_forward & _without_backward(features) & kept & outlives
+
+
+@rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
+def freed_before_backward(features: Features, _: Decided) -> BoolColumn:
+    """Made in forward, and freed before a backward."""
+    by_forward = features.is_freed & ~features.is_freed_by_engine
+    return features.in_forward & by_forward & ~reaches_backward(features)
+
+
+@rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
+def outside_and_freed_by_engine(features: Features, _: Decided) -> BoolColumn:
+    """Made outside of modules, and freed by the engine."""
+    return features.outside & features.is_freed_by_engine & reaches_backward(features)
+
+
+def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
+    """Rows as large as weights, of a line that makes several in an iteration: noise, moments and copies.
+
+    As large as a weight, or as a block without frames that may be one, or twice as large (full precision).
+    """
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    of_model = np.unique(features.sizes[decided.has(Category.WEIGHT) | unnamed])
+    is_as_large = np.isin(features.sizes, np.concatenate((of_model, 2 * of_model)))
+    stack = features.allocations.stack_id
+    rows = np.flatnonzero((features.outside | features.preexisting_outside) & is_as_large)
+    where = np.stack((stack[rows].astype(np.int64), features.iteration[rows].astype(np.int64)))
+    _, inverse, counts = np.unique(where, axis=1, return_inverse=True, return_counts=True)
+    return features.mask(rows[counts[inverse.reshape(-1)] > 1])
+
+
+def _between_modules(features: Features) -> BoolColumn:
+    """The loss, and what is computed between modules.
+
+    With Python-only stacks, what feeds a module may as well be the next batch, unless it is computed.
+    """
+    of_loss = features.mid_forward & ~features.feeds_module
+    if features.has_cpp:
+        return of_loss | features.mid_forward
+    return of_loss | (features.mid_forward & _is_computed(features))
+
+
+def _is_computed(features: Features) -> BoolColumn:
+    """What a line makes from another result of its own, of the same size, which it then frees."""
+    stack, sizes = features.allocations.stack_id, features.sizes
+    rows = np.flatnonzero(features.is_traced)
+    rows = rows[np.argsort(features.alloc[rows])]
+    before, row = rows[:-1], rows[1:]
+    after = np.append(features.alloc[rows[2:]], features.n_events)[: len(row)]
+    is_same = (stack[before] == stack[row]) & (stack[row] >= 0) & (sizes[before] == sizes[row])
+    is_freed = (features.end[before] > features.alloc[row]) & (features.end[before] < after)
+    return features.mask(row[is_same & is_freed])
+
+
+@rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
+def between_modules_into_backward(features: Features, _: Decided) -> BoolColumn:
+    """Computed between modules or by the loss, and in use when backward begins."""
+    return _between_modules(features) & reaches_backward(features)
+
+
+@rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
+def between_modules_and_freed(features: Features, _: Decided) -> BoolColumn:
+    """Computed between modules or by the loss, and freed before backward."""
+    return _between_modules(features) & features.is_freed & ~reaches_backward(features)
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
+    """Made outside of modules, by a line that makes one, and a module runs next."""
+    used = features.may_be_input & features.feeds_module & features.is_freed
+    return used & ~made_in_bulk(features, decided)
+
+
+@rule(FREED_SOON, Category.TEMPORARY, Evidence.LIFETIME)
+def freed_soon_outside(features: Features, _: Decided) -> BoolColumn:
+    """Made outside of modules, and freed before any module or backward runs."""
+    next_phase = np.minimum(features.next_forward, features.next_backward)
+    return features.outside & features.is_freed & (features.end < next_phase)
+
+
+@rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
+def preexisting_freed_by_first_forward(features: Features, _: Decided) -> BoolColumn:
+    """Where the very first run is of modules, that forward had made what they soon free."""
+    if features.first(Phase.BACKWARD) >= features.n_events:
+        return np.zeros(len(features.alloc), np.bool_)
+    in_forward = (features.end_phase == Phase.FORWARD) & (features.end <= features.phases.run_end[0])
+    return np.asarray(~features.is_traced & in_forward)
+
+
+def _freed_by_node(features: Features) -> BoolColumn:
+    """Pre-existing, and freed by the engine. Compiled code frees what it made itself as well: not here."""
+    return ~features.is_traced & features.is_freed_by_engine & ~features.freed_through(Role.COMPILED)
+
+
+def _names_release(features: Features) -> bool:
+    """Whether the stacks of frees name what frees what was saved, as C++ stacks do."""
+    return len(features.roles.is_empty) > 0 and bool(features.roles.has[Role.RELEASE].any())
+
+
+def is_freed_after_own(features: Features) -> BoolColumn:
+    """What is freed once backward has freed something of its own, that it was seen to make.
+
+    Before that, where the trace begins in backward, what is freed may be what it had just made.
+    """
+    own = features.is_traced & features.by_engine & features.is_freed_by_engine
+    return np.asarray(features.end > features.end[own].min(initial=features.n_events))
+
+
+def _is_saved(features: Features) -> BoolColumn:
+    """Freed by a backward whose forward the trace has, or by one that had freed its own before."""
+    after_own = np.bool_(not _names_release(features)) & is_freed_after_own(features)
+    return np.asarray((features.first(Phase.FORWARD) < features.end) | after_own)
+
+
+@rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
+def preexisting_freed_by_engine(features: Features, _: Decided) -> BoolColumn:
+    """What was there before the trace and is freed by backward was kept for it.
+
+    Unless the trace begins within that backward: then it may have been made in it.
+    """
+    return _freed_by_node(features) & _is_saved(features)
+
+
+@rule(WITHIN, Category.TEMPORARY, Evidence.LIFETIME)
+def preexisting_of_first_backward(features: Features, _: Decided) -> BoolColumn:
+    """The trace begins within a backward, which had made it.
+
+    Where checkpoints compute again, what they made is freed in other ways.
+    """
+    if not _names_release(features) or features.roles.has[Role.RECOMPUTE].any():
+        return np.zeros(len(features.alloc), np.bool_)
+    requested = features.allocations.free_requested_event >= 0
+    return _freed_by_node(features) & ~_is_saved(features) & requested
+
+
+IN_FORWARD: tuple[PipelineRule, ...] = (
+    input_from_nothing,
+    freed_by_engine,
+    kept_into_backward,
+    in_forward_and_live_at_dump,
+    kept_while_its_line_ran_again,
+    freed_before_backward,
+    outside_and_freed_by_engine,
+    between_modules_into_backward,
+    between_modules_and_freed,
+    input_used_by_module,
+    freed_soon_outside,
+)
+BEFORE_THE_TRACE: tuple[PipelineRule, ...] = (
+    preexisting_freed_by_first_forward,
+    preexisting_freed_by_engine,
+    preexisting_of_first_backward,
+)

@@ -1,0 +1,487 @@
+"""What the program itself makes and holds, outside of modules and of torch's optimizers.
+
+Its batches, results that it keeps, weights that are no module's, states of an optimizer of its own: by who
+made them, when, how often and how large. These rules come last, when gradients and weights are known.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis.phases import Phase
+from snapconv.analysis.rules import Role
+from snapconv.analysis.stack_roles import innermost_python, stacks_by_frame
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import (
+    BoolColumn,
+    Features,
+    Int64Column,
+    first_before,
+    last_before,
+    next_of,
+)
+from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
+from snapconv.classification.rules.by_free import FREED_LIKE_OTHERS, USED_IN_FORWARD
+from snapconv.classification.rules.in_forward import (
+    FREED_BEFORE,
+    FREED_BY_BACKWARD,
+    KEPT_INTO_BACKWARD,
+    LIVE_AT_DUMP,
+    is_freed_after_own,
+    made_in_bulk,
+)
+
+FOR_EVERY_PARAMETER = Reason(
+    "made-for-every-parameter",
+    "kept, and made outside of modules by a line that makes one for every parameter: zeros, and what is "
+    "in full precision beside them, an optimizer's; copies made before backward, a second model's",
+)
+HAS_GRADIENT = Reason(
+    "kept-and-has-a-gradient",
+    "made outside of modules before the first backward, kept, and there is a gradient without a weight",
+)
+AFTER_BACKWARD = Reason(
+    "made-after-backward-and-kept",
+    "made outside of modules after backward by a line that makes several as large as weights, and kept",
+    uses_phases=True,
+)
+SAME_LINE = Reason(
+    "replaced-on-the-same-line",
+    "older than the trace, let go of by a line that had made another of its size, which is this",
+)
+SAME_SIZE = Reason(
+    "replaced-by-one-of-its-size",
+    "older than the trace, let go of by the program, which holds another of its size instead",
+)
+
+# A parameter may have no gradient, or share its memory.
+_NEARLY = 0.9
+# Fewer sizes may agree by chance.
+_LEAST_SIZES = 2
+
+_KNOWN_CATEGORIES = tuple(which for which in Category if which != Category.UNKNOWN)
+
+
+# --- one for every parameter
+
+
+@dataclass(frozen=True, slots=True)
+class _PerParameter:
+    """Rows of lines that make one block for every parameter: as large as it, or twice as large.
+
+    ``has_moments``: some of what is twice as large are moments in full precision.
+    """
+
+    as_large: BoolColumn
+    in_full: BoolColumn
+    has_moments: bool
+
+
+def _per_parameter(features: Features, decided: Decided) -> _PerParameter:
+    """Zeros are an optimizer's moments, and copies that are there before the first backward a second model's.
+
+    Zeros twice as large are moments in full precision, where the model is in half; beside them, copies twice
+    as large are the weights that the optimizer works on. Alone, they may as well be an average.
+    """
+    sizes, stack = features.sizes, features.allocations.stack_id
+    kept = (features.outside | features.preexisting_outside) & features.is_live_at_dump
+    rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
+    wanted = Counter(sizes[_fullest(decided.has(Category.GRADIENT), features)].tolist())
+    twice = Counter({2 * size: n for size, n in wanted.items()})
+    as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+    n_in_full = 0
+    for of_line in _groups(rows, stack):
+        as_large[of_line] = _is_nearly(sizes[of_line], wanted)
+        in_full[of_line] = _is_nearly(sizes[of_line], twice)
+        n_in_full += int(in_full[of_line[0]])
+    # Without C++ frames, two lines may be the moments as well.
+    has_zeros = bool(np.any(in_full & features.made_through(Role.ZEROS)))
+    return _PerParameter(as_large, in_full, n_in_full > 1 and (has_zeros or not features.has_cpp))
+
+
+@rule(FOR_EVERY_PARAMETER, Category.OPTIMIZER_STATE, Evidence.SIZES)
+def zeros_for_every_parameter(features: Features, decided: Decided) -> BoolColumn:
+    """Moments."""
+    return decided.shared(_per_parameter, features).as_large & features.made_through(Role.ZEROS)
+
+
+@rule(FOR_EVERY_PARAMETER, Category.WEIGHT, Evidence.SIZES)
+def copies_for_every_parameter(features: Features, decided: Decided) -> BoolColumn:
+    """A second model."""
+    is_copy = features.made_through(Role.CLONE) | features.made_through(Role.COPY)
+    before = is_copy & (features.alloc < features.first(Phase.BACKWARD))
+    return decided.shared(_per_parameter, features).as_large & before
+
+
+@rule(FOR_EVERY_PARAMETER, Category.OPTIMIZER_STATE, Evidence.SIZES)
+def full_precision_for_every_parameter(features: Features, decided: Decided) -> BoolColumn:
+    """Moments, and the weights that the optimizer works on, in full precision."""
+    found = decided.shared(_per_parameter, features)
+    return found.in_full & (features.made_through(Role.ZEROS) | np.bool_(found.has_moments))
+
+
+def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
+    """The rows in groups of one key."""
+    order = rows[np.argsort(key[rows], kind="stable")]
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
+
+
+def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
+    """Whether nearly all bytes are of the sizes that are wanted, as often."""
+    made, total = int(sizes.sum()), sum(size * n for size, n in wanted.items())
+    if len(wanted) < _LEAST_SIZES or not _NEARLY * total <= made <= total / _NEARLY:
+        return False
+    both = Counter(sizes.tolist()) & wanted
+    return bool(sum(size * n for size, n in both.items()) >= _NEARLY * max(made, total))
+
+
+def _fullest(where: BoolColumn, features: Features) -> Int64Column:
+    """The marked rows of the iteration that has most bytes of them."""
+    rows = np.flatnonzero(where)
+    if not len(rows):
+        return rows
+    found, inverse = np.unique(features.iteration[rows], return_inverse=True)
+    totals = np.bincount(inverse.reshape(-1), weights=features.sizes[rows])
+    return np.asarray(rows[features.iteration[rows] == found[totals.argmax()]])
+
+
+# --- weights and states without torch's modules and optimizers
+
+
+def _kept_by_program(features: Features, decided: Decided) -> BoolColumn:
+    made = features.outside | features.preexisting_outside
+    return made & features.is_live_at_dump & decided.is_open
+
+
+@rule(HAS_GRADIENT, Category.WEIGHT, Evidence.SIZES)
+def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
+    """Weights that are no module's: no more of a size than there are gradients without a weight."""
+    sizes, first_backward = features.sizes, features.first(Phase.BACKWARD)
+    before = _kept_by_program(features, decided) & (features.alloc < first_backward)
+    before &= np.bool_(first_backward < features.n_events)
+    gradients = sizes[_fullest(decided.has(Category.GRADIENT), features)]
+    missing = _missing(gradients, sizes[decided.has(Category.WEIGHT)])
+    found, counts = np.unique(sizes[before], return_counts=True)
+    n_of = zip(found.tolist(), counts.tolist(), strict=True)
+    return before & np.isin(sizes, [size for size, n in n_of if n <= missing.get(size, 0)])
+
+
+def _missing(gradients: Int64Column, weights: Int64Column) -> dict[int, int]:
+    """How many more gradients than weights there are of every size."""
+    found, counts = np.unique(gradients, return_counts=True)
+    return {
+        size: n - int(np.count_nonzero(weights == size))
+        for size, n in zip(found.tolist(), counts.tolist(), strict=True)
+    }
+
+
+@rule(AFTER_BACKWARD, Category.OPTIMIZER_STATE, Evidence.LIFETIME)
+def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolColumn:
+    """States of an optimizer that is none of torch's.
+
+    One of torch's has its own states: an average is as large, and so may a batch be.
+    """
+    sizes = features.sizes
+    gradients = sizes[_fullest(decided.has(Category.GRADIENT), features)]
+    known = np.concatenate((np.unique(sizes[decided.has(Category.WEIGHT)]), gradients))
+    after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
+    after &= np.isin(sizes, known) & made_in_bulk(features, decided)
+    after &= np.bool_(not np.any(features.phases.certain == Phase.OPTIMIZER))
+    filled = features.made_through(Role.FACTORY) | np.bool_(not features.has_cpp)
+    return after & ~features.mid_forward & filled
+
+
+# --- a forward made of functions
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """What is made before a backward without any module, and where that forward begins (event by row)."""
+
+    rows: BoolColumn
+    begin: Int64Column
+
+    def made_by_forward(self, features: Features) -> BoolColumn:
+        """What the forward made itself."""
+        return np.asarray(self.rows & (features.alloc >= self.begin))
+
+
+def _functions(features: Features, decided: Decided) -> _Functions:
+    """A forward without any module begins with the first result that its backward frees."""
+    certain, modules = features.phases.certain, np.sort(features.alloc[features.by_module])
+    others = np.flatnonzero((certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER))
+    is_next = features.next_backward < next_of(modules, features.alloc, features.n_events)
+    is_first = last_before(modules, features.alloc) <= last_before(others, features.alloc)
+    rows = np.asarray(features.outside & is_next & is_first)
+    saved = np.flatnonzero(rows & features.is_freed_by_engine & decided.has(Category.ACTIVATION))
+    return _Functions(rows, first_before(features.next_backward, features.alloc, saved, features.n_events))
+
+
+def _into_backward(features: Features) -> BoolColumn:
+    return np.asarray(features.end >= features.next_backward)
+
+
+@rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
+def functions_into_backward(features: Features, decided: Decided) -> BoolColumn:
+    """Made by a forward of functions, and in use when backward begins."""
+    found = decided.shared(_functions, features)
+    return found.made_by_forward(features) & _into_backward(features)
+
+
+@rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
+def functions_freed_before(features: Features, decided: Decided) -> BoolColumn:
+    """Made by a forward of functions, and freed before backward."""
+    found = decided.shared(_functions, features)
+    return found.made_by_forward(features) & features.is_freed & ~_into_backward(features)
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def given_to_functions(features: Features, decided: Decided) -> BoolColumn:
+    """Made before a forward of functions, in a program without any module."""
+    if features.by_module.any():
+        return np.zeros(len(features.alloc), np.bool_)
+    found = decided.shared(_functions, features)
+    given = found.rows & _into_backward(features) & (found.begin < features.n_events)
+    return given & ~made_in_bulk(features, decided)
+
+
+# --- what is replaced on the same line, and what is still there
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """Pre-existing rows that a line freed when it had made another of the size, and those replacements."""
+
+    rows: Int64Column
+    replacements: Int64Column
+
+
+def _replaced(features: Features, decided: Decided) -> _Replaced:
+    """A line that gives a variable a new value makes that first, and then frees the one before."""
+    table, stacks = features.allocations, features.roles.stacks
+    freed = features.is_freed & ~features.is_freed_by_engine & (table.free_stack_id >= 0)
+    rows = np.flatnonzero(~features.is_traced & decided.is_open & freed)
+    if not features.phases.free_sites_known or not len(rows):
+        return _Replaced(rows[:0], rows[:0])
+    sizes, width = features.sizes, features.n_events + 1
+    by_program = features.is_traced & ~features.is_freed_by_engine
+    new = np.flatnonzero(by_program & np.isin(sizes, np.unique(sizes[rows])))
+    new = new[np.argsort(table.stack_id[new], kind="stable")]
+    line, stacks_with = innermost_python(stacks)[table.free_stack_id[rows]], stacks_by_frame(stacks)
+    replacement = np.full(len(rows), -1, np.int64)
+    for here in _groups(np.flatnonzero(line >= 0), line):
+        made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
+        keys = sizes[made] * width + features.alloc[made]
+        order = np.argsort(keys)
+        gone = rows[here]
+        last = np.searchsorted(keys[order], sizes[gone] * width + features.end[gone]) - 1
+        youngest = made[order[last]] if len(made) else np.full(len(gone), -1)
+        fits = (last >= 0) & (sizes[youngest] == sizes[gone]) & (features.end[youngest] > features.end[gone])
+        replacement[here[fits]] = youngest[fits]
+    return _Replaced(rows[replacement >= 0], replacement[replacement >= 0])
+
+
+def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:
+    """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
+    first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
+    n_of = after - first
+    begins = np.repeat(first - np.concatenate(([0], np.cumsum(n_of)[:-1])), n_of) if len(n_of) else n_of
+    return np.asarray(rows[np.arange(int(n_of.sum())) + begins])
+
+
+@rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
+def preexisting_live_at_dump(features: Features, _: Decided) -> BoolColumn:
+    """The result of a forward that the trace does not have, and no backward follows."""
+    no_backward = features.next_backward >= features.n_events
+    return features.preexisting_in_forward & features.is_live_at_dump & no_backward
+
+
+def _is_replacement(features: Features, decided: Decided) -> BoolColumn:
+    return features.mask(decided.shared(_replaced, features).replacements)
+
+
+def _still_there(features: Features, decided: Decided) -> BoolColumn:
+    """What the program still holds at the dump, of lines that make one, if a forward or backward is seen."""
+    if not (features.in_forward.any() or np.any(features.next_backward < features.n_events)):
+        return np.zeros(len(features.alloc), np.bool_)
+    return features.is_live_at_dump & ~made_in_bulk(features, decided)
+
+
+def _may_be_batch(features: Features, decided: Decided) -> BoolColumn:
+    made = features.may_be_input | features.preexisting_outside
+    return made & _still_there(features, decided)
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
+def batch_from_nothing_still_there(features: Features, decided: Decided) -> BoolColumn:
+    """A batch that was copied to the device, and is still held."""
+    return _may_be_batch(features, decided) & features.from_nothing
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
+    """Of what is computed, and of everything where no C++ frame shows it.
+
+    What was there at first, what replaces an earlier one, and what is of the last iteration.
+    """
+    stack, forward = features.allocations.stack_id, features.in_forward
+    is_renewed = np.isin(stack, stack[features.outside & features.is_freed])
+    is_last = is_renewed | _is_replacement(features, decided)
+    is_last |= features.iteration >= features.iteration[forward].max(initial=-1)
+    is_last |= features.alloc < features.alloc[forward].min(initial=features.n_events)
+    # Cut in the middle of a backward, what is held of what was computed may as well be of its forward.
+    certain = features.phases.certain[features.phases.certain > 0]
+    begins_in_backward = len(certain) > 0 and certain[0] == Phase.BACKWARD and features.has_cpp
+    is_fed = features.feeds_module | (~features.is_traced & np.bool_(not begins_in_backward))
+    return _may_be_batch(features, decided) & is_last & is_fed
+
+
+@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def replacement_still_there(features: Features, decided: Decided) -> BoolColumn:
+    """It takes the place of what was there in forward, and will be there in the next."""
+    return _is_replacement(features, decided) & features.outside & _still_there(features, decided)
+
+
+@rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
+def preexisting_into_backward(features: Features, _: Decided) -> BoolColumn:
+    """The result of a forward that the trace does not have, which the program still holds."""
+    has_backward = features.next_backward < features.n_events
+    return features.preexisting_in_forward & features.is_live_at_dump & has_backward
+
+
+def _replaced_on_same_line(category: Category) -> Rule:
+    """What was replaced is what its replacement is."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        found = decided.shared(_replaced, features)
+        return features.mask(found.rows[decided.category[found.replacements] == category])
+
+    return Rule(f"replaced_{category.label}", SAME_LINE, category, Evidence.FREE_SITE, where)
+
+
+# --- what is freed where only its like are freed
+
+
+def _freed_by_program(features: Features) -> tuple[BoolColumn, BoolColumn]:
+    """What the program frees, and of that, what a compiled backward does: it was kept for that."""
+    compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
+    site = features.allocations.free_stack_id
+    return features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0), compiled
+
+
+def _like_others(features: Features, decided: Decided) -> dict[Category, BoolColumn]:
+    """Pre-existing rows by the one category that their line frees, if it is only ever one.
+
+    A line that runs in every iteration, `cache = longer` or the end of a function. What it makes and frees
+    itself did not live long.
+    """
+    if not features.phases.free_sites_known:
+        return {}
+    site, category = features.allocations.free_stack_id, decided.category
+    by_program, _ = _freed_by_program(features)
+    preexisting = by_program & ~features.is_traced & decided.is_open
+    seen = np.flatnonzero(by_program & features.is_traced & np.isin(site, site[preexisting]))
+    lived, found = features.end - features.alloc, {}
+    for which in map(Category, np.unique(category[seen]).tolist()):
+        of_which = seen[category[seen] == which]
+        only = np.setdiff1d(site[of_which], site[seen[category[seen] != which]])
+        found[which] = preexisting & np.isin(site, only)
+        if which == Category.TEMPORARY:
+            found[which] &= features.end <= lived[of_which].max()
+    return found
+
+
+def _freed_like_others(category: Category) -> Rule:
+    """Pre-existing, and freed by a line that frees nothing but this category."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        found = decided.shared(_like_others, features).get(category)
+        return np.zeros(len(features.alloc), np.bool_) if found is None else found
+
+    return Rule(f"freed_like_{category.label}", FREED_LIKE_OTHERS, category, Evidence.FREE_SITE, where)
+
+
+@rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
+def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> BoolColumn:
+    """What a compiled backward frees was kept for it, unless other iterations show otherwise."""
+    if not features.phases.free_sites_known:
+        return np.zeros(len(features.alloc), np.bool_)
+    _by_program, compiled = _freed_by_program(features)
+    return compiled & ~features.is_traced & is_freed_after_own(features)
+
+
+# --- what is replaced by another of its size
+
+
+def _by_size(features: Features, decided: Decided) -> list[dict[Category, BoolColumn]]:
+    """Pre-existing rows by the category of what takes their place, for two candidates of that.
+
+    The youngest of the size that the program holds when it frees the row, or else what it makes next.
+    """
+    sizes, category = features.sizes, decided.category
+    by_program = ~features.is_freed_by_engine & (features.end_phase != Phase.OPTIMIZER)
+    trains = np.bool_(np.any(decided.has(Category.GRADIENT)))
+    is_new = decided.has(Category.INPUT) | (decided.has(Category.ACTIVATION) & trains)
+    new = np.flatnonzero(features.is_traced & by_program & is_new)
+    rows = np.flatnonzero(~features.is_traced & features.is_freed & by_program & decided.is_open)
+    if not len(new):
+        return [{}, {}]
+    width = features.n_events + 1
+    keys = sizes[new] * width + features.alloc[new]
+    order = np.argsort(keys)
+    place = np.searchsorted(keys[order], sizes[rows] * width + features.end[rows]) - 1
+    found = []
+    for candidate in (place, place + 1):
+        row = new[order[np.clip(candidate, 0, len(new) - 1)]]
+        fits = sizes[row] == sizes[rows]
+        found.append(
+            {
+                which: features.mask(rows[fits & (category[row] == which)])
+                for which in (Category.INPUT, Category.ACTIVATION)
+            }
+        )
+    return found
+
+
+def _replaced_by_size(candidate: int, category: Category) -> Rule:
+    """Pre-existing, and freed by the program, which holds another of its size instead."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        found = decided.shared(_by_size, features)[candidate].get(category)
+        return np.zeros(len(features.alloc), np.bool_) if found is None else found
+
+    name = f"{('held', 'next')[candidate]}_{category.label}_of_its_size"
+    return Rule(name, SAME_SIZE, category, Evidence.SIZES, where)
+
+
+def _each(make: Callable[[Category], Rule]) -> tuple[Rule, ...]:
+    return tuple(make(category) for category in _KNOWN_CATEGORIES)
+
+
+OF_PROGRAM: tuple[PipelineRule, ...] = (
+    zeros_for_every_parameter,
+    copies_for_every_parameter,
+    full_precision_for_every_parameter,
+    kept_with_gradient,
+    kept_after_backward_in_bulk,
+    functions_into_backward,
+    functions_freed_before,
+    given_to_functions,
+    preexisting_live_at_dump,
+    batch_from_nothing_still_there,
+    batch_still_there,
+    replacement_still_there,
+    preexisting_into_backward,
+    *_each(_replaced_on_same_line),
+    *_each(_freed_like_others),
+    preexisting_freed_by_compiled_backward,
+    *(
+        _replaced_by_size(candidate, category)
+        for candidate in (0, 1)
+        for category in (Category.INPUT, Category.ACTIVATION)
+    ),
+)
