@@ -1,14 +1,13 @@
 """The command line: parse, call the library, print. NumPy and the rest load when a command runs."""
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -16,13 +15,11 @@ from snapconv.devices import parse_device
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.params_cli import params
 from snapconv.record_cli import CONTEXT_SETTINGS, Command, ProgramEnded, record
-from snapconv.units import printable
+from snapconv.terminal import complain, give_up_stdout, print_json, progress_bar, say
 from snapconv.version import VERSION
 
 if TYPE_CHECKING:
     from snapconv.analysis.paths import PathMap
-
-Progress = Callable[[str, int, int], None]
 
 # As shells count: 128 plus the number of the signal; 130 for Ctrl-C, 141 for the reader of a pipe that left.
 _BY_SIGNAL = 128
@@ -52,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProgramEnded as ended:
         return ended.exit_code
     except SnapconvError as error:
-        _complain(f"error: {error}")
+        complain(f"error: {error}")
         return error.exit_code
     except MemoryError:
-        _complain("error: this machine's memory does not suffice for the file")
+        complain("error: this machine's memory does not suffice for the file")
         return 3
 
 
@@ -67,10 +64,10 @@ def _run(argv: list[str]) -> int:
             return _NOBODY_READS
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
         if code == _INTERRUPTED or code - _BY_SIGNAL in _STOPPING:
-            _complain("stopped: no unfinished file is left behind")
+            complain("stopped: no unfinished file is left behind")
         return code
     except OSError as error:  # only the terminal is left: files have errors of their own
-        _give_up_stdout()
+        give_up_stdout()
         raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
     return 0
 
@@ -95,15 +92,9 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _give_up_stdout() -> None:
-    """Keep the interpreter from failing once more when it flushes stdout at its end."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123  # no path, a device
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
-        _say([f"snapconv {VERSION}"], sys.stdout)
+        say([f"snapconv {VERSION}"], sys.stdout)
         raise typer.Exit
 
 
@@ -254,15 +245,15 @@ def _to_sqlite(
         sources=tuple(source or ()),
         force=force,
     )
-    with _progress(shown=not quiet) as progress:
+    with progress_bar(shown=not quiet) as progress:
         made = to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    _say(note_lines(made.all_notes), sys.stderr)
+    say(note_lines(made.all_notes), sys.stderr)
     if as_json:
-        _print_json(summary_values(made.reports, made.time))
+        print_json(summary_values(made.reports, made.time))
     else:
-        _say(summary_lines(made.reports, made.time), sys.stdout)
+        say(summary_lines(made.reports, made.time), sys.stdout)
 
 
 @app.command("info", short_help="Say what is in a snapshot, and how much of the job it covers.")
@@ -271,15 +262,15 @@ def _info(snapshot: _Snapshot, as_json: _Json = False, quiet: _Quiet = False) ->
     from snapconv.describe import describe
     from snapconv.reports.summary import note_lines
 
-    with _progress(shown=not quiet) as progress:
+    with progress_bar(shown=not quiet) as progress:
         facts = describe(snapshot, progress=progress)
     if quiet:
         return
-    _say(note_lines(facts.notes), sys.stderr)
+    say(note_lines(facts.notes), sys.stderr)
     if as_json:
-        _print_json(facts.values())
+        print_json(facts.values())
     else:
-        _say(facts.lines(), sys.stdout)
+        say(facts.lines(), sys.stdout)
 
 
 app.command(
@@ -323,7 +314,7 @@ def _explain(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="ADDR-OR-EVENT") from error
     chosen = _device(device)
-    with _progress(shown=True) as progress:
+    with progress_bar(shown=True) as progress:
         session = load(
             snapshot,
             project_root=project_root,
@@ -334,11 +325,11 @@ def _explain(
             progress=progress,
         )
         found = session.explain(question, device=chosen)
-    _say(note_lines(session.notes), sys.stderr)
+    say(note_lines(session.notes), sys.stderr)
     if as_json:
-        _print_json(found.values())
+        print_json(found.values())
     else:
-        _say(found.lines(whole_stack=stack), sys.stdout)
+        say(found.lines(whole_stack=stack), sys.stdout)
 
 
 def _device(text: str | None) -> int | None:
@@ -355,61 +346,3 @@ def _path_maps(texts: Sequence[str]) -> "tuple[PathMap, ...]":
         return tuple(parse_path_map(text) for text in texts)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--path-map") from error
-
-
-def _say(lines: Iterable[str], stream: TextIO | None) -> None:
-    """Print lines, with everything escaped that a name in a file could do to a terminal."""
-    if stream is None:  # closed by whoever started us
-        return
-    for line in lines:
-        print(printable(line), file=stream)
-    stream.flush()
-
-
-def _complain(text: str) -> None:
-    """Say what went wrong, if anyone listens; the exit code says it in any case."""
-    with suppress(OSError):
-        _say([text], sys.stderr)
-
-
-def _print_json(values: object) -> None:
-    import orjson
-
-    if sys.stdout is None:  # closed by whoever started us
-        return
-    text = orjson.dumps(_writable(values), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    sys.stdout.write(_escaped(text.decode()))
-    sys.stdout.flush()
-
-
-def _escaped(text: str) -> str:
-    """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
-
-
-def _writable(values: object) -> object:
-    """The same values with lone surrogates escaped: they are in no text that UTF-8 can hold."""
-    if isinstance(values, str):
-        return values.encode("utf-8", "backslashreplace").decode()
-    if isinstance(values, dict):
-        return {_writable(key): _writable(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_writable(value) for value in values]
-    return values
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """A progress bar on stderr where that is a terminal; None elsewhere."""
-    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        yield None
-        return
-    # rich is no dependency of our own: typer depends on it, all releases that we allow.
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("opening", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
