@@ -192,6 +192,9 @@ _MaxEntries = Annotated[
     int | None,
     typer.Option("--max-entries", min=1, help="How many events torch keeps, the newest. Default: 1000000."),
 ]
+_Pinned = Annotated[
+    bool, typer.Option("--pinned", help="Record pinned host memory too (torch 2.14 and newer, on a GPU).")
+]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -215,6 +218,7 @@ def record(
     stacks: _Stacks = "all",
     context: _Context = "all",
     max_entries: _MaxEntries = None,
+    pinned: _Pinned = False,
     quiet: _Quiet = False,
 ) -> None:
     """Run a training script and record its memory and its times as a capture.
@@ -222,11 +226,9 @@ def record(
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
     its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
     """
-    from snapconv.recorder.entry import find_file, find_module
     from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
 
-    found = find_module(entry) if is_module else find_file(entry)
-    _check_for_providers(found, args or [], batch_size)
+    found = _find(entry, args or [], batch_size, is_module=is_module)
     ordinal = _local_rank() if device is None else device
     options = RecordOptions(
         output=output or Path(f"{found.stem}{_rank()}.capture"),
@@ -235,6 +237,7 @@ def record(
         stacks=stacks,
         context=context,
         max_entries=max_entries or MAX_ENTRIES,
+        pinned=_pinned(pinned, simulate),
         warm_up=warm_up,
         iterations=iterations,
         device=device,
@@ -244,6 +247,22 @@ def record(
         simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, ordinal + 1),
     )
     raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
+
+
+def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: bool) -> "Entry":
+    from snapconv.recorder.entry import find_file, find_module
+
+    found = find_module(entry) if is_module else find_file(entry)
+    _check_for_providers(found, args, batch_size)
+    return found
+
+
+def _pinned(pinned: bool, simulate: bool) -> bool:
+    if pinned and simulate:
+        raise typer.BadParameter(
+            "pinned host memory is not simulated: record on a GPU", param_hint="--pinned"
+        )
+    return pinned
 
 
 def _folder(entry: "Entry") -> Path:

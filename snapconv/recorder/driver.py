@@ -25,6 +25,11 @@ _WARM_UP_TIMES = (
     "hold what happens once only; let the program make one iteration more"
 )
 
+_NO_PINNED = Note(
+    "no-pinned-memory",
+    "this torch does not record pinned host memory, so the capture has none of it: use torch 2.14 or newer",
+)
+
 
 class Driver:
     """One recording, from history on to the capture on disk.
@@ -79,8 +84,15 @@ class Driver:
         if self._timer:
             self._timer.use_device(device)
         options = self._options
-        history.start(stacks=options.stacks, context=options.context, max_entries=options.max_entries)
+        history.start(
+            stacks=options.stacks,
+            context=options.context,
+            max_entries=options.max_entries,
+            pinned=options.pinned,
+        )
         self._has_history = True
+        if options.pinned and not history.can_record_pinned():
+            self.notes.append(_NO_PINNED)
 
     def stop_observing(self) -> None:
         """Take every hook away, whatever state a failure left the recording in; may raise."""

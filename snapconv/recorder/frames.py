@@ -40,10 +40,10 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
 
 
 def _holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for segment in raw_snapshot.get("segments", ()):
+    for segment in (*raw_snapshot.get("segments", ()), *raw_snapshot.get("host_segments", ())):
         yield segment
         yield from segment.get("blocks", ())
-    for trace in raw_snapshot.get("device_traces", ()):
+    for trace in (*raw_snapshot.get("device_traces", ()), raw_snapshot.get("host_traces", ())):
         yield from trace
 
 

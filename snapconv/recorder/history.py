@@ -12,13 +12,16 @@ from snapconv.recorder.symbols import name_every_function
 # (device, requested bytes, device's total bytes, device's free bytes)
 OutOfMemoryObserver = Callable[[int, int, int, int], None]
 
+_PINNED = "record_pinned_host_memory"
 
-def start(*, stacks: Stacks, context: Context, max_entries: int) -> None:
+
+def start(*, stacks: Stacks, context: Context, max_entries: int, pinned: bool = False) -> None:
     """Let torch record every event from here on; what it had recorded before is dropped.
 
     CUDA has started: recording reaches the devices that the allocator knows, and it learns of them then.
     torch 2.1 has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
-    stay as they are. 2.0 has another function by the same name, with a trace of one device only.
+    stay as they are, but for ``pinned`` host memory (2.14). 2.0 has another function by the same name, with
+    a trace of one device only.
     """
     import torch
 
@@ -27,7 +30,16 @@ def start(*, stacks: Stacks, context: Context, max_entries: int) -> None:
     if "trace_alloc_max_entries" in known:
         raise RecorderError(f"torch {torch.__version__} records too little: use torch 2.1 or newer")
     extra = {"clear_history": True} if "clear_history" in known else {}
+    if pinned and _PINNED in known:
+        extra[_PINNED] = True
     turn("all", context=context, stacks=stacks, max_entries=max_entries, **extra)
+
+
+def can_record_pinned() -> bool:
+    """Whether this torch records pinned host memory."""
+    import torch
+
+    return _PINNED in inspect.signature(torch.cuda.memory._record_memory_history).parameters
 
 
 def stop() -> None:

@@ -49,6 +49,7 @@ class RecordOptions:
     stacks: Stacks = "all"
     context: Context = "all"
     max_entries: int = MAX_ENTRIES
+    pinned: bool = False
     warm_up: int = 1
     iterations: int = 1
     device: int | None = None

@@ -264,3 +264,13 @@ def test_progress_counts_the_iterations(make):
     begin(driver)
     driver.iteration_ended()
     assert said == ["iteration 1 of 2 done (warm-up)"]
+
+
+@pytest.mark.parametrize(("can", "slugs"), [(True, []), (False, ["no-pinned-memory"])])
+def test_pinned_memory_that_torch_cannot_record_is_a_note(make, monkeypatch, can, slugs):
+    asked = []
+    monkeypatch.setattr(driver_module.history, "start", lambda **options: asked.append(options["pinned"]))
+    monkeypatch.setattr(driver_module.history, "can_record_pinned", lambda: can)
+    driver = make(pinned=True)
+    begin(driver)
+    assert (asked, [note.slug for note in driver.notes]) == ([True], slugs)

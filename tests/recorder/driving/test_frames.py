@@ -16,6 +16,9 @@ def snapshot(*stacks):
     return {
         "segments": [{"frames": stack, "blocks": [{"frames": stack}, {}]} for stack in stacks],
         "device_traces": [[{"action": "alloc", "frames": stack} for stack in stacks], []],
+        "host_segments": [{"frames": stack, "blocks": [{"frames": stack}]} for stack in stacks],
+        "host_traces": [{"action": "alloc", "frames": stack} for stack in stacks]
+        + [{"action": "segment_free"}],
     }
 
 

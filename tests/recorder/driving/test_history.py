@@ -56,6 +56,39 @@ def test_a_newer_form_drops_what_was_recorded_before(torch):
     assert start(torch, form) == [("all", True, None)]
 
 
+def form_of_torch_2_14(torch):
+    def form(
+        enabled="all",
+        context="all",
+        stacks="all",
+        max_entries=sys.maxsize,
+        clear_history=False,
+        record_pinned_host_memory=False,
+        record_cuda=True,
+    ):
+        torch.calls.append((record_pinned_host_memory, record_cuda))
+
+    return form
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_pinned_memory_is_recorded_where_it_was_wanted_and_torch_can(torch, pinned):
+    torch.cuda.memory._record_memory_history = form_of_torch_2_14(torch)
+    history.start(stacks="python", context="all", max_entries=7, pinned=pinned)
+    assert history.can_record_pinned()
+    assert torch.calls == [(pinned, True)]
+
+
+def test_an_older_torch_is_not_told_of_pinned_memory(torch):
+    def form(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
+        torch.calls.append(enabled)
+
+    torch.cuda.memory._record_memory_history = form
+    history.start(stacks="python", context="all", max_entries=7, pinned=True)
+    assert not history.can_record_pinned()
+    assert torch.calls == ["all"]
+
+
 def test_a_form_that_hides_its_arguments_is_taken_for_the_first(torch):
     assert start(torch, lambda enabled="all", *_, **named: torch.calls.append((enabled, named))) == [
         ("all", ASKED)
