@@ -53,9 +53,11 @@ class Machine:
     see: such frees wait until it is done.
     """
 
-    def __init__(self, options: SimulationOptions, settings: AllocatorSettings) -> None:
+    def __init__(self, options: SimulationOptions) -> None:
         self.options = options
-        self.settings = settings
+        self.settings = settings_from_environment()
+        # The program may set them itself, until the first allocation.
+        self._reads_environment = True
         self.clock = Clock()
         self.history = History(options.n_devices)
         self.stacks = Stacks()
@@ -119,6 +121,8 @@ class Machine:
 
     def malloc(self, index: int, n_bytes: int, frames: Frames | None = None) -> int:
         """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""
+        if self._reads_environment:
+            self._use(settings_from_environment())
         device = self.devices[index]
         frames = frames or self.allocation_frames()
         try:
@@ -198,7 +202,11 @@ class Machine:
 
     def set_settings(self, conf: str) -> None:
         """Replace the allocator's settings from here on."""
-        self.settings = AllocatorSettings.from_conf(conf)
+        self._use(AllocatorSettings.from_conf(conf))
+
+    def _use(self, settings: AllocatorSettings) -> None:
+        self._reads_environment = False
+        self.settings = settings
         for device in self.devices:
             device.allocator.settings = self.settings
 

@@ -18,7 +18,7 @@ from snapconv.recorder.simulation.factories import patch_factories
 from snapconv.recorder.simulation.grouping import patch_grouping
 from snapconv.recorder.simulation.kernels import Kernels
 from snapconv.recorder.simulation.legacy_types import patch_legacy_types
-from snapconv.recorder.simulation.machine import Machine, settings_from_environment
+from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import dispatch_mode
 from snapconv.recorder.simulation.options import SimulationOptions
 from snapconv.recorder.simulation.patches import Patches
@@ -57,7 +57,7 @@ def running(options: SimulationOptions) -> Iterator[Machine]:
 
 @contextmanager
 def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Machine]:
-    machine = Machine(options, settings_from_environment())
+    machine = Machine(options)
     tracker = Tracker(machine)
     with ExitStack() as stack:
         patches = stack.enter_context(Patches())

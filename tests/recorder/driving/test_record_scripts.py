@@ -155,6 +155,24 @@ def test_workers_of_a_data_loader_do_no_harm(run):
     assert done.metadata["ended"]["how"] == "complete"
 
 
+def test_a_simulation_takes_the_allocators_settings_that_the_script_makes_itself(run, monkeypatch):
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(variable, raising=False)
+    # One byte over 1 MiB: by a quarter of the next power of two, 1.25 MiB, and not by 512 bytes.
+    script = """
+    import os, torch
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:4"
+    torch.cuda.set_device(0)
+    kept = torch.empty((1 << 20) + 1, dtype=torch.uint8, device="cuda")
+    print(torch.cuda.memory_allocated())
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ""
+    more = torch.empty((1 << 20) + 1, dtype=torch.uint8, device="cuda")
+    print(torch.cuda.memory_allocated())
+    """
+    done = run(script, before="", options=["--no-compute"])
+    assert done.out.split() == [str(5 << 18), str(5 << 19)], done.err
+
+
 def test_a_variable_that_comes_too_late_is_a_note(run, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = run("import os; os.environ['OMP_NUM_THREADS'] = '2'; train(2)", options=["--no-compute"])
