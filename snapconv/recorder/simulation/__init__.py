@@ -15,6 +15,7 @@ from snapconv.recorder.simulation.options import SimulationOptions
 
 if TYPE_CHECKING:
     from snapconv.recorder.simulation.machine import Machine
+    from snapconv.recorder.simulation.tracker import Tracker
 
 __all__ = ["Simulation", "SimulationOptions", "simulated"]
 
@@ -22,19 +23,20 @@ __all__ = ["Simulation", "SimulationOptions", "simulated"]
 class Simulation:
     """A simulation that is running."""
 
-    def __init__(self, machine: "Machine") -> None:
+    def __init__(self, machine: "Machine", tracker: "Tracker") -> None:
         self._machine = machine
+        self._tracker = tracker
 
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""
-        return tuple(self._machine.notes.values())
+        return (*self._machine.notes.values(), *self._tracker.values_read.notes())
 
     def _not_modelled(self) -> list[str]:
         has_workspace = self._machine.options.cublas_workspace
         return [what for what in self._machine.met if not (has_workspace and what == BLAS)]
 
     def values(self) -> dict[str, Any]:
-        """Say how the simulation was set up, in plain types: what a capture's metadata holds of it."""
+        """Say what was simulated up to now, in plain types: what a capture's metadata holds of it."""
         options = self._machine.options
         return {
             "compute": options.compute,
@@ -51,5 +53,5 @@ def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
     """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
     from snapconv.recorder.simulation.session import running
 
-    with running(options or SimulationOptions()) as machine:
-        yield Simulation(machine)
+    with running(options or SimulationOptions()) as (machine, tracker):
+        yield Simulation(machine, tracker)

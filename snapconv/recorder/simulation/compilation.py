@@ -207,7 +207,9 @@ def _with_device_memory(torch: Any, tensors: TensorPatches, real: Any) -> Any:
         run, devices = module.call, [torch.device("cuda")]
 
         def empty_for_compiled(size: Any, stride: Any, dtype: Any) -> Any:
-            return torch.empty_strided(size, stride, dtype=dtype, device=devices[-1])
+            made = torch.empty_strided(size, stride, dtype=dtype, device=devices[-1])
+            tensors.forget_values(made)
+            return made
 
         def call(args: Any) -> Any:
             placed = (tensor.device for _, tensor in named_tensors(args) if tensors.takes_gpu_way(tensor))

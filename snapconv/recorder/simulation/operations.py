@@ -24,7 +24,9 @@ class Operation:
     whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
     ``is_uninitialised`` says that its results' contents are undefined. ``cpu_results`` are the positions of
     results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU takes for it
-    besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU.
+    besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU; one that
+    ``gives_values`` returns numbers that depend on them. One that is ``is_memory_only`` changes what memory
+    its argument has, and no values.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Operation:
     cpu_results: frozenset[int] = frozenset()
     not_modelled: str | None = None
     reads_values: bool = False
+    gives_values: bool = False
+    is_memory_only: bool = False
 
 
 # Views by behaviour whose schema does not say so (aten/src/ATen/native/native_functions.yaml).
@@ -50,6 +54,7 @@ _CPU_RESULTS = {
     "_scaled_dot_product_efficient_attention": {2, 3},
 }
 _READS_VALUES = {"_pack_padded_sequence"}
+_GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
 _UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 
 
@@ -79,6 +84,8 @@ def describe(func: Any) -> Operation:
         cpu_results=frozenset(_CPU_RESULTS.get(name, ())),
         not_modelled=OF_OPERATION.get(name),
         reads_values=name in _READS_VALUES,
+        gives_values=name in _GIVES_VALUES,
+        is_memory_only=name in _RESIZING,
     )
 
 

@@ -14,12 +14,16 @@ from snapconv.recorder.addresses import Location
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """One storage: its device (None for the CPU), its address there, and whether it has no values."""
+    """One storage: its device (None for the CPU), its address there, and whether its values are computed.
+
+    ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
+    """
 
     device: int | None
     addr: int
     n_bytes: int
-    is_hollow: bool
+    has_values: bool
+    is_own_memory: bool = True
     reference: Any = None
 
 

@@ -44,19 +44,19 @@ def _only_one() -> Iterator[None]:
 
 
 @contextmanager
-def running(options: SimulationOptions) -> Iterator[Machine]:
+def running(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
     """Make this process's torch believe in the simulated devices, for as long as the context lasts."""
     with _only_one():
         _import_torch(("torch.optim", "torch._dynamo"))
         is_compiling = not options.compute and can_compile()
         if is_compiling:
             _import_torch(("torch._inductor.cudagraph_trees",))
-        with _patched(options, is_compiling=is_compiling) as machine:
-            yield machine
+        with _patched(options, is_compiling=is_compiling) as (machine, tracker):
+            yield machine, tracker
 
 
 @contextmanager
-def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Machine]:
+def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tuple[Machine, Tracker]]:
     machine = Machine(options)
     tracker = Tracker(machine)
     with ExitStack() as stack:
@@ -88,7 +88,7 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[Mach
         stack.enter_context(compiled(tensors, enter_modes) if is_compiling else eager(machine, tensors))
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
-        yield machine
+        yield machine, tracker
 
 
 def _import_torch(names: tuple[str, ...]) -> None:

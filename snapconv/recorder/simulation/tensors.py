@@ -37,8 +37,9 @@ class TensorPatches:
             patches.set(self._tensor, name, property(getattr(self, f"_{name}")(real)))
         for name in ("get_device", "data_ptr", "type", "numpy", "record_stream", "is_pinned", "pin_memory"):
             self._wrap(patches, name)
-        for name in ("to", "cuda", "cpu"):
+        for name in ("to", "cuda", "cpu", "tolist"):
             self._wrap(patches, name)
+        patches.wrap(self._torch._tensor_str, "_str", self._str)
         self._allow_without_a_shape(patches)
 
     @contextmanager
@@ -151,6 +152,7 @@ class TensorPatches:
     def _numpy(self, real: Any) -> Callable[..., Any]:
         def numpy(tensor: Any, *, force: bool = False) -> Any:
             if self._placed(tensor) is None:
+                self._read(tensor, "numpy()")
                 return real(tensor, force=force)
             if not force:
                 raise TypeError(
@@ -160,6 +162,32 @@ class TensorPatches:
             return real(tensor.detach().cpu(), force=True)
 
         return numpy
+
+    def _tolist(self, real: Any) -> Callable[..., Any]:
+        def tolist(tensor: Any) -> Any:
+            self._read(tensor, "tolist()")
+            return real(tensor)
+
+        return tolist
+
+    def _str(self, real: Any) -> Callable[..., str]:
+        @wraps(real)
+        def as_text(tensor: Any, *args: Any, **kwargs: Any) -> str:
+            if self._tracker.has_values(tensor):
+                return str(real(tensor, *args, **kwargs))
+            with self._tracker.values_read.once("str()"):
+                return str(real(tensor, *args, **kwargs))
+
+        return as_text
+
+    def _read(self, tensor: Any, what: str) -> None:
+        """Record that the program reads a tensor past torch's operations."""
+        if not self._tracker.has_values(tensor):
+            self._tracker.values_read.add(what)
+
+    def forget_values(self, tensor: Any) -> None:
+        """Let a tensor have no values: what is to fill it does not run."""
+        self._tracker.forget_values(tensor)
 
     def _record_stream(self, real: Any) -> Callable[..., None]:
         def record_stream(tensor: Any, stream: Any) -> None:

@@ -29,7 +29,7 @@ def patch_wrappers(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
             made = real(*args, **kwargs | {"device": torch.device("cpu")})
             with suppress(RuntimeError):  # a torch whose wrappers have no storage object
                 # Address 0 is that of tensors without bytes: nothing is allocated, and nothing freed.
-                tracker.placements.add(made.untyped_storage(), Placement(index, 0, 0, is_hollow=False))
+                tracker.placements.add(made.untyped_storage(), Placement(index, 0, 0, has_values=True))
             return made
 
         return staticmethod(make)

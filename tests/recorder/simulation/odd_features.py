@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 
 DEVICE = "cuda"
-NEEDS_VALUES = {"mask_index"}
 CASES = []
 
 

@@ -48,21 +48,19 @@ def test_a_step_of_a_model_of_seven_billion_parameters_takes_seconds_and_no_memo
     assert time.monotonic() - began < 60
 
 
-def test_what_depends_on_values_names_the_line_that_asked():
-    x = torch.randn(8, 8, device="cuda")
+def test_what_depends_on_values_in_no_known_way_names_the_line_that_asked():
+    counts = torch.randn(100, 400, device="cuda").sum(1).long()
 
-    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten.*--no-compute"):
-        x[x > 0]
-    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten\.nonzero"):
-        torch.nonzero(x)
+    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten\.bincount.*--no-compute"):
+        torch.bincount(counts)
 
 
-def test_values_read_as_zero():
-    x = torch.ones(3, 3, device="cuda")
+def test_values_that_were_not_computed_read_as_zero():
+    x = torch.ones(300, 300, device="cuda")
 
     assert x.sum().item() == 0
     assert not (x > 0).any()
-    assert x.cpu().tolist() == [[0.0] * 3] * 3
+    assert x.cpu().tolist() == [[0.0] * 300] * 300
 
 
 def test_a_shape_that_does_not_fit_is_torchs_own_error():

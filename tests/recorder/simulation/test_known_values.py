@@ -1,0 +1,216 @@
+"""Where nothing is computed, small masks, indices and counters have their values all the same."""
+
+import mmap
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.recorder.simulation.hollow import Hollow  # noqa: E402
+from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
+
+
+@pytest.fixture
+def simulation():
+    with simulated(SimulationOptions(compute=False)) as running:
+        yield running
+
+
+def unknown(*shape):
+    """A tensor on the device whose values nobody computed: it depends on what is too large."""
+    return torch.randn(200, 200, device="cuda").sum() * torch.ones(shape, device="cuda")
+
+
+def padded_mask():
+    mask = torch.ones(4, 64, dtype=torch.long)
+    mask[1:, 50:] = 0
+    return mask
+
+
+def note_of(simulation):
+    [note] = simulation.notes()
+    assert note.slug == "values-not-computed"
+    return note.message
+
+
+def test_a_mask_keeps_its_values_on_the_way_to_the_device_and_through_operations(simulation):
+    mask = padded_mask().to("cuda")
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    causal = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril()
+
+    assert not mask.all()
+    assert mask[0].bool().all()
+    assert mask.sum(-1).tolist() == [64, 50, 50, 50]
+    assert positions[1, 49:52].tolist() == [49, 1, 1]
+    assert (causal[None] & mask[:, None].bool()).sum().item() == 64 * 65 // 2 + 3 * (50 * 51 // 2 + 14 * 50)
+    assert simulation.notes() == ()
+
+
+def test_known_values_give_known_shapes(simulation):
+    mask = padded_mask().cuda()
+
+    assert mask.nonzero().shape == (64 + 3 * 50, 2)
+    assert torch.arange(64, device="cuda")[mask[1].bool()].tolist() == list(range(50))
+    assert unknown(4, 64, 100)[mask.bool()].shape == (64 + 3 * 50, 100)
+    assert unknown(4, 64).masked_select(mask.bool()).shape == (64 + 3 * 50,)
+    assert simulation.notes() == ()
+
+
+def test_a_shape_that_is_not_known_is_the_largest_and_noted(simulation):
+    x = unknown(8, 100)
+
+    assert x[x > 0].shape == (800,)
+    assert (x > 0).nonzero().shape == (800, 2)
+    assert x.unique().shape == (800,)
+    assert "(shape of index())" in note_of(simulation)
+    assert "shapes that depend on them are the largest possible" in note_of(simulation)
+
+
+def test_every_read_of_what_was_not_computed_is_noted_with_its_line_and_how_often(simulation):
+    x = unknown(3)
+    for _ in range(3):
+        x.sum().item()
+    if x.max() > 0:
+        pytest.fail("it reads as zero")
+    x.cpu().tolist()
+    x.cpu().numpy()
+    f"{x}"
+
+    places = re.findall(r"test_known_values\.py:\d+ \((.*?)\)", note_of(simulation).replace("()", ""))
+    # What decides a branch comes first, whatever it was in the program.
+    assert places == ["bool", "item, 3 times", "tolist", "numpy"]
+    assert "and 1 more place:" in note_of(simulation)
+
+
+def test_a_read_inside_of_a_library_names_the_programs_line_too(simulation, tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "other"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def report(x):\n    return float(x)\n")
+    monkeypatch.syspath_prepend(package.parent)
+    from other import report  # type: ignore[import-not-found]
+
+    report(unknown())
+
+    assert re.search(
+        r"at other/__init__\.py:2 called at \S*test_known_values\.py:\d+ \(float\(\)\):", note_of(simulation)
+    )
+
+
+def test_a_counter_is_known_until_something_unknown_goes_in_and_again_when_it_is_set_anew(simulation):
+    total = torch.zeros((), device="cuda")
+    steps = torch.zeros((), dtype=torch.long, device="cuda")
+    view = total[None]
+    total += 2
+    steps += 1
+    assert (view.item(), steps.item()) == (2, 1)
+    assert simulation.notes() == ()
+
+    view += unknown(1)
+    assert total.item() == 0
+    assert len(simulation.notes()) == 1
+
+    before = note_of(simulation)
+    total.fill_(5)
+    assert total.item() == 5
+    assert note_of(simulation) == before
+
+
+def test_what_a_cpu_tensor_is_given_by_the_device_is_not_known(simulation):
+    buffer = torch.ones(3)
+    buffer.copy_(unknown(3))
+
+    assert buffer.tolist() == [0, 0, 0]
+    assert "(tolist())" in note_of(simulation)
+
+
+def test_statistics_that_a_normalisation_writes_without_saying_so_are_not_known(simulation):
+    mean = torch.full((8,), 3.0, device="cuda")
+    F.batch_norm(unknown(4, 8), mean, torch.ones(8, device="cuda"), training=True)
+
+    mean[0].item()
+    assert "(item())" in note_of(simulation)
+
+
+@pytest.mark.parametrize(
+    ("combine", "decided"),
+    [
+        (lambda known, x: known | x, True),
+        (lambda known, x: x | known, True),
+        (lambda known, x: torch.logical_or(known, x), True),
+        (lambda known, x: ~known & x, False),
+        (lambda known, x: torch.logical_and(x, ~known), False),
+        (lambda known, x: known.logical_or_(x), True),
+    ],
+)
+def test_one_operand_decides_and_or_or_alone(simulation, combine, decided):
+    known, x = torch.ones(4, dtype=torch.bool, device="cuda"), unknown(4) > 0
+
+    assert combine(known, x).tolist() == [decided] * 4
+    assert simulation.notes() == ()
+
+
+def test_an_operand_that_decides_only_a_part_leaves_all_open(simulation):
+    known, x = torch.tensor([True, False], device="cuda"), unknown(2) > 0
+
+    (known | x).tolist()
+    (~known & x).tolist()
+    assert note_of(simulation).count("tolist()") == 2
+
+
+def test_what_is_large_is_not_computed(simulation):
+    large = torch.ones(1 << 27, dtype=torch.bool, device="cuda")
+
+    assert not large.all()
+    assert len(simulation.notes()) == 1
+
+
+def test_both_modes_go_the_way_that_a_mask_decides():
+    def step():
+        mask, x = padded_mask().cuda(), torch.randn(4, 8, 64, 32, device="cuda", requires_grad=True)
+        bias = None if mask.all() else mask[:, None, None].bool().expand(-1, -1, 64, -1)
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+        for length in mask.sum(-1).tolist():
+            y = y + y[:, :, :length].sum()
+        y[mask.bool()[:, None].expand(-1, 8, -1)].sum().backward()
+        return x
+
+    allocated = []
+    for compute in (True, False):
+        with simulated(SimulationOptions(compute=compute)):
+            allocated.append(sizes_allocated(step))
+    assert allocated[0] == allocated[1]
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_tensors_without_memory_need_no_reserved_addresses(platform, monkeypatch):
+    real = mmap.mmap
+
+    def limited(number, n_bytes, **flags):
+        if flags:
+            raise OSError("no such flags here")
+        return real(number, n_bytes)
+
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(mmap, "mmap", limited)
+    hollow = Hollow()
+    first, larger = hollow.storage(1000), hollow.storage(1 << 28)
+
+    assert (first.nbytes(), larger.nbytes()) == (1000, 1 << 28)
+    assert larger[(1 << 28) - 1] == 0
+    assert hollow.has(first)
+    assert hollow.has(larger)
+    assert not hollow.has(torch.UntypedStorage(4))
+
+
+def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError("the paging file is too small")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(RecorderError, match=r"cannot reserve 1048576 bytes .* paging file is too small"):
+        Hollow().storage(1 << 20)
