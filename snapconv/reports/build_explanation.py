@@ -27,6 +27,7 @@ from snapconv.reports.explanation import (
     Opinion,
     Origin,
     Place,
+    Remark,
     Segment,
     StackRole,
 )
@@ -34,6 +35,8 @@ from snapconv.snapshot.events import Action
 from snapconv.snapshot.load import Snapshot
 
 Int64Column = NDArray[np.int64]
+
+_MOST_REMARKS = 20
 
 
 def tell_stories(
@@ -114,6 +117,7 @@ class _Told:
             is_exact=bool(table.is_exact[row]),
             place=self._place(row),
             life=self._life(row),
+            remarks=tuple(self._remarks(row)),
             origin=self._origin(row),
             judgement=self._judgement(row, opinions),
         )
@@ -159,6 +163,19 @@ class _Told:
             is_live_at_peak=bool(self._live_at_peak[row]),
             is_live_at_dump=end < 0,
         )
+
+    def _remarks(self, row: int) -> Iterator[Remark]:
+        """What was said at its alloc (_set_memory_metadata, or the allocator), and annotated later."""
+        events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
+        alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
+        is_noted = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
+        noted = np.flatnonzero(is_noted)
+        noted = noted[(noted > alloc) & ((end < 0) | (noted < end))]
+        columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
+        for event in [*([alloc] if alloc >= 0 else []), *noted[:_MOST_REMARKS].tolist()]:
+            for ids, is_internal in columns:
+                if ids is not None and ids[event] >= 0 and texts[ids[event]]:
+                    yield Remark(event, texts[ids[event]], is_internal)
 
     def _place(self, row: int) -> Place:
         """The segment is that given back to the driver after the alloc, or else the one there at the dump."""

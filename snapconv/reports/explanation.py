@@ -109,6 +109,15 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What the program, or the allocator itself (``is_internal``), said of it at an event."""
+
+    event: int
+    text: str
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """The category, and what speaks for and against it.
 
@@ -149,6 +158,7 @@ class AllocationStory:
     is_exact: bool
     place: Place
     life: Life
+    remarks: tuple[Remark, ...]
     origin: Origin
     judgement: Judgement
 
@@ -189,6 +199,7 @@ def _story_lines(story: AllocationStory, *, whole_stack: bool) -> Iterator[str]:
     yield from _labelled("size", _size_lines(story))
     yield from _labelled("place", [_place(story.place)])
     yield from _life_lines(story.life)
+    yield from _labelled("remarks", map(_remark, story.remarks))
     yield from _code_lines(story.origin, whole_stack=whole_stack)
     yield from _category_lines(story.judgement)
     yield from _role_lines(story.origin)
@@ -238,6 +249,10 @@ def _life_lines(life: Life) -> Iterator[str]:
     at_least = "" if allocated else "at least "
     lasted = "" if life.in_use_us is None else f"{format_duration_us(life.in_use_us)}, "
     yield from _labelled("in use for", [f"{at_least}{lasted}{counted(life.in_use_events, 'event')}"])
+
+
+def _remark(remark: Remark) -> str:
+    return f"{remark.text} ({'by the allocator, ' if remark.is_internal else ''}at event {remark.event})"
 
 
 def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:

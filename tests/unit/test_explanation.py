@@ -29,6 +29,7 @@ SHAPES = {
     "### A role": shapes.StackRole,
     "### A frame": shapes.Frame,
     "### A place": shapes.Place,
+    "### A remark": shapes.Remark,
     "### A segment": shapes.Segment,
     "### A life": shapes.Life,
     "### An origin": shapes.Origin,
