@@ -33,6 +33,9 @@ class Joined:
     states: Int64Column
     inputs: Int64Column
     saved: Int64Column
+    copies: Int64Column
+    originals: Int64Column
+    attributes: Int64Column
 
 
 def join_metadata(
@@ -48,6 +51,9 @@ def join_metadata(
         states=index.find(metadata.states.memory, device),
         inputs=index.find(metadata.inputs.memory, device),
         saved=index.find(metadata.saved.memory, device),
+        copies=index.find(metadata.copies.memory, device),
+        originals=index.find(metadata.copies.originals, device),
+        attributes=index.find(metadata.attributes.memory, device),
     )
     return read_only(found)
 

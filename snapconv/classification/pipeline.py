@@ -17,6 +17,7 @@ from snapconv.classification.rules.in_backward import IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
+from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 
 PIPELINE: tuple[PipelineRule, ...] = (
     *USER_RULES,
@@ -30,7 +31,9 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BEFORE_THE_TRACE,
     *BY_COPIES,
     *OF_INFERENCE,
+    *OF_RECORDING,
     *OF_PROGRAM,
+    *LAST,
 )
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.
 HOST_PIPELINE: tuple[PipelineRule, ...] = (*USER_RULES, *OF_HOST)

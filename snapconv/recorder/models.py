@@ -1,11 +1,16 @@
-"""The models among the modules of a program, and the names of their tensors as torch gives them."""
+"""The models among the modules of a program, and the names of their tensors as torch gives them.
+
+What is trained without a module (see ``loose_tensors``) stands behind them.
+"""
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
+from snapconv.recorder.loose_tensors import Leaves, tensor_in, tensors_in
 from snapconv.recorder.registrations import Frame, Registrations
 from snapconv.recorder.torch_types import Module, Tensor
 
@@ -21,32 +26,48 @@ class Place:
     """Where a parameter or buffer stands: it is looked up when needed, since holding it keeps it alive.
 
     ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
-    ``key`` stays the same from survey to survey.
+    ``key`` stays the same from survey to survey. ``is_loose``: no module holds it. Without a name it is a
+    tensor that only the program holds.
     """
 
     key: Key
-    owner: "weakref.ref[Module]"
+    owner: "weakref.ref[Any]"
     local_name: str
     kind: str
     names: tuple[str, ...]
     module: str
     module_class: str
-    frames: tuple[Frame, ...]
+    frames: tuple[Frame, ...] = ()
+    is_loose: bool = False
 
     def tensor(self) -> "Tensor | None":
         """What stands there now."""
         owner = self.owner()
         if owner is None:
             return None
+        if self.is_loose:
+            return tensor_in(owner, self.local_name) if self.local_name else owner
         held = owner._parameters if self.kind == "parameter" else owner._buffers
         return held[self.local_name] if self.local_name in held else None  # noqa: SIM401  # ScriptModule: no get
 
 
 class Models:
-    """The places of all parameters and buffers: of the given model, or of every module without a parent."""
+    """The places of all parameters and buffers: of the given model, or of every module without a parent.
 
-    def __init__(self, registrations: Registrations, model: "Module | None" = None) -> None:
+    Those of ``optimizers`` follow, and those of ``leaves`` that stay, as far as no module holds them.
+    """
+
+    def __init__(
+        self,
+        registrations: Registrations,
+        model: "Module | None" = None,
+        *,
+        optimizers: Callable[[], Iterable[Any]] = tuple,
+        leaves: Leaves | None = None,
+    ) -> None:
         self._registrations = registrations
+        self._optimizers, self._leaves = optimizers, leaves or Leaves()
+        self._n_stepped = 0
         self._given = weakref.ref(model) if model is not None else None
         self._places: tuple[Place, ...] = ()
         # By the identity of the module; the reference tells whether it is still the same.
@@ -54,7 +75,7 @@ class Models:
 
     def places(self) -> tuple[Place, ...]:
         """Every place, in the order of ``named_parameters``; surveyed anew where modules have changed."""
-        if self._registrations.is_changed or not self._places:
+        if self._registrations.is_changed or not self._places or self._n_stepped != self._count_stepped():
             self.survey()
         return self._places
 
@@ -90,9 +111,31 @@ class Models:
         for wrapper in wrappers:
             for path, module in wrapper.named_modules():
                 self._paths.setdefault(id(module), (weakref.ref(module), path))
-        self._places = tuple(self._place(*tensors[number], where) for number, where in found.items())
+        places = [self._place(*tensors[number], where) for number, where in found.items()]
+        self._places = (*places, *self._loose_places(set(tensors)))
         # Last: naming makes the parts of models known that were never registered.
         self._registrations.is_changed = False
+
+    def _count_stepped(self) -> int:
+        """How many tensors the optimizers have: groups may be added at any time."""
+        return sum(
+            len(group["params"])
+            for optimizer in self._optimizers()
+            for group in getattr(optimizer, "param_groups", ())
+        )
+
+    def _loose_places(self, known: set[int]) -> Iterator[Place]:
+        """The places of what no module holds; of a tensor in several, the first."""
+        self._n_stepped = self._count_stepped()
+        for optimizer, place, name, tensor in tensors_in(self._optimizers()):
+            if id(tensor) not in known:
+                known.add(id(tensor))
+                yield _loose(optimizer, place, (name,))
+        for reference in self._leaves.stayed():
+            leaf = reference()
+            if leaf is not None and id(leaf) not in known:
+                known.add(id(leaf))
+                yield _loose(leaf, "", ("",))
 
     def _place(self, tensor: "Tensor", kind: str, where: "list[tuple[str, str, Module]]") -> Place:
         path, name, module = where[0]
@@ -127,6 +170,13 @@ class Models:
                 (roots if own - known else wrappers).append(module)
             known |= own
         return roots, wrappers
+
+
+def _loose(owner: Any, place: str, names: tuple[str, ...]) -> Place:
+    kind = type(owner).__name__ if place else ""
+    # Numbers of modules are positive.
+    key = (-id(owner), place)
+    return Place(key, weakref.ref(owner), place, "parameter", names, kind, kind, is_loose=True)
 
 
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:

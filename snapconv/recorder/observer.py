@@ -14,11 +14,14 @@ from typing import Any
 
 from snapconv.notes import Note
 from snapconv.recorder.clock import ClockMarks
+from snapconv.recorder.copies import Copies
 from snapconv.recorder.elsewhere import Elsewhere
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.loose_tensors import Leaves
 from snapconv.recorder.memory_notes import MemoryNotes
 from snapconv.recorder.model_calls import ModelCalls
 from snapconv.recorder.models import Models
+from snapconv.recorder.new_optimizers import NewOptimizers
 from snapconv.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, Interception, PhaseLog
 from snapconv.recorder.registrations import Registrations
 from snapconv.recorder.saved_tensors import SavedTensors
@@ -39,7 +42,13 @@ class Observer:
         self._is_on = False
         self._iteration = 0
         self._registrations = Registrations(self._is_here)
-        self._models = Models(self._registrations, model)
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._new_optimizers = NewOptimizers(self._optimizer_built)
+        self._copies = Copies(self)
+        self._leaves = Leaves()
+        self._models = Models(
+            self._registrations, model, optimizers=self._living_optimizers, leaves=self._leaves
+        )
         self._notes = MemoryNotes(self._models)
         self._elsewhere = Elsewhere(self._models)
         self._has_inputs = inputs
@@ -48,10 +57,9 @@ class Observer:
         self._interception = Interception(self)
         self._calls = ModelCalls(self, self._is_here)
         self._saved_tensors = SavedTensors(self._saved)
-        self._optimizers: list[weakref.ref[Any]] = []
         if optimizer is not None:
             self._remember(optimizer)
-        self._n_backwards = 0
+        self._n_backwards = self._n_calls = 0
         # The iterations in which parameters, and states by optimizer, were noted last.
         self._parameters_of = -1
         self._states_of: dict[int, int] = {}
@@ -73,6 +81,8 @@ class Observer:
         self._home = (os.getpid(), threading.get_ident())
         self._is_on = True
         self._registrations.start()
+        self._new_optimizers.start()
+        self._copies.start()
         self._saved_tensors.start()
         self._interception.start()
         self._calls.start()
@@ -85,6 +95,8 @@ class Observer:
         """
         # Always: it may have something left from the last time.
         self._interception.stop(in_last_hook=in_last_hook)
+        self._new_optimizers.stop()
+        self._copies.stop()
         if not self._is_on:
             return
         self._is_on = False
@@ -134,12 +146,12 @@ class Observer:
         """Without a graph to run backward through, forward ends with the call."""
         self._guard.run(self._end_call, result)
 
-    def backward_begins(self, *, is_grad: bool) -> None:
+    def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
         """Backward begins; a pass inside a pass (reentrant checkpointing) is part of it."""
         if self._is_here():
             self._n_backwards += 1
             if self._n_backwards == 1:
-                self._guard.run(self._begin_backward, is_grad)
+                self._guard.run(self._begin_backward, roots, is_grad)
 
     def backward_ends(self, *, is_grad: bool) -> None:
         """Gradients are there."""
@@ -157,6 +169,16 @@ class Observer:
         """States are there."""
         if self._is_here():
             self._guard.run(self._end_step, optimizer)
+
+    def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
+        """A copy is for what its original is for."""
+        if self._is_here() and copy is not original:
+            self._guard.run(self._notes.copy, original, copy)
+
+    def module_restored(self, module: "Module") -> None:
+        """A copy of a model is a model."""
+        if self._is_here():
+            self._guard.run(self._registrations.add, module)
 
     def _is_here(self) -> bool:
         return self._home == (os.getpid(), threading.get_ident())
@@ -185,6 +207,10 @@ class Observer:
         self._has_graph |= self._may_have_graph and (any(of_result) or not of_result)
         if not self._has_graph:
             self._phases.end()
+        # A program that only infers has no iterations: now and then is enough, and costs it nothing.
+        self._n_calls += 1
+        if self._n_calls & (self._n_calls - 1) == 0:
+            self._notes.attributes(self._registrations.modules())
 
     def _note_parameters_once(self) -> None:
         """At the first forward of an iteration, and whenever modules were built since."""
@@ -193,9 +219,10 @@ class Observer:
             self._elsewhere.look()
             self._parameters_of = self._iteration
 
-    def _begin_backward(self, is_grad: bool) -> None:  # noqa: FBT001  # called through the guard only
+    def _begin_backward(self, roots: Any, is_grad: bool) -> None:  # noqa: FBT001  # through the guard only
         if not is_grad:
             self._saved_tensors.close()
+            self._look_for_leaves(roots)
         goes_on = OPTIMIZER if self._is_in_step else FORWARD if is_grad else None
         self._after_backward = goes_on if self._phases.current in (goes_on, FORWARD) else None
         self._phases.begin(BACKWARD, self._iteration)
@@ -203,15 +230,24 @@ class Observer:
     def _end_backward(self, is_grad: bool) -> None:  # noqa: FBT001  # as above
         if not is_grad:
             self._notes.gradients(self._iteration)
+            self._notes.gradients_of_leaves(self._iteration, self._leaves.all())
             self._has_gradients = True
         self._phases.end()
         if self._after_backward:
             self._phases.begin(self._after_backward, self._iteration)
 
+    def _look_for_leaves(self, roots: Any) -> None:
+        """Look at what gets gradients beside parameters; one that stays is a parameter of the program's."""
+        known = {id(place.tensor()) for place in self._models.places()}
+        if self._leaves.look(roots if isinstance(roots, list | tuple) else [roots], self._iteration, known):
+            self._models.survey()
+            self._notes.parameters()
+
     def _begin_step(self, optimizer: Any) -> None:
         self._saved_tensors.close()
         self._remember(optimizer)
-        self._note_gradients_once()
+        # Gradients of what no module holds may be copies, made of the others since backward.
+        self._notes.gradients(self._iteration, only_loose=self._has_gradients)
         self._is_in_step = True
         self._phases.begin(OPTIMIZER, self._iteration)
 
@@ -225,6 +261,7 @@ class Observer:
         self._is_in_step = False
         self._phases.end()
         self._note_parameters_once()
+        self._notes.attributes(self._registrations.modules())
         self._note_gradients_once()
         for optimizer in self._living_optimizers():
             self._note_states_once(optimizer)
@@ -235,10 +272,15 @@ class Observer:
         if not self._has_gradients:
             self._notes.gradients(self._iteration)
 
+    def _optimizer_built(self, optimizer: Any) -> None:
+        if self._is_here():
+            self._guard.run(self._remember, optimizer)
+
     def _note_all(self) -> None:
         self._models.survey()
         self._notes.parameters()
         self._elsewhere.look()
+        self._notes.attributes(self._registrations.modules())
         self._notes.gradients(self._iteration)
         for optimizer in self._living_optimizers():
             self._notes.states(optimizer)
@@ -257,6 +299,7 @@ class Observer:
         if not any(reference() is optimizer for reference in self._optimizers):
             self._optimizers = [known for known in self._optimizers if known() is not None]
             self._optimizers.append(weakref.ref(optimizer))
+            self._registrations.is_changed = True
 
     def _saved(self, tensor: "Tensor") -> None:
         self._guard.run(self._note_saved, tensor)

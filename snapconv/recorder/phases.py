@@ -71,8 +71,8 @@ class PhaseLog:
 class Listener(Protocol):
     """Who wants to know; called in the program's thread, and never to raise."""
 
-    def backward_begins(self, *, is_grad: bool) -> None:
-        """``torch.autograd.backward`` (or ``grad``) is entered."""
+    def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
+        """``torch.autograd.backward`` (or ``grad``) is entered; ``roots`` is its first argument."""
 
     def backward_ends(self, *, is_grad: bool) -> None:
         """It is left, by an exception too."""
@@ -140,7 +140,8 @@ class Interception:
             # Somebody may have kept this function beyond the recording.
             if not self._is_on or is_compiling():
                 return original(*args, **kwargs)
-            self._listener.backward_begins(is_grad=is_grad)
+            roots = args[0] if args else kwargs.get("outputs" if is_grad else "tensors")
+            self._listener.backward_begins(roots, is_grad=is_grad)
             try:
                 return original(*args, **kwargs)
             finally:

@@ -81,7 +81,10 @@ def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> di
 
 
 def _noted_names(noted: Joined) -> dict[int, str]:
-    """The names that a recorder noted: of parameters and buffers, their gradients and states."""
+    """The names that a recorder noted: of parameters and buffers, their gradients and states.
+
+    What only the program holds has none.
+    """
     metadata = noted.metadata
     names = metadata.parameters.names
     known = dict(zip(noted.parameters.tolist(), names, strict=True))
@@ -92,7 +95,7 @@ def _noted_names(noted: Joined) -> dict[int, str]:
         noted.states.tolist(), metadata.states.parameter.tolist(), metadata.states.states, strict=True
     )
     known |= {row: f"{names[owner]} ({state})" for row, owner, state in states if owner >= 0}
-    return known
+    return {row: name for row, name in known.items() if name}
 
 
 class _Told:

@@ -5,7 +5,7 @@ the metadata is left out; nothing here is an error.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
+from snapconv.snapshot.fields import ADDRESS
 from snapconv.snapshot.metadata_rows import ITERATION, NotedTable, Rows, texts_of
 from snapconv.snapshot.stacks import StackInterner
 
@@ -93,10 +94,32 @@ class InputTable:
 
 @dataclass(frozen=True, slots=True)
 class SavedTable:
-    """Tensors that autograd saved for backward; a module is empty where none ran, or for the model itself."""
+    """Tensors that autograd saved for backward; a module is empty where none ran, or for the model itself.
+
+    ``without_history``: no operation that has a gradient made it.
+    """
 
     iteration: Int64Column
     modules: tuple[str, ...]
+    without_history: BoolColumn
+    memory: NotedTable
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeTable:
+    """Tensors that modules hold as plain attributes; ``is_written``: since they were made."""
+
+    modules: tuple[str, ...]
+    names: tuple[str, ...]
+    is_written: BoolColumn
+    memory: NotedTable
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTable:
+    """Copies that ``deepcopy`` made of tensors; ``originals`` lay on the same devices at the same times."""
+
+    originals: NotedTable
     memory: NotedTable
 
 
@@ -141,6 +164,8 @@ class Metadata:
     states: StateTable
     inputs: InputTable
     saved: SavedTable
+    copies: CopyTable
+    attributes: AttributeTable
     phases: PhaseTable
     iterations: PhaseTable
 
@@ -227,6 +252,8 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         states=_states(Rows.of(raw, "optimizer_states"), n_parameters),
         inputs=_inputs(Rows.of(raw, "inputs")),
         saved=_saved(Rows.of(raw, "saved")),
+        copies=_copies(Rows.of(raw, "copies")),
+        attributes=_attributes(Rows.of(raw, "attributes")),
         phases=_phases(Rows.of(raw, "phases"), "phase", _PHASE_CODES),
         iterations=_phases(Rows.of(raw, "iterations"), "kind", {}),
     )
@@ -278,8 +305,22 @@ def _inputs(rows: Rows) -> InputTable:
 
 def _saved(rows: Rows) -> SavedTable:
     return SavedTable(
-        rows.ints("iteration", ITERATION, missing=0), rows.texts("module", missing=""), rows.memory()
+        rows.ints("iteration", ITERATION, missing=0),
+        rows.texts("module", missing=""),
+        rows.bools("without_history"),
+        rows.memory(),
     )
+
+
+def _attributes(rows: Rows) -> AttributeTable:
+    return AttributeTable(
+        rows.texts("module", missing=""), rows.texts("name", missing=""), rows.bools("written"), rows.memory()
+    )
+
+
+def _copies(rows: Rows) -> CopyTable:
+    memory = rows.memory()
+    return CopyTable(replace(memory, addr=rows.ints("original", ADDRESS)), memory)
 
 
 def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:

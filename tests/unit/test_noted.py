@@ -205,6 +205,113 @@ def test_what_a_module_made_is_no_input(tmp_path):
     assert (category, reason) != ("input", "noted-as-input")
 
 
+COPY = frame("at::_ops::_to_copy::call(at::Tensor const&)", "??")
+
+
+@pytest.mark.parametrize(
+    ("made_at", "frames", "without_history", "category"),
+    [
+        (2, [], True, "input"),  # before forward
+        (2, [], False, "activation"),  # computed with gradients before the model was called
+        (3, [], True, "activation"),  # in the middle of forward: a mask that it made for itself
+        (3, [COPY], True, "input"),  # there too, but copied from the host
+        (2, [CALL], True, "activation"),  # a module made it
+    ],
+)
+def test_what_is_saved_without_a_history_and_came_from_outside_is_an_input(
+    made_at, frames, without_history, category, tmp_path
+):
+    """Such as the target of a loss function. Events: 0 segment, 1 weight, 2 and 3 what may be a target."""
+    builder = TraceBuilder().segment().alloc(1024)
+    builder.alloc(400, frames=frames if made_at == 2 else [])
+    builder.alloc(400, frames=frames if made_at == 3 else [])
+    place = noted(ADDR + 1024 + 512 * (made_at - 2), 400, at(4), iteration=0, module=None)
+    raw = metadata(
+        saved=[place | {"without_history": without_history}],
+        phases=[phase("forward", at(3), at(4)), phase("backward", at(5), at(6))],
+    )
+    assert decided(analyse(tmp_path, builder, raw))[made_at][0] == category
+
+
+def test_a_copy_is_for_what_its_original_is_for(tmp_path):
+    """Events: 0 segment, 1 weight, 2 state, 3 to 5 copies of both and of the first copy, 6 no copy."""
+    builder = TraceBuilder().segment()
+    for _ in range(6):
+        builder.alloc(512)
+    addrs = [ADDR + 512 * i for i in range(6)]
+    copies = [(2, 0, 3), (3, 1, 4), (4, 2, 5)]
+    raw = metadata(
+        parameters=[parameter("w", addrs[0], 512, at(2))],
+        optimizer_states=[noted(addrs[1], 512, at(2), parameter=0, state="exp_avg")],
+        copies=[noted(addrs[copy], 512, at(t), original=addrs[of]) for copy, of, t in copies],
+    )
+    found = decided(analyse(tmp_path, builder, raw))
+    assert [found[event][0] for event in (3, 4, 5)] == ["weight", "optimizer_state", "weight"]
+    assert {found[event][1:] for event in (3, 4, 5)} == {("metadata", "noted-as-copy")}
+    assert found[6][2] != "noted-as-copy"
+
+
+@pytest.mark.parametrize(("written", "category"), [(True, "activation"), (False, "weight")])
+def test_what_a_module_holds_as_an_attribute_is_a_cache_if_it_was_written_and_else_as_a_buffer(
+    written, category, tmp_path
+):
+    builder = TraceBuilder().segment().alloc(512)
+    place = noted(ADDR, 512, at(2), module="", name="table", written=written)
+    phases = [phase("forward", at(5), at(6))]
+    found = decided(analyse(tmp_path, builder, metadata(attributes=[place], phases=phases)))
+    assert found[1] == (category, "metadata", "noted-as-attribute")
+
+
+ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
+SIZES = [4096, 512, 8192, 1024]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_state"),
+    [
+        (SIZES, True),
+        (SIZES[::-1], True),
+        ([2 * size for size in SIZES], True),  # in full precision beside half
+        (SIZES[:3], False),  # as few may agree by chance
+        ([*SIZES, 2048], False),  # one is no parameter's
+        ([*SIZES, 4096], False),  # there is one of that size, and not two
+    ],
+)
+def test_zeros_for_every_parameter_of_a_list_are_states(sizes, is_state, tmp_path):
+    builder, addr, parameters = TraceBuilder().segment(20 << 20), ADDR, []
+    for number, size in enumerate(SIZES):
+        builder.alloc(size)
+        parameters.append(parameter(f"w{number}", addr, size, at(4)))
+        addr += size
+    for size in sizes:
+        builder.alloc(size, frames=[ZEROS, frame("moments", line=3)])
+    raw = metadata(parameters=parameters, phases=[phase("forward", at(20), at(21))])
+    reasons = [decided(analyse(tmp_path, builder, raw))[5 + i][2] for i in range(len(sizes))]
+    assert [reason == "made-for-recorded-parameters" for reason in reasons] == [is_state] * len(sizes)
+
+
+BATCH, OTHER = frame("get_batch", line=7), frame("elsewhere", line=8)
+
+
+@pytest.mark.parametrize(
+    ("frames", "earlier_is_input", "expected"),
+    [(BATCH, True, True), (OTHER, True, False), (BATCH, False, False)],
+)
+def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
+    frames, earlier_is_input, expected, tmp_path
+):
+    """Events: 0 segment, 1 weight, 2 a batch, 3 the next one, made in forward and there in the end."""
+    builder = TraceBuilder().segment().alloc(1024).alloc(400, frames=[BATCH]).alloc(600, frames=[frames])
+    batch = noted(ADDR + 1024, 400, at(2), iteration=0, shape=[100], dtype="float32")
+    raw = metadata(
+        inputs=[batch] if earlier_is_input else [],
+        parameters=[] if earlier_is_input else [parameter("w", ADDR + 1024, 400, at(2))],
+        phases=[phase("forward", at(3), at(4)), phase("backward", at(5), at(6))],
+    )
+    reason = decided(analyse(tmp_path, builder, raw))[3][2]
+    assert (reason == "made-where-inputs-are") == expected
+
+
 def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):
     phases = analyse(tmp_path, training(), noted_training()).phases
     expected = [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4

@@ -33,10 +33,6 @@ STEPS_OF_A_PART = {"cached-inference": 4}
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACE_CONFIG = ":4096:2:16:8"
 WORKSPACE_BYTES = 8_519_680
-_WORKSPACE_FRAMES = [
-    {"name": name, "filename": "??", "line": 0}
-    for name in ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
-]
 _COPY_FRAME = {"name": "at::_ops::_to_copy::call(at::Tensor const&)", "filename": "??", "line": 0}
 
 
@@ -114,12 +110,8 @@ def _complete_stacks(raw: dict[str, Any]) -> None:
     """Add the functions that a GPU's stacks have, as of torch 2.5 to 2.7, and simulated ones have not."""
     blocks = [block for segment in raw["segments"] for block in segment["blocks"]]
     for holder in (*raw["device_traces"][0], *blocks):
-        if not holder.get("frames") or holder.get("action", "alloc") != "alloc":
-            continue
-        size = holder["requested_size"] if "requested_size" in holder else holder["size"]
-        if size == WORKSPACE_BYTES:
-            holder["frames"] = [*_WORKSPACE_FRAMES, *holder["frames"]]
-        holder["frames"] = _with_call_of_copy(holder["frames"])
+        if holder.get("frames") and holder.get("action", "alloc") == "alloc":
+            holder["frames"] = _with_call_of_copy(holder["frames"])
 
 
 def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:

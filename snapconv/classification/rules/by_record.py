@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.analysis.metadata import Joined
+from snapconv.analysis.phases import Phase
 from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, Int64Column
@@ -16,7 +17,16 @@ BUFFER = Reason("noted-as-buffer", "a buffer of the model lay there")
 GRADIENT = Reason("noted-as-gradient", "the gradient of a parameter lay there")
 STATE = Reason("noted-as-optimizer-state", "a state of an optimizer lay there")
 INPUT = Reason("noted-as-input", "the model was called with it, and no module made it")
+GIVEN = Reason(
+    "noted-as-saved-and-given",
+    "autograd saved it, and it came from outside: no module made it, and nothing that has a gradient",
+)
 SAVED = Reason("noted-as-saved", "autograd saved it for backward")
+COPY = Reason("noted-as-copy", "`deepcopy` made it of a weight, or of a state")
+LIKE_INPUTS = Reason(
+    "made-where-inputs-are",
+    "it stays, and the code that made it made inputs and nothing else: the next batch",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +104,69 @@ def recorded_input(features: Features, _: Decided) -> BoolColumn:
     return _recorded(features, lambda found: found.inputs) & ~features.made_through(Role.MODULE_CALL)
 
 
+@rule(GIVEN, Category.INPUT, Evidence.METADATA)
+def recorded_target(features: Features, _: Decided) -> BoolColumn:
+    """Autograd saved it though nothing with a gradient computed it: a target that only the loss is given.
+
+    It came before forward, or was copied to the device in the middle of it, and no module made it.
+    """
+    saved = _recorded(features, lambda found: found.saved[found.metadata.saved.without_history])
+    in_forward = features.is_traced & (features.alloc_phase == Phase.FORWARD)
+    from_outside = features.outside | (in_forward & features.made_through(Role.COPY))
+    return np.asarray(saved & from_outside & ~features.made_through(Role.MODULE_CALL))
+
+
 @rule(SAVED, Category.ACTIVATION, Evidence.METADATA)
 def recorded_saved(features: Features, _: Decided) -> BoolColumn:
     """Autograd saved it for backward."""
     return _recorded(features, lambda found: found.saved)
+
+
+def _copies_of(features: Features, decided: Decided, category: Category) -> BoolColumn:
+    """What was copied from allocations of a category, and from such copies."""
+    found = np.zeros(len(features.alloc), np.bool_)
+    if features.recorded is None:
+        return found
+    copies, originals = features.recorded.copies, features.recorded.originals
+    is_original = decided.has(category)
+    order = np.argsort(features.recorded.metadata.copies.memory.noted_us, kind="stable")
+    for original, copy in zip(originals[order].tolist(), copies[order].tolist(), strict=True):
+        if original >= 0 and copy >= 0:
+            found[copy] |= bool(is_original[original] or found[original])
+    return found
+
+
+@rule(COPY, Category.WEIGHT, Evidence.METADATA)
+def copied_weight(features: Features, decided: Decided) -> BoolColumn:
+    """A copy of a weight: an averaged model, a target network, the best weights so far."""
+    return _copies_of(features, decided, Category.WEIGHT)
+
+
+@rule(COPY, Category.OPTIMIZER_STATE, Evidence.METADATA)
+def copied_state(features: Features, decided: Decided) -> BoolColumn:
+    """A copy of an optimizer's state."""
+    return _copies_of(features, decided, Category.OPTIMIZER_STATE)
+
+
+def made_like_inputs(features: Features, decided: Decided) -> BoolColumn:
+    """What stays and was made by the very code that made inputs, and nothing else.
+
+    A loop may fetch the next batch before backward: it is there, unused, when a recording ends.
+    """
+    stack = features.allocations.stack_id
+    is_input = decided.has(Category.INPUT)
+    of_inputs = np.unique(stack[(stack >= 0) & is_input])
+    of_others = np.unique(stack[(stack >= 0) & ~is_input & ~decided.is_open])
+    like_inputs = np.isin(stack, np.setdiff1d(of_inputs, of_others))
+    return np.asarray(like_inputs & features.is_traced & features.is_live_at_dump)
+
+
+@rule(LIKE_INPUTS, Category.INPUT, Evidence.METADATA)
+def next_batch(features: Features, decided: Decided) -> BoolColumn:
+    """The next batch, where those before it were recorded as inputs."""
+    if features.recorded is None:
+        return np.zeros(len(features.alloc), np.bool_)
+    return made_like_inputs(features, decided)
 
 
 RECORDED: tuple[Rule, ...] = (
@@ -108,6 +177,10 @@ RECORDED: tuple[Rule, ...] = (
     recorded_gradient,
     recorded_state,
     recorded_input,
+    recorded_target,
     recorded_saved,
+    copied_weight,
+    copied_state,
+    next_batch,
 )
 USER_RULES: tuple[PipelineRule, ...] = (UserRulesFirst(),)

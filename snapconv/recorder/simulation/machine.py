@@ -113,11 +113,11 @@ class Machine:
             )
         return index
 
-    def allocation_frames(self) -> Frames | None:
+    def allocation_frames(self, within: tuple[str, ...] = ()) -> Frames | None:
         """Capture the stack if allocations are to have one."""
         if not self.history.wants_allocation_frames:
             return None
-        return self.stacks.capture(has_cpp=self.history.has_cpp)
+        return self.stacks.capture(has_cpp=self.history.has_cpp, within=within)
 
     def malloc(self, index: int, n_bytes: int, frames: Frames | None = None) -> int:
         """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""

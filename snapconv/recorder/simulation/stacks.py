@@ -65,13 +65,17 @@ _ENGINE = (
 
 
 class Capture:
-    """One captured stack: torch's handle, and the node that the engine was evaluating."""
+    """One captured stack: torch's handle, and the node that the engine was evaluating.
 
-    __slots__ = ("handle", "has_cpp", "node")
+    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
+    """
 
-    def __init__(self, handle: Any, node: str | None, *, has_cpp: bool) -> None:
+    __slots__ = ("handle", "has_cpp", "node", "within")
+
+    def __init__(self, handle: Any, node: str | None, within: tuple[str, ...], *, has_cpp: bool) -> None:
         self.handle = handle
         self.node = node
+        self.within = within
         self.has_cpp = has_cpp
 
 
@@ -90,11 +94,11 @@ class Stacks:
         self._current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._frames: dict[tuple[str, str, int], dict[str, object]] = {}
 
-    def capture(self, *, has_cpp: bool) -> Frames:
+    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = ()) -> Frames:
         """Note where the program stands."""
         node = self._current_node()
         handle = self._gather(True, False, has_cpp)  # python, script, cpp
-        return [Capture(handle, _node_frame(node), has_cpp=has_cpp)]  # type: ignore[list-item]
+        return [Capture(handle, _node_frame(node), within, has_cpp=has_cpp)]  # type: ignore[list-item]
 
     def symbolise(self, stacks: Iterable[list[Any]]) -> None:
         """Fill in the frames of all stacks that have none yet."""
@@ -140,7 +144,7 @@ def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[tuple[s
     is_compiled = any((frame["name"], frame["filename"]) == _COMPILED_CALLS for frame in python)
     operation = [*_EMPTY_OF_COMPILED] if is_compiled else _operation_frames(frames) or _release_frames(frames)
     engine = _engine_frames(capture.node, operation) if is_engine else []
-    return [*map(_native, operation), *result, *map(_native, engine)]
+    return [*map(_native, (*capture.within, *operation)), *result, *map(_native, engine)]
 
 
 def _engine_frames(node: str | None, operation: list[str]) -> list[str]:

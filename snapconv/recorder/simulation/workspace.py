@@ -11,6 +11,8 @@ KIB = 1024
 # torch's documentation, notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
 # aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432 B too.
 _DEFAULT_BYTES = 4096 * 8 * KIB
+# Who asks for it (torch 2.5 to 2.7; CublasHandlePool.cpp).
+_FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
 _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 
 
@@ -35,7 +37,7 @@ class BlasWorkspaces:
         key = (device, self._machine.device(device).stream, self._graph_task() != -1)
         if key not in self._there:
             self._there.add(key)
-            self._machine.malloc(device, self._n_bytes)
+            self._machine.malloc(device, self._n_bytes, self._machine.allocation_frames(within=_FRAMES))
 
 
 def workspace_bytes(config: str) -> int:

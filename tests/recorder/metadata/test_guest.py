@@ -101,13 +101,16 @@ def test_a_failure_of_ours_is_kept_and_the_program_goes_on(monkeypatch):
     assert model.weight.grad is not None
     assert isinstance(observer.failure, ZeroDivisionError)
     assert set(observer.facts({})) == {
-        "parameters", "earlier_parameters", "gradients", "optimizer_states", "inputs", "saved", "phases",
+        "parameters", "earlier_parameters", "gradients", "optimizer_states", "inputs", "saved", "attributes",
+        "copies", "phases",
     }  # fmt: skip
 
 
 def test_everything_is_as_before_after_the_end():
     autograd, c_autograd = torch.autograd, torch._C._autograd
     before = (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable)
+    kinds = (torch.optim.Optimizer, torch.Tensor, nn.Parameter, nn.Module)
+    contents = [dict(vars(kind)) for kind in kinds]
     filters = list(warnings.filters)
     with watching() as observer:
         model = net()
@@ -115,6 +118,7 @@ def test_everything_is_as_before_after_the_end():
         assert autograd.backward is not before[0]
     assert (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable) == before
     assert c_autograd._top_saved_tensors_default_hooks(True) is None
+    assert [dict(vars(kind)) for kind in kinds] == contents
     from torch.nn.modules import module
     from torch.optim import optimizer
 
