@@ -29,7 +29,8 @@ class AllocatorSettings:
 
     ``max_split_size`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
     of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding`` is added to every request
-    before it is rounded: 0 in torch, 32 in torch_npu.
+    before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part of the device that
+    the process may have.
     """
 
     max_split_size: int | None = None
@@ -38,6 +39,7 @@ class AllocatorSettings:
     roundup_power2_divisions: tuple[int, ...] = NO_ROUNDUP
     expandable_segments: bool = False
     padding: int = 0
+    memory_fraction: float = 1.0
     conf: str = ""
 
     @classmethod
@@ -53,6 +55,7 @@ class AllocatorSettings:
             large_segment_size=large,
             roundup_power2_divisions=_read_divisions(values.get("roundup_power2_divisions", "0")),
             expandable_segments=values.get("expandable_segments", "False") == "True",
+            memory_fraction=_fraction(values.get("per_process_memory_fraction", "1")),
             conf=conf,
         )
 
@@ -152,6 +155,18 @@ def _megabytes(values: dict[str, str], key: str, *, at_least: int) -> int | None
     if megabytes < at_least:
         raise RecorderError(f"allocator settings: {key} must be {at_least} or more, got {megabytes}")
     return megabytes * MIB
+
+
+def _fraction(text: str) -> float:
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise RecorderError(
+            f"allocator settings: per_process_memory_fraction must be from 0 to 1, got {text!r}"
+        )
+    return fraction
 
 
 def _integer(text: str, key: str) -> int:

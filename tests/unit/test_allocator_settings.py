@@ -59,3 +59,9 @@ def test_options_for_other_things_are_skipped():
 def test_a_setting_that_torch_refuses_is_refused(conf):
     with pytest.raises(RecorderError, match="allocator settings"):
         AllocatorSettings.from_conf(conf)
+
+
+@pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan"])
+def test_a_fraction_that_is_none_is_refused(text):
+    with pytest.raises(RecorderError, match="per_process_memory_fraction must be from 0 to 1"):
+        AllocatorSettings.from_conf(f"per_process_memory_fraction:{text}")

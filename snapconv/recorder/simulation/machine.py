@@ -123,6 +123,7 @@ class Machine:
         """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""
         if self._reads_environment:
             self._use(settings_from_environment())
+            self._limit()
         device = self.devices[index]
         frames = frames or self.allocation_frames()
         try:
@@ -209,6 +210,13 @@ class Machine:
         self.settings = settings
         for device in self.devices:
             device.allocator.settings = self.settings
+
+    def _limit(self) -> None:
+        """Leave the process its fraction of the devices, unless the program has set another itself."""
+        fraction = self.settings.memory_fraction
+        for device in self.devices:
+            if fraction < 1 and device.allocator.capacity == self.options.capacity_bytes:
+                device.allocator.capacity = int(fraction * self.options.total_bytes)
 
     def set_capacity(self, index: int, n_bytes: int) -> None:
         """Let a device run out at that many bytes."""

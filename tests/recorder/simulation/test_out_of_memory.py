@@ -79,3 +79,20 @@ class TestSmallDevice:
         assert torch.cuda.mem_get_info() == (20 * MIB, 100 * MIB)
         assert torch.cuda.get_device_properties(0).total_memory == 100 * MIB
         assert kept.is_cuda
+
+
+@pytest.mark.parametrize(("conf", "fits"), [("0.5", 50), ("1.0", 100)])
+def test_the_fraction_of_the_settings_is_all_that_the_process_gets(monkeypatch, conf, fits):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"per_process_memory_fraction:{conf}")
+    with simulated(SimulationOptions(compute=False, capacity_bytes=100 * MIB)):
+        kept = torch.empty(fits * MIB, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1, device="cuda")
+        assert kept.is_cuda
+
+
+def test_a_fraction_that_the_program_sets_wins_over_that_of_the_settings(monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.5")
+    with simulated(SimulationOptions(compute=False, capacity_bytes=100 * MIB)):
+        torch.cuda.set_per_process_memory_fraction(0.75)
+        assert torch.empty(74 * MIB, dtype=torch.uint8, device="cuda").is_cuda
