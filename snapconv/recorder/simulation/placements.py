@@ -45,6 +45,13 @@ class Placements:
         except RuntimeError:  # sparse tensors and wrappers have no storage of their own
             return None
 
+    def key(self, tensor: Any) -> int | None:
+        """Return what all views of the same memory have in common; None for a tensor without a storage."""
+        try:
+            return int(self._storage_id(tensor))
+        except RuntimeError:
+            return None
+
     def of_storage(self, storage: Any) -> Placement | None:
         """Return a storage's placement; None for one on the CPU."""
         placement = self._by_id.get(storage._cdata)

@@ -15,6 +15,7 @@ from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations import Kind, Operation, describe
 from snapconv.recorder.simulation.placements import Placement, Placements, tensors_in
+from snapconv.recorder.simulation.same_device import SameDevice
 from snapconv.recorder.simulation.transfers import Transfers
 from snapconv.recorder.simulation.values_read import ValuesRead
 from snapconv.recorder.simulation.workspace import BlasWorkspaces
@@ -37,6 +38,7 @@ class Tracker:
         self._workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
         self._operations: dict[Any, Operation] = {}
         self._choice = DeviceChoice(machine, self.placements, self.calls)
+        self._same_device = SameDevice(self.placements, self.calls)
         self._pid = os.getpid()
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
@@ -60,6 +62,8 @@ class Tracker:
             operation = self._operations[func] = describe(func)
         tensors = self._tensors(args, kwargs)
         inputs = [self.placements.of(tensor) for tensor in tensors]
+        if len(tensors) > 1 and _differ(inputs):
+            self._same_device.check(operation, func, args, tensors)
         device, kwargs = self._choice.resolve(operation, inputs, kwargs)
         if device is not None and operation.not_modelled is not None:
             self.machine.meet(operation.not_modelled)
@@ -169,3 +173,9 @@ class Tracker:
     def close(self) -> None:
         """Stop placing and freeing."""
         self.placements.close()
+
+
+def _differ(inputs: list[Placement | None]) -> bool:
+    """Say whether tensors are on several devices, the CPU being one."""
+    first, *others = (None if placement is None else placement.device for placement in inputs)
+    return any(device != first for device in others)

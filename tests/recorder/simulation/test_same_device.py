@@ -1,0 +1,160 @@
+"""Tensors of two devices: what CUDA refuses is refused with its words, and what it takes is taken.
+
+The exceptions are those of torch's sources (2.13): numbers without dimensions (TensorIterator.cpp), indices
+(TensorAdvancedIndexingUtils.h), copies, lengths of packed sequences.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+
+TWO = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+START = "Expected all tensors to be on the same device"
+
+
+@pytest.fixture(params=[True, False], ids=["compute", "no-compute"], autouse=True)
+def _simulation(request):
+    with simulated(SimulationOptions(compute=request.param, n_devices=2)):
+        yield
+
+
+def on_cpu(*shape):
+    return torch.ones(shape or (4, 4))
+
+
+def on_gpu(*shape):
+    return torch.ones(shape or (4, 4), device="cuda")
+
+
+def longs(*values, device="cpu"):
+    return torch.tensor(values, device=device)
+
+
+ELEMENTWISE = {
+    "add": lambda: on_gpu() + on_cpu(),
+    "add, the other way": lambda: on_cpu() + on_gpu(),
+    "in place": lambda: on_gpu().mul_(on_cpu()),
+    "a number from the device": lambda: on_cpu() + on_gpu().sum(),
+    "compare": lambda: on_gpu() > on_cpu(),
+    "logic": lambda: on_gpu().bool() & on_cpu().bool(),
+    "a view": lambda: on_gpu() - on_cpu(16)[:4],
+    "lerp": lambda: torch.lerp(on_gpu(), on_gpu(), on_cpu()),
+    "mean squared error": lambda: F.mse_loss(on_gpu(), on_cpu()),
+    "binary cross entropy": lambda: F.binary_cross_entropy_with_logits(
+        on_gpu(), on_gpu(), pos_weight=on_cpu(4)
+    ),
+    "values that are set": lambda: on_gpu().index_put_((longs(0, 1),), on_cpu(2, 4)),
+}
+CHECKED = {
+    "mm": lambda: on_gpu() @ on_cpu(),
+    "bmm": lambda: torch.bmm(on_cpu(2, 4, 4), on_gpu(2, 4, 4)),
+    "linear": lambda: nn.Linear(4, 4).cuda()(on_cpu()),
+    "a model on the CPU": lambda: nn.Linear(4, 4)(on_gpu()),
+    "a forgotten bias": lambda: F.linear(on_gpu(), on_gpu(), on_cpu(4)),
+    "embedding": lambda: nn.Embedding(8, 4).cuda()(longs(1, 2)),
+    "cross entropy": lambda: F.cross_entropy(on_gpu(), longs(0, 1, 2, 3)),
+    "class weights": lambda: F.cross_entropy(on_gpu(), longs(0, 1, 2, 3, device="cuda"), on_cpu(4)),
+    "cat": lambda: torch.cat([on_gpu(), on_cpu()]),
+    "stack": lambda: torch.stack([on_gpu(), on_cpu()]),
+    "gather": lambda: on_gpu().gather(1, longs([0], [1], [2], [3])),
+    "scatter": lambda: on_gpu().scatter_(1, longs([0], [1]), 1.0),
+    "index_select": lambda: on_gpu().index_select(0, longs(1)),
+    "layer norm": lambda: nn.LayerNorm(4)(on_gpu()),
+    "batch norm": lambda: nn.BatchNorm1d(4)(on_gpu()),
+    "two GPUs": lambda: on_gpu() @ torch.ones(4, 4, device="cuda:1"),
+    "without gradients": lambda: torch.no_grad()(lambda: on_gpu() @ on_cpu())(),
+}
+TAKEN = {
+    "a number from the CPU": lambda: on_gpu() * torch.tensor(2.0),
+    "a Python number": lambda: 1 - on_gpu(),
+    "indices": lambda: on_gpu()[longs(0, 2)],
+    "a mask": lambda: on_gpu()[on_cpu().bool()],
+    "a row for an index": lambda: on_gpu().__setitem__(longs(0), on_gpu(4)),
+    "a number for a mask": lambda: on_gpu().masked_fill_(on_gpu().bool(), torch.tensor(1.0)),
+    "a slice": lambda: on_gpu().__setitem__(slice(0, 2), on_cpu(2, 4)),
+    "copy to": lambda: on_gpu().copy_(on_cpu()),
+    "copy from": lambda: on_cpu().copy_(on_gpu()),
+    "to": lambda: on_cpu().to(on_gpu()),
+    "where": lambda: torch.where(on_gpu().bool(), on_gpu(), torch.tensor(0.0)),
+    "clamp": lambda: on_gpu().clamp(min=torch.tensor(0.0)),
+    "packing": lambda: nn.utils.rnn.pack_padded_sequence(on_gpu(5, 2, 3), longs(5, 3)),
+    "ctc": lambda: F.ctc_loss(
+        on_gpu(6, 2, 4).log_softmax(-1), longs([1, 2], [1, 2]), longs(6, 6), longs(2, 2)
+    ),
+    "the same values elsewhere": lambda: (on_gpu().cpu() + on_cpu()).cuda() + on_gpu(),
+    "like": lambda: torch.zeros_like(on_gpu()) + torch.full_like(on_cpu(), 2.0, device="cuda"),
+    "nothing": lambda: torch.cat([on_gpu(), torch.empty(0)]),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_an_element_wise_operation_names_both_devices(name):
+    with pytest.raises(RuntimeError) as error:
+        ELEMENTWISE[name]()
+    assert str(error.value) == TWO
+    assert type(error.value) is RuntimeError
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_another_operation_names_the_argument(name):
+    with pytest.raises(RuntimeError, match=START) as error:
+        CHECKED[name]()
+    assert "(when checking argument" in str(error.value)
+    assert "in method wrapper_CUDA_" in str(error.value)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_cuda_takes_is_taken(name):
+    TAKEN[name]()
+
+
+def test_the_argument_is_the_first_that_differs_from_the_one_before():
+    with pytest.raises(RuntimeError, match=r"mat2.* is on cpu|argument mat2 "):
+        on_gpu() @ on_cpu()
+    with pytest.raises(RuntimeError, match=r"mat1.* is on cpu|argument mat1 "):
+        nn.Linear(4, 4).cuda()(on_cpu())
+
+
+def test_a_convolution_compares_types():
+    model = nn.Conv2d(3, 4, 3)
+    with pytest.raises(RuntimeError) as error:
+        model(on_gpu(1, 3, 8, 8))
+    assert str(error.value) == (
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"
+    )
+    with pytest.raises(
+        RuntimeError, match=r"^Input type \(torch\.FloatTensor\) and weight type \(torch\.cuda\."
+    ):
+        model.cuda()(on_cpu(1, 3, 8, 8))
+
+
+def test_an_index_on_the_device_does_not_index_what_is_on_the_cpu():
+    with pytest.raises(RuntimeError, match=r"^indices should be either on cpu or .* indexed tensor \(cpu\)$"):
+        on_cpu()[longs(0, device="cuda")]
+
+
+def test_training_with_every_optimizer_is_refused_nothing():
+    for name in (
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adagrad",
+        "Adadelta",
+        "RMSprop",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "ASGD",
+    ):
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).cuda()
+        for options in ({"foreach": True}, {"foreach": False}):
+            optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
+            for _ in range(2):
+                model(on_gpu()).sum().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
