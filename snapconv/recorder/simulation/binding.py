@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from snapconv.errors import RecorderError
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.streams import CUDA_DEVICE_TYPE, stream_classes
@@ -190,10 +189,7 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set_existing(torch.backends.cuda, "is_built", lambda: True)
     # cuDNN's own operations do not exist here: torch takes its native ones.
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
-    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
     patches.set_existing(cuda, "nvtx", _nvtx())
-    for owner in (cuda, cuda.graphs):
-        patches.set_existing(owner, "CUDAGraph", _graph_class())
 
 
 def _runtime(machine: Machine) -> SimpleNamespace:
@@ -255,19 +251,6 @@ def _nvtx() -> SimpleNamespace:
         range_end=nothing,
         mark=nothing,
     )
-
-
-def _graph_class() -> type:
-    """Make what stands for torch.cuda.CUDAGraph: a class, since libraries annotate ``CUDAGraph | None``."""
-
-    class CUDAGraph:
-        """A graph that nobody can make."""
-
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            raise RecorderError("CUDA graphs are not simulated: run this part of the script without a graph")
-
-    CUDAGraph.__module__ = "torch.cuda.graphs"
-    return CUDAGraph
 
 
 def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any) -> tuple[Any, ...]:

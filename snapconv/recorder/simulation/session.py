@@ -15,6 +15,7 @@ from snapconv.recorder.simulation.binding import bind
 from snapconv.recorder.simulation.compilation import can_compile, compiled
 from snapconv.recorder.simulation.eager import eager
 from snapconv.recorder.simulation.factories import patch_factories
+from snapconv.recorder.simulation.graphs import patch_graphs
 from snapconv.recorder.simulation.grouping import patch_grouping
 from snapconv.recorder.simulation.kernels import Kernels
 from snapconv.recorder.simulation.legacy_types import patch_legacy_types
@@ -63,6 +64,7 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         patches = stack.enter_context(Patches())
         bind(machine, patches)
         patch_accelerator(machine, patches)
+        patch_graphs(machine, patches)
         tensors = TensorPatches(tracker)
         tensors.apply(patches)
         patch_storages(tracker, tensors, patches)

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation import odd_features, odd_training  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
@@ -20,9 +19,34 @@ def test_it_runs_unmodified(run, compute):
         run()
 
 
-def test_a_graph_is_refused_in_clear_words():
-    with simulated(), pytest.raises(RecorderError, match="CUDA graphs are not simulated"):
-        torch.cuda.CUDAGraph()
+def test_what_a_graph_captures_runs_once_and_a_replay_does_nothing():
+    with simulated() as simulation:
+        x = torch.zeros(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()):
+            x += 1
+        graph.replay()
+        assert x.tolist() == [1] * 4
+        assert torch.cuda.current_stream().cuda_stream == 0
+        [note] = simulation.notes()
+        assert note.slug == "graphs-as-eager"
+        assert "CUDA graphs" in simulation.values()["not_modelled"]
+    assert torch.cuda.graph.default_capture_stream is None
+
+
+def test_graphed_callables_are_called_as_they_are():
+    with simulated() as simulation:
+        model, x = torch.nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda")
+        graphed = torch.cuda.make_graphed_callables(model, (x,))
+        graphed(x).sum().backward()
+        assert graphed.weight.grad.tolist() == [[1, 1], [1, 1]]
+        assert [note.slug for note in simulation.notes()] == ["graphs-as-eager"]
+
+
+def test_a_graph_that_a_library_only_names_is_not_noted():
+    with simulated() as simulation:
+        assert not isinstance(3, torch.cuda.CUDAGraph)
+        assert simulation.notes() == ()
 
 
 def test_a_class_is_a_class_wherever_a_library_annotates_checks_or_subclasses_it():
