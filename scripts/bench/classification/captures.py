@@ -53,10 +53,10 @@ class Share:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what was asked for and return the exit code."""
     options = _options(argv)
-    is_over = False
+    is_over, failed = False, list[str]()
     print("| capture | peak | unknown | share |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
-        given = options.captures or _recorded(options.entry or list(ENTRIES), Path(folder))
+        given = options.captures or _recorded(options.entry or list(ENTRIES), Path(folder), failed)
         for path in given:
             for share in shares(path):
                 is_over |= share.unknown > LIMIT
@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(row, flush=True)
                 for line, n_bytes in share.lines if options.lines else ():
                     print(f"    {format_bytes(n_bytes)}  {line}", flush=True)
-    return int(is_over)
+    print("\n".join(failed), file=sys.stderr)
+    return int(is_over or bool(failed))
 
 
 def shares(path: Path) -> Iterator[Share]:
@@ -103,13 +104,15 @@ def _lines(
     return tuple(counted.most_common(10))
 
 
-def _recorded(entries: Sequence[str], folder: Path) -> Iterator[Path]:
+def _recorded(entries: Sequence[str], folder: Path, failed: list[str]) -> Iterator[Path]:
+    """Record the programs one by one; what went wrong with the others is added to ``failed``."""
     for entry in entries:
         output = folder / f"{entry}.capture"
         done = subprocess.run(_command(entry, output), env=_environment(), capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{entry} was not recorded: exit code {done.returncode}\n{done.stderr}")
-        yield output
+            failed.append(f"{entry} was not recorded: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        else:
+            yield output
 
 
 def _command(entry: str, output: Path) -> list[str]:

@@ -34,6 +34,7 @@ class Placements:
         from torch import _C
 
         self._storage_id = getattr(_C, "_storage_id", _storage_id)
+        self._sparse, self._values = _sparse_layout()
         self._when_freed = when_freed
         self._by_id: dict[int, Placement] = {}
         self._is_open = True
@@ -42,8 +43,8 @@ class Placements:
         """Return a tensor's placement; None for a plain CPU tensor, or one without a storage."""
         try:
             return self._by_id.get(self._storage_id(tensor))
-        except RuntimeError:  # sparse tensors and wrappers have no storage of their own
-            return None
+        except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
+            return self.of(self._values(tensor)) if tensor.layout is self._sparse else None
 
     def key(self, tensor: Any) -> int | None:
         """Return what all views of the same memory have in common; None for a tensor without a storage."""
@@ -87,6 +88,18 @@ class Placements:
 def _storage_id(tensor: Any) -> int:
     """Return what torch._C._storage_id does, where there is none."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def _sparse_layout() -> tuple[Any, Callable[[Any], Any]]:
+    """Return torch's sparse layout, and a function for the values of such a tensor, unseen by modes."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def values(tensor: Any) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return tensor._values()
+
+    return torch.sparse_coo, values
 
 
 def tensors_in(values: Iterable[Any], tensor_type: type) -> Iterator[Any]:

@@ -5,6 +5,7 @@ CPU or by shape alone, and notes where the new storages are.
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -89,13 +90,21 @@ class Tracker:
         """Note where the storages of new tensors are."""
         if operation.cpu_results:
             result = [value for i, value in enumerate(result) if i not in operation.cpu_results]
-        for tensor in tensors_in((result,), self._tensor):
-            if tensor.layout is not self._torch.strided or self.placements.of(tensor) is not None:
+        for tensor in self._with_storages(result):
+            if self.placements.of(tensor) is not None:
                 continue
             if device is None:
                 self._placed(tensor.untyped_storage(), None, has_values=has_values)
             else:
                 self._place_storage(tensor.untyped_storage(), device, operation, args, has_values=has_values)
+
+    def _with_storages(self, result: Any) -> Iterator[Any]:
+        """List the new tensors that have storages; of a sparse one its indices and values."""
+        for tensor in tensors_in((result,), self._tensor):
+            if tensor.layout is self._torch.strided:
+                yield tensor
+            elif tensor.layout is self._torch.sparse_coo:
+                yield from (tensor._indices(), tensor._values())
 
     def _placed(self, storage: Any, device: int | None, *, has_values: bool) -> Placement:
         """Note where a storage is, before it has an address there."""
@@ -131,7 +140,9 @@ class Tracker:
             made = self._torch.UntypedStorage(n_bytes).copy_(storage)
         else:
             made = hollow.storage(n_bytes)
-        self._place_storage(made, device, has_values=hollow is None)
+        # Copying is an operation too, which may have been seen: then it has its block.
+        if self.placements.of_storage(made) is None:
+            self._place_storage(made, device, has_values=hollow is None)
         return made
 
     def _place_resized(self, result: Any, device: int | None, *, has_values: bool) -> None:

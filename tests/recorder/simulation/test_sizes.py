@@ -1,11 +1,14 @@
 """What is allocated: shapes times element sizes, worked out by hand."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from snapconv.recorder.addresses import locate  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, Block, events, recorded, sizes_allocated  # noqa: E402
 
@@ -48,6 +51,28 @@ class TestBothTargets:
 
         assert allocated[0] == allocated[1]
         assert allocated[1][-3:] == [4096, 4096, 1024]  # 512 elements
+
+    @pytest.mark.parametrize(
+        "make", [torch.zeros, lambda n, device: nn.Parameter(torch.zeros(n, device=device))]
+    )
+    def test_a_deep_copy_is_one_allocation_of_the_size(self, make):
+        x = {"x": make(1000, device="cuda")}
+
+        for original in (x, {"x": x["x"].detach()}):
+            # Beside it torch makes an empty scalar for a moment (new_empty([]), torch/_tensor.py, 2.13).
+            assert [n for n in sizes_allocated(lambda o=original: copy.deepcopy(o)) if n > 4] == [4000]
+
+    def test_a_sparse_gradient_is_on_the_device_with_its_indices_and_values(self):
+        table = nn.Embedding(500, 16, sparse=True, device="cuda")
+        words = torch.zeros(40, dtype=torch.int64, device="cuda")
+        table(words).sum().backward()
+        gradient = table.weight.grad
+
+        assert (gradient.device, gradient.is_cuda) == (torch.device("cuda", 0), True)
+        pieces = [locate(piece) for piece in (gradient._indices(), gradient._values())]
+        assert [piece.n_bytes for piece in pieces] == [40 * 8, 40 * 16 * 4]
+        assert gradient.clone().is_cuda
+        assert sizes_allocated(gradient.clone) == [40 * 8, 40 * 16 * 4]
 
     def test_views_and_in_place_operations_allocate_nothing(self):
         x = torch.ones(64, 64, device="cuda")
