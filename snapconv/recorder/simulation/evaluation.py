@@ -14,7 +14,7 @@ from snapconv.recorder.simulation.hollow import Hollow
 from snapconv.recorder.simulation.known_values import KnownValues, has_values
 from snapconv.recorder.simulation.operations import Kind, Operation, written_arguments
 from snapconv.recorder.simulation.placements import Placement, Placements, tensors_in
-from snapconv.recorder.simulation.shapes import map_tensors, result_shapes
+from snapconv.recorder.simulation.shapes import laid_out, map_tensors, result_shapes
 from snapconv.recorder.simulation.values_read import ValuesRead
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
@@ -69,8 +69,10 @@ class Evaluation:
 
     def _compute(self, call: Invocation) -> Any:
         fill = self._gpu_operations.get(call.func)
-        if fill is None:
+        if fill is None and call.device is None:
             return call.func(*call.args, **call.kwargs)
+        if fill is None:
+            return laid_out(call.func, call.args, self._compute_in_any_type(call))
 
         # What only CUDA has, into results of CUDA's shapes.
         def empty(meta: Any) -> Any:
@@ -80,6 +82,23 @@ class Evaluation:
         results = map_tensors(shapes, empty, self._tensor)
         fill(results, *call.args, **call.kwargs)
         return results
+
+    def _compute_in_any_type(self, call: Invocation) -> Any:
+        """Compute an operation; in a wider type where CUDA has a kernel for this one and the CPU has none."""
+        try:
+            return call.func(*call.args, **call.kwargs)
+        except RuntimeError as error:
+            if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(error):
+                raise
+            torch = self._torch
+
+        def widened(tensor: Any) -> Any:
+            return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
+
+        shapes = result_shapes(call.func, call.args, call.kwargs)
+        types = iter([shape.dtype for shape in tensors_in((shapes,), self._tensor)])
+        results = call.func(*map_tensors(call.args, widened, self._tensor), **call.kwargs)
+        return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
 
     def _on_the_cpu(self, call: Invocation, hollow: Hollow) -> tuple[Any, bool]:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""

@@ -186,6 +186,40 @@ def test_both_modes_go_the_way_that_a_mask_decides():
     assert allocated[0] == allocated[1]
 
 
+def test_a_gradient_has_the_layout_that_convolutions_give_it_on_a_gpu_in_both_modes():
+    def step():
+        weight = torch.randn(8, 8, 3, 3, device="cuda", requires_grad=True)
+        x = torch.randn(2, 8, 64, 64, device="cuda", requires_grad=True)
+        # The gradient of what is permuted has its channels last.
+        (F.conv2d(x.sin(), weight, padding=1).permute(0, 2, 3, 1).contiguous() ** 2).sum().backward()
+        return weight
+
+    allocated = []
+    for compute in (True, False):
+        with simulated(SimulationOptions(compute=compute)):
+            allocated.append(sizes_allocated(step))
+    assert allocated[0] == allocated[1]
+
+
+def test_what_only_cuda_has_a_kernel_for_is_computed_in_a_wider_type():
+    for compute in (True, False):
+        with simulated(SimulationOptions(compute=compute)):
+            counts = torch.histc(torch.tensor([0, 1, 1, 3], device="cuda"), bins=4, min=0, max=3)
+            assert counts.tolist() == [1, 2, 0, 1]
+            assert counts.dtype == torch.int64
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="torch before 2.8")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_grouped_product_has_a_shape_in_every_type(simulation, dtype):
+    tokens = torch.randn(64, 128, device="cuda", dtype=dtype)
+    experts = torch.randn(4, 128, 256, device="cuda", dtype=dtype)
+    ends = torch.tensor([16, 32, 48, 64], device="cuda", dtype=torch.int32)
+
+    result = torch._grouped_mm(tokens, experts, offs=ends)
+    assert (result.shape, result.dtype) == ((64, 256), dtype)
+
+
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_tensors_without_memory_need_no_reserved_addresses(platform, monkeypatch):
     real = mmap.mmap
