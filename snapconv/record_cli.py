@@ -44,6 +44,7 @@ _ONLY_OURS = (
     "--simulate",
     "--no-compute",
     "--cublas-workspace",
+    "--random-weights",
     "--stop",
     "--stacks",
     "--max-entries",
@@ -117,6 +118,14 @@ _CublasWorkspace = Annotated[
     bool,
     typer.Option(
         "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
+    ),
+]
+_RandomWeights = Annotated[
+    bool,
+    typer.Option(
+        "--random-weights",
+        help="With --simulate: where `from_pretrained` finds no weights, build the model from its "
+        "configuration.",
     ),
 ]
 _WarmUp = Annotated[
@@ -208,6 +217,7 @@ def record(
     no_compute: _NoCompute = False,
     capacity: _Capacity = None,
     cublas_workspace: _CublasWorkspace = False,
+    random_weights: _RandomWeights = False,
     warm_up: _WarmUp = 1,
     iterations: _Iterations = 1,
     stop: _Stop = False,
@@ -229,7 +239,6 @@ def record(
     from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
-    ordinal = _local_rank() if device is None else device
     options = RecordOptions(
         output=output or Path(f"{found.stem}{_rank()}.capture"),
         project_root=(project_root or _folder(found)).absolute(),
@@ -244,7 +253,7 @@ def record(
         force=force,
         stop=stop or no_compute,
         batch_size=batch_size,
-        simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, ordinal + 1),
+        simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, random_weights, device),
     )
     raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
 
@@ -288,11 +297,21 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
 
 
 def _simulation(
-    simulate: bool, no_compute: bool, capacity: str | None, cublas_workspace: bool, n_devices: int
+    simulate: bool,
+    no_compute: bool,
+    capacity: str | None,
+    cublas_workspace: bool,
+    random_weights: bool,
+    device: int | None,
 ) -> "SimulationOptions | None":
     from snapconv.recorder.options import parse_capacity
 
-    asked = {"--no-compute": no_compute, "--capacity": capacity, "--cublas-workspace": cublas_workspace}
+    asked = {
+        "--no-compute": no_compute,
+        "--capacity": capacity,
+        "--cublas-workspace": cublas_workspace,
+        "--random-weights": random_weights,
+    }
     if not simulate:
         for name, value in asked.items():
             if value:
@@ -308,7 +327,8 @@ def _simulation(
         compute=not no_compute,
         capacity_bytes=capacity_bytes,
         cublas_workspace=cublas_workspace,
-        n_devices=n_devices,
+        random_weights=random_weights,
+        n_devices=(_local_rank() if device is None else device) + 1,
     )
 
 

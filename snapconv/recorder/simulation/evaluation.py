@@ -19,7 +19,7 @@ from snapconv.recorder.simulation.values_read import ValuesRead
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
 # on the CPU before it moves to the device. What comes back from the device neither.
-_NO_MEMORY_FROM_BYTES = 1 << 20
+NO_MEMORY_FROM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Evaluation:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""
         if call.operation.is_uninitialised:
             shape = result_shapes(call.func, call.args, call.kwargs)
-            if shape.untyped_storage().nbytes() >= _NO_MEMORY_FROM_BYTES:
+            if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
                 return hollow.like(shape), False
         return self._compute(call), True
 
@@ -168,7 +168,7 @@ class Evaluation:
     def _zeros(self, meta: Any) -> Any:
         """Make what comes back to the CPU, where the program may look at it past the simulation."""
         assert self.hollow is not None
-        if meta.untyped_storage().nbytes() >= _NO_MEMORY_FROM_BYTES:
+        if meta.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
             return self.hollow.like(meta)
         return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
 

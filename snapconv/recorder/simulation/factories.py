@@ -15,6 +15,7 @@ def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) 
     """
     import torch
 
+    _list_constructors()
     patches.wrap(torch, "tensor", lambda real: _from_data(torch, tracker, tensors, real))
     patches.wrap(torch, "as_tensor", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
     patches.wrap(torch, "asarray", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
@@ -24,6 +25,16 @@ def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) 
     patches.wrap(
         torch.serialization, "default_restore_location", lambda real: _restore(tracker, tensors, real)
     )
+
+
+def _list_constructors() -> None:
+    """Let torch make its table of what a default device is for, before any of it is replaced.
+
+    It does so once, when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
+    """
+    from torch.utils import _device
+
+    getattr(_device, "_device_constructors", tuple)()
 
 
 def _from_data(

@@ -68,6 +68,8 @@ class Machine:
         self.settle: Callable[[], None] = lambda: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
+        # Names of models that were built without their weights.
+        self.random_weights: list[str] = []
         # What is not modelled and the program came upon, in that order.
         self.met: dict[str, None] = {}
         self._lock = threading.RLock()

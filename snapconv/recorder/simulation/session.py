@@ -12,6 +12,7 @@ from snapconv.recorder.simulation.annotations import patch_annotations
 from snapconv.recorder.simulation.attention import add_gpu_choices
 from snapconv.recorder.simulation.autocast import patch_autocast
 from snapconv.recorder.simulation.binding import bind
+from snapconv.recorder.simulation.checkpoints import patch_checkpoints
 from snapconv.recorder.simulation.compilation import can_compile, compiled
 from snapconv.recorder.simulation.eager import eager
 from snapconv.recorder.simulation.factories import patch_factories
@@ -24,6 +25,7 @@ from snapconv.recorder.simulation.modes import dispatch_mode
 from snapconv.recorder.simulation.options import SimulationOptions
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.process_groups import patch_process_groups, with_collectives
+from snapconv.recorder.simulation.random_weights import random_weights
 from snapconv.recorder.simulation.storages import patch_storages
 from snapconv.recorder.simulation.tensors import TensorPatches
 from snapconv.recorder.simulation.threads import patch_threads
@@ -77,6 +79,9 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         add_gpu_choices(kernels, tensors.takes_gpu_way)
         patch_annotations(machine, patches)
         patch_process_groups(tracker, patches)
+        patch_checkpoints(tracker, patches)
+        if options.random_weights:
+            stack.enter_context(random_weights(machine, patches))
         handle = with_collectives(tracker.handle)
         stack.callback(tracker.close)
         stack.enter_context(addresses.use(tracker.locate))

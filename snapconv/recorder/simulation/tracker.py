@@ -11,7 +11,7 @@ from typing import Any
 
 from snapconv.recorder.addresses import Location
 from snapconv.recorder.simulation.device_choice import DeviceChoice
-from snapconv.recorder.simulation.evaluation import Evaluation, Invocation
+from snapconv.recorder.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations import Kind, Operation, describe
@@ -132,6 +132,16 @@ class Tracker:
     def place(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device."""
         self._place_storage(storage, device)
+
+    def is_large(self, n_bytes: int) -> bool:
+        """Whether memory of the CPU is to have no values, since nothing is computed and it would be much."""
+        return self.evaluation.hollow is not None and n_bytes >= NO_MEMORY_FROM_BYTES
+
+    def take_values(self, tensor: Any) -> None:
+        """Count a large tensor on the CPU as one without values from now on."""
+        storage = tensor.untyped_storage()
+        if self.is_large(storage.nbytes()) and self.placements.of(tensor) is None:
+            self.placements.add(storage, Placement(None, 0, storage.nbytes(), has_values=False))
 
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""

@@ -1,0 +1,225 @@
+"""Weights from files: by their headers where nothing is computed, at random where there are none."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.recorder.simulation.after_import import after_import  # noqa: E402
+from tests.recorder.simulation.support import MIB  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+ONLY_SHAPES = SimulationOptions(compute=False)
+GIB = 1 << 30
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint of a large and a small tensor, all sevens."""
+    path = tmp_path / "model.pt"
+    torch.save({"large": torch.full((MIB,), 7.0), "small": torch.full((4,), 7.0)}, path)
+    return path
+
+
+def test_of_a_checkpoint_only_what_is_small_is_read(saved):
+    with simulated(ONLY_SHAPES):
+        loaded = torch.load(saved)
+        assert loaded["small"].tolist() == [7.0] * 4
+        assert (loaded["large"].shape, loaded["large"].dtype) == ((MIB,), torch.float32)
+        assert loaded["large"][:2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("options", [SimulationOptions(), ONLY_SHAPES], ids=["computed", "shapes"])
+def test_what_is_loaded_to_the_device_is_there_once(saved, options):
+    with simulated(options):
+        loaded = torch.load(saved, map_location="cuda")
+        assert torch.cuda.memory_allocated() == 4 * MIB + 512
+        assert {str(tensor.device) for tensor in loaded.values()} == {"cuda:0"}
+
+
+def test_where_values_are_computed_they_are_read(saved):
+    with simulated():
+        assert torch.load(saved)["large"][:2].tolist() == [7.0, 7.0]
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    """A file of 1 GiB that takes no place on the disk, mapped as safetensors maps its files."""
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.truncate(GIB)
+
+    def load():
+        storage = torch.UntypedStorage.from_file(str(path), False, GIB)
+        return torch.asarray(storage, dtype=torch.uint8).view(torch.bfloat16)
+
+    return load
+
+
+def resident_bytes():
+    """What this process has in memory now."""
+    n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return n_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux how much memory there is")
+def test_a_mapped_file_is_converted_and_moved_without_being_read(mapped):
+    with simulated(ONLY_SHAPES):
+        before = resident_bytes()
+        moved = mapped().to(torch.float32).cuda()
+        assert torch.cuda.memory_allocated() == 2 * GIB
+        assert moved.dtype == torch.float32
+        assert resident_bytes() - before < GIB // 4
+
+
+def test_a_default_device_that_is_not_simulated_has_its_effect_too():
+    """torch makes its table of functions once in a process: here for the first time."""
+    from torch.utils import _device
+
+    _device._device_constructors.cache_clear()
+    with simulated(), torch.device("meta"):
+        made = (torch.tensor([1.0]), torch.as_tensor([1.0]), torch.zeros(1))
+        assert [tensor.device.type for tensor in made] == ["meta"] * 3
+
+
+# --- random weights
+
+TRANSFORMERS = """
+import torch
+
+class Configuration:
+    width = 16
+
+    def to_dict(self):
+        return {}
+
+    @classmethod
+    def from_pretrained(cls, name, **where):
+        if name == "unknown":
+            raise OSError("no configuration")
+        return cls()
+
+class PreTrainedModel(torch.nn.Module):
+    config_class = Configuration
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = torch.nn.Linear(config.width, 4)
+
+    @classmethod
+    def from_pretrained(cls, name, *args, config=None, state_dict=None, **kwargs):
+        if name == "broken":
+            raise ValueError("a size that does not fit")
+        if name != "here" and state_dict is None:
+            raise OSError("no weights")
+        return cls(config or Configuration())
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Something with the interface of transformers, as far as it is used here."""
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("")
+    (tmp_path / "transformers" / "modeling_utils.py").write_text(TRANSFORMERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = {name: module for name, module in sys.modules.items() if name.startswith("transformers")}
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+    yield lambda: importlib.import_module("transformers.modeling_utils").PreTrainedModel
+    for name in [name for name in sys.modules if name.startswith("transformers")]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def simulation():
+    with simulated(SimulationOptions(random_weights=True)) as running:
+        yield running
+
+
+def test_a_model_without_weights_is_built_from_its_configuration_and_noted(library, simulation):
+    model = library().from_pretrained("absent")
+    assert model.layer.weight.shape == (4, 16)
+    library().from_pretrained("another")
+    [note] = simulation.notes()
+    assert note.slug == "random-weights"
+    assert "absent, another" in note.message
+
+
+def test_a_model_with_weights_is_loaded_and_not_noted(library, simulation):
+    library().from_pretrained("here")
+    assert simulation.notes() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [("unknown", OSError, "no weights"), ("broken", ValueError, "a size that does not fit")],
+    ids=["no configuration", "another fault"],
+)
+def test_any_other_error_is_the_librarys_own(library, simulation, name, kind, said):
+    with pytest.raises(kind, match=said):
+        library().from_pretrained(name)
+    assert simulation.notes() == ()
+
+
+def test_without_the_option_the_error_stays(library):
+    with simulated(), pytest.raises(OSError, match="no weights"):
+        library().from_pretrained("absent")
+
+
+def test_afterwards_the_library_is_as_it_was(library):
+    with simulated(SimulationOptions(random_weights=True)):
+        library().from_pretrained("absent")
+    with pytest.raises(OSError, match="no weights"):
+        library().from_pretrained("absent")
+
+
+def test_a_hook_sees_its_module_once_when_it_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "hooked_module.py").write_text("answer = 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = []
+    with after_import({"hooked_module": lambda module: seen.append(module.answer)}):
+        assert seen == []
+        importlib.import_module("hooked_module")
+        importlib.reload(sys.modules["hooked_module"])
+    assert seen == [42]
+    del sys.modules["hooked_module"]
+
+
+def test_a_hook_sees_a_module_that_is_there_already(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hooked_module", SimpleNamespace(answer=1))
+    seen = []
+    with after_import({"hooked_module": lambda module: seen.append(module.answer)}):
+        assert seen == [1]
+
+
+def test_a_module_that_is_not_there_is_not_found_as_before():
+    with after_import({"hooked_module": print}), pytest.raises(ModuleNotFoundError, match="hooked_module"):
+        importlib.import_module("hooked_module")
+
+
+# --- the libraries themselves, where they are installed
+
+
+@pytest.mark.parametrize("options", [SimulationOptions(), ONLY_SHAPES], ids=["computed", "shapes"])
+def test_a_file_of_safetensors_is_loaded_to_the_device(tmp_path, options):
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = nn.Linear(512, 1024, bias=False)
+    safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
+    with simulated(options):
+        state = safetensors.load_file(tmp_path / "model.safetensors")
+        loaded = nn.Linear(512, 1024, bias=False, device="cuda")
+        loaded.load_state_dict(state)
+        assert torch.cuda.memory_allocated() == 2 * MIB
+        first = loaded.weight[0, 0].item()
+    assert first == (model.weight[0, 0].item() if options.compute else 0.0)
