@@ -349,7 +349,7 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
-        _say("nothing is computed: what the program prints is zeros, and so is what it saves over its files")
+        _say("next to nothing is computed: losses are zeros, and so is what the program saves over its files")
     recorded = run(entry, args, options, say=(lambda _text: None) if quiet else _say)
     if not recorded.is_child:  # else the parent process has the capture, and says so
         if not quiet:
