@@ -109,7 +109,12 @@ class MemoryNotes:
         """Note a tensor that autograd saves for backward, and whether something with a gradient made it."""
         is_given = tensor.grad_fn is None and not tensor.requires_grad
         for row in where_memory_lies(tensor):
-            about = {"iteration": iteration, "module": module, "without_history": is_given}
+            about = {
+                "iteration": iteration,
+                "module": module,
+                "without_history": is_given,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+            }
             self._append(self._saved, about | row)
 
     def copy(self, original: "Tensor", copy: "Tensor") -> None:

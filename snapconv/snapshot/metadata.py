@@ -102,6 +102,7 @@ class SavedTable:
     iteration: Int64Column
     modules: tuple[str, ...]
     without_history: BoolColumn
+    dtypes: tuple[str, ...]
     memory: NotedTable
 
 
@@ -308,6 +309,7 @@ def _saved(rows: Rows) -> SavedTable:
         rows.ints("iteration", ITERATION, missing=0),
         rows.texts("module", missing=""),
         rows.bools("without_history"),
+        rows.texts("dtype", missing=""),
         rows.memory(),
     )
 

@@ -206,29 +206,43 @@ def test_what_a_module_made_is_no_input(tmp_path):
 
 
 COPY = frame("at::_ops::_to_copy::call(at::Tensor const&)", "??")
+EARLIER = phase("forward", at(2), at(2))  # without gradients: a teacher's
 
 
 @pytest.mark.parametrize(
-    ("made_at", "frames", "without_history", "category"),
+    ("made_at", "fields", "category"),
     [
-        (2, [], True, "input"),  # before forward
-        (2, [], False, "activation"),  # computed with gradients before the model was called
-        (3, [], True, "activation"),  # in the middle of forward: a mask that it made for itself
-        (3, [COPY], True, "input"),  # there too, but copied from the host
-        (2, [CALL], True, "activation"),  # a module made it
+        (3, {}, "input"),  # before forward
+        (3, {"without_history": False}, "activation"),  # computed with gradients before the model was called
+        (3, {"frames": [CALL]}, "activation"),  # a module made it
+        (3, {"phases": [EARLIER]}, "activation"),  # computed from what another model answered
+        (3, {"phases": [EARLIER], "frames": [COPY]}, "input"),  # copied to the device all the same
+        (4, {"dtype": "int64"}, "activation"),  # in the middle of forward: a mask that it made for itself
+        (
+            4,
+            {"dtype": "int64", "frames": [COPY]},
+            "input",
+        ),  # labels that are moved there when they are needed
+        (
+            4,
+            {"dtype": "float32", "frames": [COPY]},
+            "activation",
+        ),  # may as well be of another type than before
     ],
 )
 def test_what_is_saved_without_a_history_and_came_from_outside_is_an_input(
-    made_at, frames, without_history, category, tmp_path
+    made_at, fields, category, tmp_path
 ):
-    """Such as the target of a loss function. Events: 0 segment, 1 weight, 2 and 3 what may be a target."""
-    builder = TraceBuilder().segment().alloc(1024)
-    builder.alloc(400, frames=frames if made_at == 2 else [])
-    builder.alloc(400, frames=frames if made_at == 3 else [])
-    place = noted(ADDR + 1024 + 512 * (made_at - 2), 400, at(4), iteration=0, module=None)
+    """Events: 0 segment, 1 weight, 2 anything, 3 and 4 what may be a target."""
+    fields = {"without_history": True, "dtype": "float32", "frames": [], "phases": []} | fields
+    builder = TraceBuilder().segment().alloc(1024).alloc(1024)
+    for event in (3, 4):
+        builder.alloc(400, frames=fields["frames"] if event == made_at else [])
+    about = {"iteration": 0, "module": None, "dtype": fields["dtype"]}
+    about["without_history"] = fields["without_history"]
     raw = metadata(
-        saved=[place | {"without_history": without_history}],
-        phases=[phase("forward", at(3), at(4)), phase("backward", at(5), at(6))],
+        saved=[noted(ADDR + 2048 + 512 * (made_at - 3), 400, at(5), **about)],
+        phases=[*fields["phases"], phase("forward", at(4), at(5)), phase("backward", at(6), at(7))],
     )
     assert decided(analyse(tmp_path, builder, raw))[made_at][0] == category
 

@@ -9,7 +9,7 @@ from snapconv.analysis.metadata import Joined
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, Int64Column
+from snapconv.classification.features import BoolColumn, Features, Int64Column, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
 
 PARAMETER = Reason("noted-as-parameter", "a parameter of the model lay there")
@@ -27,6 +27,9 @@ LIKE_INPUTS = Reason(
     "made-where-inputs-are",
     "it stays, and the code that made it made inputs and nothing else: the next batch",
 )
+
+# How torch names its integral types.
+_INTEGRAL = ("int", "uint", "bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +107,37 @@ def recorded_input(features: Features, _: Decided) -> BoolColumn:
     return _recorded(features, lambda found: found.inputs) & ~features.made_through(Role.MODULE_CALL)
 
 
+def _without_history(found: Joined, *, is_integral: bool | None = None) -> Int64Column:
+    """What was saved though nothing with a gradient computed it; of all types, or of integers alone."""
+    saved = found.metadata.saved
+    where = saved.without_history.copy()
+    if is_integral is not None:
+        where &= np.array([dtype.startswith(_INTEGRAL) == is_integral for dtype in saved.dtypes], np.bool_)
+    return found.saved[where]
+
+
 @rule(GIVEN, Category.INPUT, Evidence.METADATA)
 def recorded_target(features: Features, _: Decided) -> BoolColumn:
-    """Autograd saved it though nothing with a gradient computed it: a target that only the loss is given.
+    """Autograd saved it, nothing with a gradient computed it, and it was there before forward: a target.
 
-    It came before forward, or was copied to the device in the middle of it, and no module made it.
+    What was computed after a forward of this iteration, such as a teacher's answer, is none.
     """
-    saved = _recorded(features, lambda found: found.saved[found.metadata.saved.without_history])
-    in_forward = features.is_traced & (features.alloc_phase == Phase.FORWARD)
-    from_outside = features.outside | (in_forward & features.made_through(Role.COPY))
+    saved = _recorded(features, _without_history)
+    certain = features.phases.certain
+    last_forward = last_before(np.flatnonzero(certain == Phase.FORWARD), features.alloc)
+    ends = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)
+    comes_first = last_forward <= last_before(np.flatnonzero(ends), features.alloc)
+    from_outside = features.outside & (features.from_nothing | comes_first)
     return np.asarray(saved & from_outside & ~features.made_through(Role.MODULE_CALL))
+
+
+@rule(GIVEN, Category.INPUT, Evidence.METADATA)
+def recorded_labels(features: Features, _: Decided) -> BoolColumn:
+    """The same of integers that were copied to the device between the model and its loss."""
+    saved = _recorded(features, lambda found: _without_history(found, is_integral=True))
+    in_forward = features.is_traced & (features.alloc_phase == Phase.FORWARD)
+    by_copy = features.made_through(Role.COPY) & ~features.made_through(Role.MODULE_CALL)
+    return np.asarray(saved & in_forward & by_copy)
 
 
 @rule(SAVED, Category.ACTIVATION, Evidence.METADATA)
@@ -178,6 +202,7 @@ RECORDED: tuple[Rule, ...] = (
     recorded_state,
     recorded_input,
     recorded_target,
+    recorded_labels,
     recorded_saved,
     copied_weight,
     copied_state,

@@ -74,5 +74,6 @@ def next_batch_by_lifetime(features: Features, decided: Decided) -> BoolColumn:
     return made_like_inputs(features, decided)
 
 
-OF_RECORDING: tuple[Rule, ...] = (written_attribute, constant_attribute, zeros_for_parameters)
-LAST: tuple[Rule, ...] = (next_batch_by_lifetime,)
+OF_RECORDING: tuple[Rule, ...] = (written_attribute, constant_attribute)
+# After what is found by gradients: its moments are evidence for other rules.
+LAST: tuple[Rule, ...] = (zeros_for_parameters, next_batch_by_lifetime)
