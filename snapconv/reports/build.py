@@ -154,7 +154,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         ("file_name", snapshot.path.name),
         ("file_bytes", str(container.n_bytes)),
         ("format", container.format + (" in gzip" if container.is_gzip else "")),
-        ("written_by", str(snapshot.era)),
+        ("written_by", snapshot.written_by),
         ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
         ("project_root", project.root or ""),
         ("project_root_is_inferred", "yes" if project.is_inferred else "no"),

@@ -35,7 +35,7 @@ _WHAT_TO_DO = {
     errno.EACCES: "permission denied; choose a folder that you may write to",
     errno.EPERM: "not permitted; choose a folder that you may write to",
     errno.EROFS: "the file system is read-only; choose another folder",
-    errno.ENOENT: "its folder does not exist, or does no longer; create it first",
+    errno.ENOENT: "its folder does not exist; create it first",
     errno.ENOTDIR: "its folder is not a folder; choose another path",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }

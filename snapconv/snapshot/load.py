@@ -80,6 +80,12 @@ class Snapshot:
     metadata: Metadata | None = None
 
     @property
+    def written_by(self) -> str:
+        """The torch that wrote the file: as recorded in it, or else inferred from its keys."""
+        recorded = dict(self.metadata.facts).get("torch") if self.metadata else None
+        return f"torch {recorded}" if recorded else str(self.era)
+
+    @property
     def recorded_project(self) -> RecordedProject:
         """The project's folder and the libraries that count too, where a recorder wrote them down."""
         return self.metadata.project if self.metadata else NOT_RECORDED

@@ -4,14 +4,17 @@ import gzip
 import json
 import pickle
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import snapconv
 from snapconv.describe import describe
 from snapconv.errors import NotASnapshotError
 from snapconv.recorder.allocator import CachingAllocator
 from snapconv.recorder.allocator_settings import AllocatorSettings
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 MIB = 1 << 20
 FRAMES = [{"name": "forward", "filename": "/home/me/project/net.py", "line": 7}]
 
@@ -175,3 +178,9 @@ def test_progress_is_told_in_stages(tmp_path):
 def test_another_file_is_refused(facts_of):
     with pytest.raises(NotASnapshotError):
         facts_of({"weights": 1})
+
+
+def test_a_capture_names_the_torch_that_recorded_it():
+    facts = describe(FIXTURES / "transformer.capture")
+    recorded = snapconv.load(FIXTURES / "transformer.capture").snapshot.metadata.facts
+    assert facts.written_by == f"torch {dict(recorded)['torch']}"

@@ -13,10 +13,10 @@ from pathlib import Path
 from sysconfig import get_paths
 
 from snapconv.notes import Note
+from snapconv.recorder.frames import is_ours
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.units import counted
 
-_OWN_FOLDER = str(Path(__file__).parent)
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 # A loop may read at as many places as it generates.
 _MAX_PLACES = 1000
@@ -104,7 +104,7 @@ def users_place() -> str:
     frame = sys._getframe()
     while frame.f_back is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith((_OWN_FOLDER, torch_folder, "<")):
+        if not is_ours(filename) and not filename.startswith((torch_folder, "<")):
             place = f"{_shortened(filename)}:{frame.f_lineno}"
             if not _is_library(filename):
                 return place if innermost is None else f"{innermost} called at {place}"
