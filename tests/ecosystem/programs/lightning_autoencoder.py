@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class LitAutoEncoder(L.LightningModule):
-    def __init__(self, width=784, hidden=512, code=32):
+    def __init__(self, width=784, hidden=2048, code=32):
         super().__init__()
         self.save_hyperparameters()
         self.encoder = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, code))

@@ -39,9 +39,10 @@ def print_count(modules: Any, optimizers: Any = (), **extra: Iterable[Any]) -> N
 
 def totals(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Count what lies on the device: tensors, their bytes, and the bytes as the allocator rounds them up."""
-    sizes = [size for tensor in tensors if tensor.is_cuda for size in sizes_of(tensor)]
+    tensors = [tensor for tensor in tensors if tensor.is_cuda and tensor.numel()]
+    sizes = [size for tensor in tensors for size in sizes_of(tensor)]
     return {
-        "n": len(sizes),
+        "n": len(tensors),
         "bytes": sum(sizes),
         "rounded": sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes),
     }
@@ -50,7 +51,7 @@ def totals(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 def sizes_of(tensor: torch.Tensor) -> list[int]:
     """Return the bytes of a tensor; a sparse one is its indices and its values."""
     parts = [tensor._indices(), tensor._values()] if tensor.layout == torch.sparse_coo else [tensor]
-    return [part.numel() * part.element_size() for part in parts if part.numel()]
+    return [part.numel() * part.element_size() for part in parts]
 
 
 def tensors_in(held: Any) -> Iterator[torch.Tensor]:
