@@ -105,7 +105,7 @@ def step_of(net, batch):
 
     def step():
         out = net(batch)
-        labels = torch.zeros(out.shape[:-1], dtype=torch.long)
+        labels = torch.zeros(out.shape[:-1], dtype=torch.long, device=out.device)
         criterion(out.flatten(0, -2), labels.flatten()).backward()
 
     return step
