@@ -54,7 +54,7 @@ class Place:
 class Models:
     """The places of all parameters and buffers: of the given model, or of every module without a parent.
 
-    Those of ``optimizers`` follow, and those of ``leaves`` that stay, as far as no module holds them.
+    Those of ``optimizers`` follow, and the parameters among ``leaves``, as far as no module holds them.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Models:
             if id(tensor) not in known:
                 known.add(id(tensor))
                 yield _loose(optimizer, place, (name,))
-        for reference in self._leaves.stayed():
+        for reference in self._leaves.parameters():
             leaf = reference()
             if leaf is not None and id(leaf) not in known:
                 known.add(id(leaf))

@@ -34,9 +34,17 @@ class Observer:
 
     Without a ``model`` the models are found among the modules that are built after ``start``. It works in
     the thread that started it, and in no forked child. After a failure of its own it notes no more.
+    Without ``leaves`` it does not search graphs for tensors that no module and no optimizer holds.
     """
 
-    def __init__(self, *, model: "Module | None" = None, optimizer: Any = None, inputs: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        model: "Module | None" = None,
+        optimizer: Any = None,
+        inputs: bool = True,
+        leaves: bool = True,
+    ) -> None:
         self._guard = Guard()
         self._home = (os.getpid(), threading.get_ident())
         self._is_on = False
@@ -51,7 +59,7 @@ class Observer:
         )
         self._notes = MemoryNotes(self._models)
         self._elsewhere = Elsewhere(self._models)
-        self._has_inputs = inputs
+        self._has_inputs, self._has_leaves = inputs, leaves
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
         self._interception = Interception(self)
@@ -191,6 +199,8 @@ class Observer:
             return  # a checkpointed forward that runs again
         if self._has_inputs:
             self._notes.inputs(self._iteration, arguments)
+        if next(module.parameters(), None) is not None:  # a loss is no model
+            self._leaves.passed(tensor for _, tensor in named_tensors(arguments))
         if self._phases.current != FORWARD:
             self._note_parameters_once()
             self._phases.begin(FORWARD, self._iteration)
@@ -237,9 +247,12 @@ class Observer:
             self._phases.begin(self._after_backward, self._iteration)
 
     def _look_for_leaves(self, roots: Any) -> None:
-        """Look at what gets gradients beside parameters; one that stays is a parameter of the program's."""
-        known = {id(place.tensor()) for place in self._models.places()}
-        if self._leaves.look(roots if isinstance(roots, list | tuple) else [roots], self._iteration, known):
+        """Look at what gets gradients beside parameters: some of it may be parameters of the program's."""
+        if self._has_leaves and self._leaves.is_searched(self._iteration):
+            known = {id(place.tensor()) for place in self._models.places()}
+            roots = roots if isinstance(roots, list | tuple) else [roots]
+            self._leaves.search(roots, self._iteration, known)
+        if self._leaves.has_new():
             self._models.survey()
             self._notes.parameters()
 

@@ -199,7 +199,8 @@ class Recording:
         )
 
     def _new_observer(self) -> Observer:
-        return Observer(model=self._model, optimizer=self._optimizer)
+        # A job that records all of its steps is not to pay for searching the graphs of any.
+        return Observer(model=self._model, optimizer=self._optimizer, leaves=bool(self._steps))
 
     def _stop_observing(self) -> None:
         if self._observer is not None:
