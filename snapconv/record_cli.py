@@ -355,7 +355,7 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
         if not quiet:
             _say_result(recorded, entry)
         if recorded.failure is not None:
-            _show_failure(recorded.failure)
+            _show_failure(recorded.failure, recorded.report)
     if recorded.raised is not None:  # last of all, where Python has it and people look
         _show(recorded.raised)
     if recorded.failure is None:
@@ -363,13 +363,14 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
     return recorded.exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
 
 
-def _show_failure(failure: Exception) -> None:
+def _show_failure(failure: Exception, report: str) -> None:
     """Show what went wrong in the recording: what the user can do about it, or where our fault is."""
     if isinstance(failure, SnapconvError):
         _say(f"error: {failure}")
         return
     _say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
-    sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    with suppress(OSError, ValueError):
+        print(report, end="", file=sys.stderr, flush=True)
 
 
 def _show(raised: BaseException) -> None:

@@ -83,4 +83,6 @@ class _Loader(Loader):
 
     def __getattr__(self, name: str) -> Any:
         """Answer as the loader does, to whoever has looked for the module without importing it."""
+        if name.startswith("__"):  # of a copy that has no loader yet
+            raise AttributeError(name)
         return getattr(self._loader, name)

@@ -33,8 +33,9 @@ class Observer:
     """Watches one program from ``start`` to ``stop``; ``facts`` is what it learned.
 
     Without a ``model`` the models are found among the modules that are built after ``start``. It works in
-    the thread that started it, and in no forked child. After a failure of its own it notes no more.
-    Without ``leaves`` it does not search graphs for tensors that no module and no optimizer holds.
+    the thread that made it, whichever imports torch, and in no forked child. After a failure of its own it
+    records no more. Without ``leaves`` it does not search graphs for tensors that no module and no optimizer
+    holds.
     """
 
     def __init__(
@@ -83,10 +84,9 @@ class Observer:
         return self._guard.failure
 
     def start(self) -> None:
-        """Put every hook in place; in the thread that trains."""
+        """Put every hook in place."""
         if self._is_on:
             return
-        self._home = (os.getpid(), threading.get_ident())
         self._is_on = True
         self._registrations.start()
         self._new_optimizers.start()

@@ -170,8 +170,9 @@ class Recording:
         if len(self.captures) >= self._max_captures:
             _LOG.warning("snapconv: no capture (%s): there are %d already", what, self._max_captures)
             return
-        if not self._cuda.is_done:  # to ask torch for more would start it
-            raise nothing_allocated(_entry())
+        if not self._cuda.is_done:  # not yet; a snapshot would start it
+            _LOG.warning("snapconv: no capture (%s): %s", what, nothing_allocated(_entry()))
+            return
         observer = self._observer or self._new_observer()
         observer.note_now()
         contents = contents_now(self._origin(), observer, self._iterations)
@@ -214,9 +215,9 @@ class Recording:
         if self._guard.failure is not None and not self._is_logged:
             self._is_logged = True
             failure = self._guard.failure
-            # Where a fault of ours happened is for whoever mends it; any other says what to do.
-            trace = None if isinstance(failure, SnapconvError) else failure
-            _LOG.warning("snapconv: recording is off: %s", failure, exc_info=trace)
+            # Where a fault of ours happened is for whoever fixes it; any other says what to do.
+            where = "" if isinstance(failure, SnapconvError) else f"\n{self._guard.report}"
+            _LOG.warning("snapconv: recording is off: %s%s", failure, where)
             self._quietly_close()
 
     def _quietly_close(self) -> None:

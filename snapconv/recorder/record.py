@@ -47,9 +47,9 @@ class Recorded:
     """What came of a recording.
 
     ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
-    user's program's own; ``failure`` is ours, if any. With neither a path nor a failure, the program failed
-    before it allocated anything on a device. ``is_child`` says that this is a process which
-    the program forked, and that the rest is somebody else's business.
+    user's program's own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a
+    failure, the program failed before it allocated anything on a device. ``is_child`` says that this is a
+    process which the program forked, and that the rest is somebody else's business.
     """
 
     path: Path | None
@@ -58,6 +58,7 @@ class Recorded:
     n_bytes: int = 0
     raised: BaseException | None = None
     failure: Exception | None = None
+    report: str = ""
     is_child: bool = False
 
 
@@ -277,6 +278,7 @@ def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | No
         n_bytes=driver.n_bytes or 0,
         raised=raised,
         failure=None if driver.guard.is_child else _failure(driver, options, exit_code),
+        report=driver.guard.report,
         is_child=driver.guard.is_child,
     )
 

@@ -1,4 +1,6 @@
+import gc
 import os
+import weakref
 
 import pytest
 
@@ -15,6 +17,32 @@ def test_a_failure_is_kept_and_ends_all_further_work():
     assert guard.run(done.append, 1) is None
     assert isinstance(guard.failure, ValueError)
     assert done == []
+
+
+class Held:
+    pass
+
+
+def test_a_failure_keeps_nothing_of_the_program_alive():
+    guard = Guard()
+
+    def fail():
+        try:
+            int("x")
+        except ValueError as error:
+            raise RuntimeError("ours") from error
+
+    def program():
+        held = Held()
+        guard.run(fail)
+        return weakref.ref(held)
+
+    held = program()
+    gc.collect()
+    assert held() is None
+    assert "Traceback" in guard.report
+    assert "invalid literal" in guard.report
+    assert str(guard.failure) == "ours"
 
 
 def test_ctrl_c_goes_through():
