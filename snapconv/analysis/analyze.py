@@ -184,8 +184,11 @@ def _has_names(noted: Joined | None, device: DeviceSnapshot) -> bool:
     """Whether the recorder read names of parameters on this device from the model itself."""
     if noted is None:
         return False
-    parameters = noted.metadata.parameters
-    return bool(((parameters.memory.device == device.device) & ~parameters.is_buffer).any())
+    parameters, earlier = noted.metadata.parameters, noted.metadata.earlier
+    is_here = parameters.memory.device == device.device
+    moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
+    is_here[earlier.parameter[moved]] = True  # it lay here first, and may have done so at the peak
+    return bool((is_here & ~parameters.is_buffer).any())
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:

@@ -38,8 +38,7 @@ def noted_weights(
     """
     parameters = joined.metadata.parameters
     places = _places_at(joined, device, allocations, event)
-    is_mine = (parameters.memory.device == device.device) & ~parameters.is_buffer
-    chosen = np.flatnonzero(is_mine & places.is_live)
+    chosen = np.flatnonzero(places.is_live & ~parameters.is_buffer)
     iteration = iteration_at(joined.metadata, device.events, event)
     note = _gradient_notes(joined, device.device, iteration, len(places.row))[chosen]
     gradients = joined.metadata.gradients
@@ -62,10 +61,11 @@ def noted_weights(
 
 
 def _places_at(joined: Joined, device: DeviceSnapshot, allocations: AllocationTable, event: int) -> _Places:
-    """Where each parameter lay at ``event``.
+    """Where each parameter lay at ``event``, as far as that is on this device.
 
     Of several places that are live then (the program may hold the memory that a parameter had before), it
-    is the first that was noted afterwards, or else the last that was noted before.
+    is the first that was noted afterwards, or else the last that was noted before. One whose memory is
+    nowhere in the trace counts if it was the first place noted afterwards.
     """
     parameters, earlier = joined.metadata.parameters.memory, joined.metadata.earlier
     moved = np.flatnonzero(earlier.parameter >= 0)
@@ -73,21 +73,29 @@ def _places_at(joined: Joined, device: DeviceSnapshot, allocations: AllocationTa
     found = np.concatenate((joined.earlier[moved], joined.parameters))
     n_bytes = np.concatenate((earlier.memory.n_bytes[moved], parameters.n_bytes))
     noted_us = np.concatenate((earlier.memory.noted_us[moved], parameters.noted_us))
+    is_mine = np.concatenate((earlier.memory.device[moved], parameters.device)) == device.device
     times = device.events.time_us
     moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
-    is_live = np.zeros(len(found), np.bool_)
-    if len(allocations):
-        is_live = (found >= 0) & allocations.live_at(event)[np.maximum(found, 0)]
     is_after = noted_us >= moment
     # The best comes last, and overwrites: notes from before, oldest first, then later ones, newest first.
     order = np.lexsort((np.where(is_after, -noted_us, noted_us), is_after))
+    first_after = np.full(len(parameters), -1, np.int64)
+    first_after[owner[order]] = np.where(is_after[order], order, -1)
+    is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
+    if len(allocations):
+        is_live |= (found >= 0) & allocations.live_at(event)[np.maximum(found, 0)]
+    has_left = ~is_mine & ~is_after
     places = _Places(
         row=np.full(len(parameters), -1, np.int64),
         n_bytes=parameters.n_bytes.copy(),
-        is_live=(joined.parameters < 0) & (parameters.noted_us >= moment),
+        is_live=np.zeros(len(parameters), np.bool_),
     )
-    for i in order[is_live[order]].tolist():
-        places.row[owner[i]], places.n_bytes[owner[i]], places.is_live[owner[i]] = found[i], n_bytes[i], True
+    for i in order[(is_live | has_left)[order]].tolist():
+        places.row[owner[i]], places.n_bytes[owner[i]], places.is_live[owner[i]] = (
+            found[i],
+            n_bytes[i],
+            is_live[i],
+        )
     return places
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
+from snapconv.analysis.analyze import DeviceAnalysis, _has_names, analyze_device
 from snapconv.analysis.metadata import join_metadata
 from snapconv.analysis.phases import Phase
 from snapconv.analysis.project import find_project
@@ -454,6 +454,50 @@ def test_a_parameter_that_moved_after_the_peak_is_where_it_was(tmp_path):
         earlier_parameters=[noted(ADDR, 1024, at(1), parameter=0)],
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == [("w", 1024, 0)]
+
+
+@pytest.mark.parametrize(
+    ("first_us", "later_us", "rows"),
+    [
+        (2, 6, [("w", 1024, 0)]),  # it moved away after the peak
+        (0, 1, []),  # before the peak; the program holds its first memory on
+    ],
+)
+def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_peak(
+    first_us, later_us, rows, tmp_path
+):
+    """Events: 0 segment, 1 first place, 2 the peak."""
+    builder = TraceBuilder().segment().alloc(1024).alloc(4096)
+    raw = metadata(
+        parameters=[parameter("w", ADDR + (1 << 30), 1024, at(later_us), device=1)],
+        earlier_parameters=[noted(ADDR, 1024, at(first_us), parameter=0)],
+    )
+    assert weights_of(analyse(tmp_path, builder, raw)) == rows
+
+
+@pytest.mark.parametrize(("first_on", "has_names"), [(0, True), (2, False)])
+def test_names_of_parameters_that_moved_away_stand_above_those_of_a_list(first_on, has_names, tmp_path):
+    raw = metadata(
+        parameters=[parameter("w", ADDR, 1024, at(6), device=1)],
+        earlier_parameters=[noted(ADDR, 1024, at(1), parameter=0, device=first_on)],
+    )
+    builder = TraceBuilder().segment().alloc(1024)
+    snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", snapconv=raw))
+    device = snapshot.devices[0]
+    allocations = replay(snapshot, device).allocations
+    joined = join_metadata(snapshot.metadata, device.device, device.events, allocations)
+    assert _has_names(joined, device) == has_names
+
+
+@pytest.mark.parametrize(("left_us", "rows"), [(1, [("w", 512, 0)]), (5, [])])
+def test_a_parameter_that_came_from_another_device_is_no_row_of_this_one_before(left_us, rows, tmp_path):
+    """Its memory here is nowhere in the trace; the peak is event 2."""
+    builder = TraceBuilder().segment().alloc(4096).alloc(512)
+    raw = metadata(
+        parameters=[parameter("w", ADDR + (1 << 30), 512, at(6))],
+        earlier_parameters=[noted(ADDR, 512, at(left_us), parameter=0, device=1)],
+    )
+    assert weights_of(analyse(tmp_path, builder, raw)) == rows
 
 
 @pytest.mark.parametrize(("noted_at", "rows"), [(0, []), (3, [("elsewhere", 512, 0)])])
