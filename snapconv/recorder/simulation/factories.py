@@ -19,8 +19,8 @@ def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) 
     patches.wrap(torch, "tensor", lambda real: _from_data(torch, tracker, tensors, real))
     patches.wrap(torch, "as_tensor", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
     patches.wrap(torch, "asarray", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
-    patches.wrap(torch, "from_dlpack", lambda real: _from_dlpack(torch, real))
     patches.set(torch.Tensor, "new_tensor", _new_tensor(torch))
+    patches.wrap(torch.Tensor, "new", lambda real: _new(torch, real))
     patches.set(torch, "Generator", _generator_class(torch, tracker))
     patches.wrap(
         torch.serialization, "default_restore_location", lambda real: _restore(tracker, tensors, real)
@@ -57,18 +57,6 @@ def _from_data(
     return make
 
 
-def _from_dlpack(torch: Any, real: Any) -> Any:
-    """Share the memory of a tensor on the device: through DLPack it would come back as a CPU tensor."""
-
-    @wraps(real)
-    def from_dlpack(given: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(given, torch.Tensor) and given.is_cuda:
-            return given.detach()
-        return real(given, *args, **kwargs)
-
-    return from_dlpack
-
-
 def _default_device() -> Any:
     """Return the device of torch.set_default_device or ``with torch.device(…)``.
 
@@ -91,6 +79,20 @@ def _new_tensor(torch: Any) -> Any:
         return torch.tensor(data, **defaults | given)
 
     return new_tensor
+
+
+def _new(torch: Any, real: Any) -> Any:
+    """Make ``x.new(data)`` a tensor beside ``x``; of a size, the operation mode sees it."""
+
+    @wraps(real)
+    def new(self: Any, *args: Any, **kwargs: Any) -> Any:
+        no_data = torch.Size | torch.Tensor | torch.UntypedStorage | torch.TypedStorage
+        is_data = len(args) == 1 and hasattr(args[0], "__len__") and not isinstance(args[0], no_data)
+        if is_data and not kwargs and self.is_cuda:
+            return torch.tensor(args[0], dtype=self.dtype, device=self.device)
+        return real(self, *args, **kwargs)
+
+    return new
 
 
 def _generator_class(torch: Any, tracker: Tracker) -> type:

@@ -35,6 +35,9 @@ class Placements:
 
         self._storage_id = getattr(_C, "_storage_id", _storage_id)
         self._sparse, self._values = _sparse_layout()
+        functorch = getattr(_C, "_functorch", None)
+        self._is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", lambda _: False)
+        self._unwrapped = getattr(functorch, "get_unwrapped", lambda tensor: tensor)
         self._when_freed = when_freed
         self._by_id: dict[int, Placement] = {}
         self._is_open = True
@@ -44,6 +47,8 @@ class Placements:
         try:
             return self._by_id.get(self._storage_id(tensor))
         except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
+            if self._is_wrapped(tensor):  # by torch.func, as vmap does
+                return self.of(self._unwrapped(tensor))
             return self.of(self._values(tensor)) if tensor.layout is self._sparse else None
 
     def key(self, tensor: Any) -> int | None:

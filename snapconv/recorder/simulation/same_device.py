@@ -3,11 +3,13 @@
 CUDA's operations check their arguments in three ways (torch 2.13): generated code
 (aten/src/ATen/core/adaption.cpp), element-wise kernels (aten/src/ATen/TensorIterator.cpp), and a few by
 themselves. A number without dimensions may come from the CPU. To refuse a correct program would be worse than
-to miss an error: so a tensor is refused only if the program itself handed it over in this call.
+to miss an error: so a tensor is refused only if the program itself handed it over in this call, and it is
+certain to be on the CPU (see ``doubts``).
 """
 
 from typing import Any
 
+from snapconv.recorder.simulation.doubts import Doubts
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations import Kind, Operation
 from snapconv.recorder.simulation.placements import Placements, tensors_in
@@ -71,19 +73,22 @@ _NAMES_THE_ARGUMENT = (2, 8)
 class SameDevice:
     """Raises what CUDA would where an operation's tensors are on two devices."""
 
-    def __init__(self, placements: Placements, calls: Calls) -> None:
+    def __init__(self, placements: Placements, calls: Calls, doubts: Doubts) -> None:
         import torch
 
         self._torch = torch
         self._tensor = torch.Tensor
         self._placements = placements
         self._calls = calls
+        self._doubts = doubts
         self._graph_task = torch._C._current_graph_task_id
         self._pointwise = getattr(torch.Tag, "pointwise", None)
 
     def check(self, operation: Operation, func: Any, args: Any, tensors: list[Any]) -> None:
         """Raise torch's error for an operation that CUDA would refuse; one of its tensors is on a device."""
         if operation.kind is Kind.VIEW or self._graph_task() != -1 or not func.name().startswith("aten::"):
+            return
+        if self._doubts.is_transforming:
             return
         if operation.name in _ANY_DEVICE or operation.name.startswith(_ANY_DEVICE_PREFIXES):
             return
@@ -105,7 +110,9 @@ class SameDevice:
         """Say whether a tensor cannot be where it is; what has no elements or no storage always can."""
         if device == other or tensor.numel() == 0 or tensor.layout is not self._torch.strided:
             return False
-        return bool(device.type == "cuda" or (device.type == "cpu" and tensor.dim() > 0))
+        if device.type == "cpu":
+            return bool(tensor.dim() > 0 and not self._doubts.has(tensor))
+        return bool(device.type == "cuda")
 
     def _is_handed_over(self, strange: list[Any]) -> bool:
         """Say whether one of these is an argument of the program's own call, or a view of one.
@@ -122,7 +129,9 @@ class SameDevice:
     def _check_indices(self, args: Any, tensors: list[Any]) -> list[Any]:
         """Check that indices are on the CPU or with what they index; return what is left to be checked."""
         indexed, indices = args[0], [index for index in args[1] if index is not None]
-        if any(index.device not in (indexed.device, self._torch.device("cpu")) for index in indices):
+        if not self._doubts.has(indexed) and any(
+            index.device not in (indexed.device, self._torch.device("cpu")) for index in indices
+        ):
             raise RuntimeError(
                 "indices should be either on cpu or on the same device as the indexed tensor "
                 f"({indexed.device})"

@@ -14,6 +14,8 @@ from snapconv.recorder.simulation.autocast import patch_autocast
 from snapconv.recorder.simulation.binding import bind
 from snapconv.recorder.simulation.checkpoints import patch_checkpoints
 from snapconv.recorder.simulation.compilation import can_compile, compiled
+from snapconv.recorder.simulation.dlpack import patch_dlpack
+from snapconv.recorder.simulation.doubts import patch_scripts
 from snapconv.recorder.simulation.eager import eager
 from snapconv.recorder.simulation.factories import patch_factories
 from snapconv.recorder.simulation.graphs import patch_graphs
@@ -71,6 +73,8 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         tensors.apply(patches)
         patch_storages(tracker, tensors, patches)
         patch_factories(tracker, tensors, patches)
+        patch_dlpack(patches)
+        patch_scripts(tracker.doubts, patches)
         patch_wrappers(tracker, tensors, patches)
         patch_legacy_types(patches)
         patch_grouping(patches)

@@ -35,9 +35,9 @@ class TensorPatches:
         for name in ("device", "is_cuda", "is_cpu"):
             real = getattr(self._tensor, name)
             patches.set(self._tensor, name, property(getattr(self, f"_{name}")(real)))
-        for name in ("get_device", "data_ptr", "type", "numpy", "record_stream", "is_pinned", "pin_memory"):
+        for name in ("get_device", "data_ptr", "numpy", "record_stream", "is_pinned", "pin_memory"):
             self._wrap(patches, name)
-        for name in ("to", "cuda", "cpu", "tolist"):
+        for name in ("to", "cuda", "cpu", "type", "type_as", "tolist"):
             self._wrap(patches, name)
         patches.wrap(self._torch._tensor_str, "_str", self._str)
         self._allow_without_a_shape(patches)
@@ -145,9 +145,30 @@ class TensorPatches:
                 dtype = getattr(self._torch.cuda, dtype.rsplit(".", 1)[1])
             if getattr(dtype, "__module__", None) == "torch.cuda":  # one of the classes of old
                 return tensor.cuda().to(dtype.dtype)
+            of_cpu = None if placed is None else self._cpu_type(dtype)
+            if of_cpu is not None:
+                return self._tracker.copy(tensor, None, dtype=of_cpu)
             return real(tensor, dtype, non_blocking, **kwargs)
 
         return type_of
+
+    def _cpu_type(self, kind: Any) -> Any:
+        """Return the element type of torch.FloatTensor or its name, which mean the CPU; None for others."""
+        torch = self._torch
+        if isinstance(kind, str) and kind.startswith("torch."):
+            kind = getattr(torch, kind.removeprefix("torch."), kind)
+        if kind is torch.Tensor:
+            return torch.get_default_dtype()
+        is_class = isinstance(kind, type(torch.FloatTensor)) and kind.__module__ == "torch"
+        return kind.dtype if is_class else None
+
+    def _type_as(self, real: Any) -> Callable[..., Any]:
+        def type_as(tensor: Any, other: Any) -> Any:
+            if self._placed(tensor) is None and self._placed(other) is None:
+                return real(tensor, other)
+            return tensor.to(other.device, other.dtype)
+
+        return type_as
 
     def _numpy(self, real: Any) -> Callable[..., Any]:
         def numpy(tensor: Any, *, force: bool = False) -> Any:

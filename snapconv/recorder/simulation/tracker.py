@@ -11,6 +11,7 @@ from typing import Any
 
 from snapconv.recorder.addresses import Location
 from snapconv.recorder.simulation.device_choice import DeviceChoice
+from snapconv.recorder.simulation.doubts import Doubts
 from snapconv.recorder.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import Calls
@@ -39,7 +40,8 @@ class Tracker:
         self._workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
         self._operations: dict[Any, Operation] = {}
         self._choice = DeviceChoice(machine, self.placements, self.calls)
-        self._same_device = SameDevice(self.placements, self.calls)
+        self.doubts = Doubts(self.placements, self.calls)
+        self._same_device = SameDevice(self.placements, self.calls, self.doubts)
         self._pid = os.getpid()
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
@@ -73,7 +75,9 @@ class Tracker:
         if operation.kind is Kind.FRESH:
             if device is not None or not is_computed:
                 self._place(operation, args, result, device, has_values=is_computed)
-            if device is not None and self._workspaces is not None:
+            if device is None:
+                self.doubts.made(result, tensors, inputs)
+            elif self._workspaces is not None:
                 self._workspaces.note(operation.name, device)
         elif operation.may_resize:
             self._place_resized(result, device, has_values=is_computed)

@@ -4,6 +4,8 @@ The exceptions are those of torch's sources (2.13): numbers without dimensions (
 (TensorAdvancedIndexingUtils.h), copies, lengths of packed sequences.
 """
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -111,6 +113,116 @@ def test_another_operation_names_the_argument(name):
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_cuda_takes_is_taken(name):
     TAKEN[name]()
+
+
+def scripted(function):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer ones of torch advise against it
+        return torch.jit.script(function)
+
+
+@scripted
+def script_positions(x: torch.Tensor):
+    return torch.arange(x.size(1), device=x.device)
+
+
+@scripted
+def script_moved(x: torch.Tensor, y: torch.Tensor):
+    return y.to(x.device)
+
+
+@scripted
+def script_constants(x: torch.Tensor):
+    return torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)
+
+
+class ScriptedTable(nn.Module):
+    def forward(self, x):
+        return torch.ones(4, 4, device=x.device).cumsum(0)
+
+
+def positions(row):
+    return torch.arange(4, device=row.device)
+
+
+# All of these are on the device there, by what torch documents of each function.
+ON_THE_DEVICE = {
+    "type_as": lambda: on_cpu().type_as(on_gpu()),
+    "new, of data": lambda: on_gpu().new([1.0, 2.0, 3.0, 4.0]),
+    "new, of a size": lambda: on_gpu().new(4, 4).zero_(),
+    "type, of a class": lambda: on_cpu().type(torch.cuda.FloatTensor),
+    "type, of an element type": lambda: on_gpu().type(torch.float64),
+    "a capsule": lambda: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(on_gpu())),
+    "a capsule of a method": lambda: torch.from_dlpack(on_gpu().__dlpack__()),
+    "through DLPack without a capsule": lambda: torch.utils.dlpack.from_dlpack(on_gpu()),
+    "vmap": lambda: torch.vmap(lambda row: row + positions(row))(on_gpu()),
+    "what vmap moves": lambda: torch.vmap(lambda row: on_cpu(4).to(row.device) + row)(on_gpu()),
+    "what vmap returns": lambda: torch.vmap(lambda row: on_cpu(4).to(row.device), out_dims=None)(on_gpu()),
+    "grad": lambda: torch.func.grad(lambda x: (x * torch.ones(4, device=x.device)).sum())(on_gpu()),
+}
+# The simulation has them on the CPU: C++ code puts them where it takes its arguments to be.
+ANYWHERE = {
+    "a script": lambda: script_positions(on_gpu()),
+    "a script's constants": lambda: script_constants(on_gpu()),
+    "what a script moves": lambda: script_moved(on_gpu(), on_cpu()),
+    "a scripted module": lambda: scripted(ScriptedTable())(on_gpu()),
+    "made of a script's result": lambda: script_positions(on_gpu()).float().exp()[None] * 2,
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_DEVICE)
+def test_what_torch_puts_beside_a_tensor_of_the_device_is_there(name):
+    made = ON_THE_DEVICE[name]()
+    assert made.device == torch.device("cuda:0")
+    assert (made + on_gpu(4)).is_cuda
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_what_may_be_on_the_device_is_never_refused(name):
+    assert (ANYWHERE[name]() + on_gpu()).is_cuda
+    assert ANYWHERE[name]()[longs(0, device="cuda")].is_cuda
+
+
+def test_a_vectorised_function_sees_that_its_rows_are_on_the_device():
+    seen = []
+    torch.vmap(lambda row: seen.append((row.device, row.is_cuda)) or row)(on_gpu())
+    assert seen == [(torch.device("cuda:0"), True)]
+
+
+@pytest.mark.parametrize("kind", [torch.FloatTensor, "torch.FloatTensor", torch.Tensor])
+def test_a_type_of_the_cpu_leads_back_to_the_cpu(kind):
+    assert (on_gpu().double().type(kind) + on_cpu()).type() == "torch.FloatTensor"
+    with pytest.raises(RuntimeError, match=START):
+        on_gpu().type(kind) + on_gpu()
+
+
+def test_what_is_shared_through_dlpack_has_the_same_memory():
+    given = on_gpu()
+    assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(given)).data_ptr() == given.data_ptr()
+
+
+def batch_of_a_loader():
+    rows = torch.utils.data.TensorDataset(on_cpu())
+    return next(iter(torch.utils.data.DataLoader(rows, batch_size=4)))[0]
+
+
+OWN = {
+    "of data": lambda: torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "of data, of the old class": lambda: torch.FloatTensor([1.0, 2.0, 3.0, 4.0]),
+    "a batch": batch_of_a_loader,
+    "computed": lambda: on_cpu().mul(2).exp()[:, :2].sum(1),
+    "copied back": lambda: on_gpu().cpu(),
+    "copied back by name": lambda: on_gpu().to("cpu") * 2,
+    "like one of the device": lambda: torch.zeros_like(on_gpu(), device="cpu"),
+    "a parameter": lambda: nn.Linear(4, 4).weight,
+    "a detached copy": lambda: nn.Linear(4, 4).weight.detach().clone(),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_program_put_on_the_cpu_is_refused(name):
+    with pytest.raises(RuntimeError, match=START):
+        OWN[name]() + on_gpu()
 
 
 def test_the_argument_is_the_first_that_differs_from_the_one_before():
