@@ -1,7 +1,8 @@
 """Our functions -> torch's two kinds of modes, whose classes can only be made once torch is there."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from snapconv.recorder.simulation.accelerator import is_ordinal
@@ -19,6 +20,16 @@ class Calls:
     def current(self) -> tuple[Any, Any, dict[str, Any]] | None:
         """The innermost torch function call that is seen, or None outside of any."""
         return getattr(self._local, "call", None)
+
+    @contextmanager
+    def within(self, func: Any, *args: Any) -> Iterator[None]:
+        """Let a call that is no torch function be the current one for as long as the context lasts."""
+        before = self.current
+        self._local.call = (func, args, {})
+        try:
+            yield
+        finally:
+            self._local.call = before
 
     def mode(self) -> Any:
         """Make the TorchFunctionMode that keeps ``current`` up to date.

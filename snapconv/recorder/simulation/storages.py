@@ -34,7 +34,9 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
     def clone(storage: Any) -> Any:
         placement = placed(storage)
         if placement is None or placement.device is None:
-            return real_clone(storage)
+            # A deep copy's own call has the tensors of its memo, which may be on the device.
+            with tracker.calls.within(real_clone, storage):
+                return real_clone(storage)
         return tracker.clone_storage(storage, placement.device)
 
     @wraps(real_to)

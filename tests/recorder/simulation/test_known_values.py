@@ -1,5 +1,6 @@
 """Where nothing is computed, small masks, indices and counters have their values all the same."""
 
+import copy
 import mmap
 import re
 
@@ -248,3 +249,18 @@ def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatc
     monkeypatch.setattr(mmap, "mmap", full)
     with pytest.raises(RecorderError, match=r"cannot reserve 1048576 bytes .* paging file is too small"):
         Hollow().storage(1 << 20)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
+def test_a_deep_copy_leaves_the_counters_of_an_optimizer_on_the_cpu_with_their_values(compute):
+    with simulated(SimulationOptions(compute=compute)):
+        model = torch.nn.Linear(3, 3).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for n_steps in (1, 2, 3):
+            model(torch.ones(2, 3, device="cuda")).sum().backward()
+            optimizer.step()
+            copied = copy.deepcopy(optimizer.state_dict())
+            counters = [
+                state["step"] for kept in (optimizer.state_dict(), copied) for state in kept["state"].values()
+            ]
+            assert [(counter.device.type, counter.item()) for counter in counters] == [("cpu", n_steps)] * 4
