@@ -207,7 +207,7 @@ def test_the_programs_exit_code_comes_before_ours(recorded, capsys, exit_code, e
 
 
 def test_a_fault_of_ours_is_shown_as_ours(recorded, capsys):
-    recorded(failure=ZeroDivisionError("ours"))
+    recorded(failure=ZeroDivisionError("ours"), report="Traceback …\nZeroDivisionError: ours\n")
     assert main(["record", "train.py"]) == 1
     err = capsys.readouterr().err
     assert "a fault of snapconv ended the recording" in err
