@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from snapconv.recorder import marked_steps
+from snapconv.recorder.idle_optimizers import IdleOptimizers
 from snapconv.recorder.new_optimizers import NewOptimizers
 from snapconv.recorder.phases import is_compiling
 
@@ -83,12 +84,14 @@ class StepCounter:
     of autograd's, and half of the gradients are still to come.
 
     A program that builds no optimizer has other signs, from ``least`` on: the end of a backward pass, or a
-    profiler's step where it has one. ``snapconv.step()`` counts above all.
+    profiler's step where it has one. So has one that builds some and updates their parameters itself.
+    ``snapconv.step()`` counts above all.
     """
 
     def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
         self._on_end = on_end
-        self._sign, self._has_ended = least, False
+        self._least, self._sign, self._has_ended = least, least, False
+        self._idle = IdleOptimizers()
         self._optimizer: weakref.ref[Any] | None = None
         self._has_stepped = self._waits_for_backward = False
         self._n_backwards = 0
@@ -96,6 +99,12 @@ class StepCounter:
     def waits_for(self, sign: Sign) -> None:
         """Count no lesser sign than this one from here on: it is going to come."""
         self._sign = max(self._sign, sign)
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        """Wait for the steps of an optimizer, unless its parameters are updated without it."""
+        if self._optimizer is None and self._least < Sign.OPTIMIZER:
+            self._idle.add(optimizer)
+        self.waits_for(Sign.OPTIMIZER)
 
     def saw(self, sign: Sign) -> None:
         """End the iteration, unless another sign counts.
@@ -110,9 +119,14 @@ class StepCounter:
         self._sign, self._has_ended = sign, True
         self._on_end()
 
+    def step_begins(self) -> None:
+        """Be told that an optimizer steps; a closure may run backward passes in it (L-BFGS)."""
+        self._idle.clear()
+
     def stepped(self, optimizer: Any, *_: object) -> None:
         """Be told that an optimizer has stepped; the shape of torch's hook."""
         self._has_stepped = True
+        self.step_begins()  # where a scaler leaves a step out, nothing has begun
         watched = self._optimizer() if self._optimizer else None
         if watched is None:
             # None yet, or the script has thrown it away and made another.
@@ -134,6 +148,8 @@ class StepCounter:
 
     def runs_backward(self, backward: Callable[[], Any]) -> Any:
         """Run a backward pass."""
+        if not self._n_backwards and self._idle.are_bypassed() and self._sign == Sign.OPTIMIZER:
+            self._sign = self._least
         self._n_backwards += 1
         is_over = False
         try:
@@ -163,11 +179,12 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
     hooks = post.hooks_dict_ref()
 
     def go_last(*_: object) -> None:
+        counter.step_begins()
         if post.id in hooks and next(reversed(hooks)) != post.id:
             hooks.move_to_end(post.id)
 
     pre = register_optimizer_step_pre_hook(go_last)
-    built = NewOptimizers(lambda _: counter.waits_for(Sign.OPTIMIZER))
+    built = NewOptimizers(counter.optimizer_built)
     built.start()
     try:
         with (

@@ -459,15 +459,15 @@ def test_a_parameter_that_moved_after_the_peak_is_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("first_us", "later_us", "rows"),
     [
-        (2, 6, [("w", 1024, 0)]),  # it moved away after the peak
-        (0, 1, []),  # before the peak; the program holds its first memory on
+        (3, 6, [("w", 1024, 0)]),  # it moved away after the peak
+        (1, 2, []),  # before the peak; the program holds its first memory on
     ],
 )
 def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_peak(
     first_us, later_us, rows, tmp_path
 ):
-    """Events: 0 segment, 1 first place, 2 the peak."""
-    builder = TraceBuilder().segment().alloc(1024).alloc(4096)
+    """Events: 0 segment, 1 first place, 2 anything, 3 the peak."""
+    builder = TraceBuilder().segment().alloc(1024).alloc(512).alloc(4096)
     raw = metadata(
         parameters=[parameter("w", ADDR + (1 << 30), 1024, at(later_us), device=1)],
         earlier_parameters=[noted(ADDR, 1024, at(first_us), parameter=0)],

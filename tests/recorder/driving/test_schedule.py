@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from snapconv.recorder.schedule import Part, Schedule, Sign, StepCounter
+from snapconv.recorder.schedule import Part, Schedule, Sign, StepCounter, counting_steps
 
 
 class Optimizer:
@@ -177,3 +177,89 @@ def test_a_script_that_ends_its_iterations_itself_is_believed_above_its_optimize
         ends.counter.saw(Sign.PROFILER)
         ends.counter.saw(Sign.SCRIPT)
     assert ends.n == 3
+
+
+def ends_of(train, *, n_built=1):
+    """How many iterations are counted while a program with an optimizer of torch's trains a weight."""
+    torch = pytest.importorskip("torch")
+    ends = without_optimizers()
+    with counting_steps(ends.counter):
+        w = torch.ones(3, requires_grad=True)
+        optimizers = [torch.optim.SGD([w], lr=0.1) for _ in range(n_built)]
+        train(torch, w, optimizers)
+    return ends.n
+
+
+def backward(w):
+    loss = w.square().sum()
+    loss.backward()
+    return loss
+
+
+def update(torch, w):
+    with torch.no_grad():
+        w.sub_(w.grad * 0.1)
+
+
+def by_hand(torch, w, _):
+    for _ in range(6):
+        backward(w)
+        update(torch, w)
+
+
+@pytest.mark.parametrize("n_built", [1, 2])
+def test_an_optimizer_that_never_steps_is_waited_for_no_longer_after_two_updates_without_it(n_built):
+    assert ends_of(by_hand, n_built=n_built) == 4
+
+
+def test_an_optimizer_that_is_gone_is_waited_for_no_longer():
+    def throw_away(_, w, optimizers):
+        optimizers.clear()
+        gc.collect()
+        for _ in range(6):
+            backward(w)
+
+    assert ends_of(throw_away) == 4
+
+
+def test_gradients_that_are_accumulated_are_waited_for_however_many_there_are():
+    def accumulate(_, w, optimizers):
+        for _ in range(2):
+            for _ in range(8):
+                backward(w)
+            optimizers[0].step()
+
+    assert ends_of(accumulate) == 2
+
+
+def test_passes_that_a_step_runs_itself_are_no_updates_without_it():
+    """L-BFGS writes parameters and runs backward passes many times in one step."""
+
+    def descend(torch, w, _):
+        optimizer = torch.optim.LBFGS([w], lr=0.1, max_iter=6)
+        for _ in range(2):
+            optimizer.step(lambda: backward(w))
+
+    assert ends_of(descend) == 2
+
+
+def test_one_update_before_the_step_is_waited_for():
+    """As sharpness-aware minimisation climbs first."""
+
+    def climb(torch, w, optimizers):
+        for _ in range(3):
+            backward(w)
+            update(torch, w)
+            backward(w)
+            optimizers[0].step()
+
+    assert ends_of(climb) == 3
+
+
+def test_an_optimizer_whose_groups_hold_no_tensors_does_no_harm():
+    ends, optimizer = without_optimizers(), Optimizer()
+    optimizer.param_groups = [{"params": [None]}]
+    ends.counter.optimizer_built(optimizer)
+    for _ in range(3):
+        ends.counter.runs_backward(lambda: None)
+    assert ends.n == 0
