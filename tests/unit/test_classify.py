@@ -9,6 +9,7 @@ from snapconv.classification.rule import Rule
 from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_inference import OF_INFERENCE
+from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from tests.classified_jobs import (
     APPLY,
     DESTROYED,
@@ -225,8 +226,8 @@ def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
 
-# In test_by_copies.py, test_noted.py and test_inference.py.
-OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_INFERENCE}
+# In test_by_copies.py, test_noted.py, the recorder's tests of metadata, and test_inference.py.
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE}
 
 
 def test_every_reason_has_a_job_that_it_decides():
