@@ -116,9 +116,10 @@ def test_iterations_on_the_cpu_before_cuda_starts_are_none(run, card):
     }
 
 
-def test_where_there_is_no_card_that_is_said_after_a_script_that_used_none(run, card, monkeypatch):
-    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
-    done = run("print('it ran')", before="", simulate=None)
+def test_where_there_is_no_card_that_is_said_after_a_script_that_used_none(run, card):
+    with pytest.MonkeyPatch.context() as patch:  # which ends before the card does
+        patch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
+        done = run("print('it ran')", before="", simulate=None)
     assert (done.code, done.out) == (6, "it ran\n")
     assert "finds no usable GPU or driver on this machine" in done.err
     assert "nothing was allocated" not in done.err
