@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 # Explained are the largest live allocations and some events spread over the trace.
 _EXPLAINED = ("#0", "#1", "#10", "#100", "#400", "#900", "#2000")

@@ -22,12 +22,14 @@ from typing import Any
 
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
-from snapconv.analysis.rules import FRAME_RULES, OPTIMIZER_RULES, FrameRule
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.docs.schema_page import schema_page
+from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
-from snapconv.cli import app
-from snapconv.reports.schema_page import schema_page
-from snapconv.reports.time_schema_page import time_schema_page
+from snapconv.cli.app import app
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES, FrameRule
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"

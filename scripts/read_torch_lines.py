@@ -1,4 +1,4 @@
-"""Print the data of snapconv/analysis/torch_lines.py from the sources of releases of torch.
+"""Print the data of snapconv/torch_knowledge/module_lines.py from the sources of releases of torch.
 
     python scripts/read_torch_lines.py FOLDER
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from snapconv.analysis.source_lines import SourceFile, read_source
+from snapconv.naming.operations.source_lines import SourceFile, read_source
 
 FILES = (
     "activation.py channelshuffle.py conv.py distance.py flatten.py linear.py pixelshuffle.py pooling.py "

@@ -2,7 +2,7 @@
 
 import sys
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 
 def run() -> None:

@@ -1,31 +1,26 @@
 """The whole way from a snapshot file to reports on disk: what the command line and scripts call."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.paths import PathMap, normal
-from snapconv.analysis.project import Project, find_project
-from snapconv.classification.user_rules_file import read_rules
+from snapconv.atomic_files import check_outputs, os_errors
+from snapconv.capture_format import files_of, is_capture, stem_of, timing_file
 from snapconv.devices import HOST, HOST_NAME, device_argument
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.notes import Note
-from snapconv.reports.build import build_memory_report
+from snapconv.pipeline import AnalysisOptions, analyzer_of, project_of, read_options
+from snapconv.progress import Progress
+from snapconv.reports.build_memory import build_memory_report
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.output import check_outputs, os_errors
-from snapconv.reports.report import MemoryReport
-from snapconv.reports.skyline_memory import memory_database
-from snapconv.reports.skyline_time import time_database
+from snapconv.reports.memory_report import MemoryReport
+from snapconv.reports.sqlite.skyline_memory import memory_database
+from snapconv.reports.sqlite.skyline_time import time_database
+from snapconv.reports.sqlite.writing import write_databases
 from snapconv.reports.time_report import TimeReport
-from snapconv.reports.writing import write_databases
-from snapconv.snapshot.capture import files_of, is_capture, stem_of, timing_file
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.params_file import load_params
-from snapconv.snapshot.timing import Timing, load_timing
-from snapconv.sources import source_lines
-
-Progress = Callable[[str, int, int], None]
+from snapconv.snapshot.recorded.timing_file import Timing, load_timing
+from snapconv.stacks.project_frames import Project
 
 _INPUT_SUFFIXES = (".gz", ".pickle", ".pkl", ".json", ".html", ".pt")
 
@@ -37,13 +32,8 @@ class ConvertOptions:
     output: Path | None = None
     extended: bool = False
     device: int | None = None  # HOST: pinned host memory
-    project_root: str | None = None
-    includes: tuple[str, ...] = ()
-    path_maps: tuple[PathMap, ...] = ()
-    rules: Path | None = None
-    params: Path | None = None
-    sources: tuple[str | Path, ...] = ()
     force: bool = False
+    analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +63,7 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     before anything is read.
     """
     _check_given_output(path, options)
-    rules = read_rules(options.rules) if options.rules else ()
-    params = load_params(options.params) if options.params else None
+    analysis = read_options(options.analysis)
     timing, notes = _timing(path, options)
     has_times = timing is not None
     time_outputs = [time_output_path(path, options)] if has_times else []
@@ -85,20 +74,12 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     devices = _chosen(snapshot, options.device)
     outputs = _outputs(path, options, devices, of_file=snapshot.devices, has_times=has_times)
     _check_outputs(path, [*outputs, *time_outputs], force=options.force)
-    project = find_project(
-        snapshot.stacks,
-        root=options.project_root,
-        recorded=snapshot.recorded_project,
-        includes=options.includes,
-        path_maps=options.path_maps,
-    )
-    sources = source_lines(options.sources, snapshot.stacks, project)
+    analyzer = analyzer_of(snapshot, analysis)
     reports = []
     for number, (output, device) in enumerate(zip(outputs, devices, strict=True)):
         if progress:
             progress("analysing", number, len(devices))
-        found = analyze_device(snapshot, device, project, rules=rules, params=params, sources=sources)
-        reports.append((output, build_memory_report(snapshot, project, found)))
+        reports.append((output, build_memory_report(snapshot, analyzer.project, analyzer.analyze(device))))
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
     extended = options.extended
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
@@ -106,7 +87,7 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     if time:
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
-    return Conversion(snapshot, project, tuple(reports), time, notes)
+    return Conversion(snapshot, analyzer.project, tuple(reports), time, notes)
 
 
 def _timing(path: Path, options: ConvertOptions) -> tuple[Timing | None, tuple[Note, ...]]:
@@ -120,13 +101,7 @@ def _timing(path: Path, options: ConvertOptions) -> tuple[Timing | None, tuple[N
 
 def _time_report(timing: Timing, snapshot: Snapshot, options: ConvertOptions) -> TimeReport:
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
-    project = find_project(
-        timing.stacks,
-        root=options.project_root,
-        recorded=recorded,
-        includes=options.includes,
-        path_maps=options.path_maps,
-    )
+    project = project_of(timing.stacks, recorded, options.analysis)
     return build_time_report(timing, project)
 
 
@@ -225,14 +200,6 @@ def _split_output(name: str) -> tuple[str, str, str]:
                     return stem.removesuffix(kind), kind, ending
             return stem, "", ending
     return name, "", ""
-
-
-def parse_path_map(text: str) -> PathMap:
-    """Read ``OLD=NEW``; raises ValueError for anything else."""
-    old, separator, new = text.partition("=")
-    if not (old and separator and new):
-        raise ValueError(f"expected OLD=NEW, got {text!r}")
-    return PathMap(normal(old), normal(new))
 
 
 def _chosen(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:

@@ -1,24 +1,23 @@
 """What a file is, without converting it: the facts behind ``snapconv info``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from snapconv.analysis.history import judge_history
-from snapconv.analysis.replay import replay
 from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
-from snapconv.snapshot.events import Action
+from snapconv.progress import Progress
+from snapconv.replay.device_replay import replay
+from snapconv.replay.history_verdict import judge_history
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.segments import BlockState
+from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import counted, format_bytes, format_duration_us, shortened
 
 # Names and commands come from the file, which may hold a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

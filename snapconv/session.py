@@ -1,26 +1,24 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
-from snapconv.analysis.paths import PathMap
-from snapconv.analysis.project import Project, find_project
 from snapconv.classification.user_rules import UserRule
-from snapconv.classification.user_rules_file import read_rules
 from snapconv.devices import device_argument
 from snapconv.errors import InputError
-from snapconv.explain import explain, parse_question
+from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.notes import Note
-from snapconv.reports.build import build_memory_report
-from snapconv.reports.explanation import Explanation
-from snapconv.reports.report import MemoryReport
+from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
+from snapconv.progress import Progress
+from snapconv.reports.build_memory import build_memory_report
+from snapconv.reports.explain.explanation import Explanation
+from snapconv.reports.explain.selection import explain, parse_question
+from snapconv.reports.memory_report import MemoryReport
 from snapconv.snapshot.load import Snapshot, load_snapshot
-from snapconv.snapshot.params_file import ParamList, load_params
-from snapconv.sources import source_lines
-
-Progress = Callable[[str, int, int], None]
+from snapconv.snapshot.recorded.params_file import ParamList
+from snapconv.stacks.paths import PathMap
+from snapconv.stacks.project_frames import Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +84,15 @@ def load(
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it asks for code.
     """
-    mine = read_rules(rules) if isinstance(rules, str | Path) else rules
-    listed = load_params(params) if isinstance(params, str | Path) else params
-    snapshot = load_snapshot(path, progress=progress)
-    project = find_project(
-        snapshot.stacks,
-        root=project_root,
-        recorded=snapshot.recorded_project,
-        includes=includes,
+    options = AnalysisOptions(
+        project_root=project_root,
+        includes=tuple(includes),
         path_maps=path_maps,
+        rules=Path(rules) if isinstance(rules, str) else rules,
+        params=Path(params) if isinstance(params, str) else params,
+        sources=tuple(sources),
     )
-    lines = source_lines(sources, snapshot.stacks, project)
-    devices = (
-        analyze_device(snapshot, device, project, rules=mine, params=listed, sources=lines)
-        for device in snapshot.devices
-    )
-    return Session(snapshot, project, tuple(devices))
+    options = read_options(options)
+    analyzer = analyzer_of(load_snapshot(path, progress=progress), options)
+    devices = tuple(map(analyzer.analyze, analyzer.snapshot.devices))
+    return Session(analyzer.snapshot, analyzer.project, devices)

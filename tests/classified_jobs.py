@@ -5,14 +5,14 @@ from itertools import count
 
 import numpy as np
 
-from snapconv.analysis.phases import find_phases
-from snapconv.analysis.replay import replay
-from snapconv.analysis.stack_roles import assign_roles
+from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
-from snapconv.classification.pipeline import classify
-from snapconv.recorder.allocator import CachingAllocator
+from snapconv.classification.rule_order import classify
+from snapconv.phases.trace_phases import find_phases
+from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.stack_roles import assign_roles
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 TORCH = f"{SITE}/torch"

@@ -20,7 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 from tests.entries import ENTRIES, FOLDER, Step, arguments_of, file_of, forget_entry, run, witness
 
 # Run the tests of tests/gpu with a simulated GPU: a rehearsal of the tests themselves.

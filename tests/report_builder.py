@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
 from snapconv.classification.categories import Category, Evidence
 from snapconv.notes import Note
-from snapconv.reports.report import (
+from snapconv.phases.trace_phases import Phase
+from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
     ActivationEntry,
     AllocationColumns,

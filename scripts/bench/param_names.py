@@ -15,8 +15,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from snapconv.analysis.param_names import name_weights
-from snapconv.snapshot.params_file import ParamList
+from snapconv.naming.weights.param_names import name_weights
+from snapconv.snapshot.recorded.params_file import ParamList
 
 _WIDTH, _FLOAT = 512, 4
 _SHARE_LOST = 0.03

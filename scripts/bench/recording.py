@@ -64,7 +64,7 @@ def _measure(entry: str, *, simulate: bool) -> dict[str, Any]:
     """Record an entry in this process and take the time at the end of every step."""
     import torch
 
-    from snapconv.cli import main as snapconv
+    from snapconv.cli.app import main as snapconv
     from snapconv.recorder.driver import Driver
 
     if simulate:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.columns import read_only
-from snapconv.analysis.metadata import Joined
-from snapconv.analysis.phases import Phase, Phases, is_engine
-from snapconv.analysis.replay import AllocationTable
-from snapconv.analysis.rules import Role
-from snapconv.analysis.stack_roles import StackRoles
 from snapconv.classification.user_rules import NO_RULES, UserRules
+from snapconv.columns import read_only
+from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.trace_phases import Phase, Phases, is_engine
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.stacks.stack_roles import StackRoles
+from snapconv.torch_knowledge.frame_patterns import Role
 
 BoolColumn = NDArray[np.bool_]
 Int8Column = NDArray[np.int8]

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.columns import read_only
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features
+from snapconv.columns import read_only
+from snapconv.torch_knowledge.frame_patterns import Role
 
 _Found = TypeVar("_Found")
 

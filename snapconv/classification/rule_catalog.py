@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from snapconv.analysis.rules import FRAME_RULES
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.pipeline import PIPELINE
 from snapconv.classification.rule import Rule
+from snapconv.classification.rule_order import PIPELINE
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 
 
 @dataclass(frozen=True, slots=True)

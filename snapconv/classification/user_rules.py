@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.columns import read_only
-from snapconv.analysis.replay import AllocationTable
-from snapconv.analysis.rules import FRAME_RULES, FrameRule, Role
-from snapconv.analysis.stack_roles import matching_frames
 from snapconv.classification.categories import Category
+from snapconv.columns import read_only
 from snapconv.notes import Note
-from snapconv.snapshot.stacks import StackTable
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.stack_roles import matching_frames
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
 BoolColumn = NDArray[np.bool_]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from snapconv.analysis.rules import FRAME_RULES, Role
 from snapconv.classification.categories import Category
 from snapconv.classification.rule_catalog import DECISION_REASONS
 from snapconv.classification.user_rules import UserRule
 from snapconv.errors import InputError
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _Word = TypeVar("_Word", Category, Role)
 

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from snapconv.analysis.project import Project
 from snapconv.notes import Note
-from snapconv.reports.report import SourceLine, StackColumns
+from snapconv.reports.memory_report import SourceLine, StackColumns
 from snapconv.reports.time_report import (
     CallColumns,
     IterationTimes,
@@ -17,7 +16,8 @@ from snapconv.reports.time_report import (
     TimeReport,
     TimeTotal,
 )
-from snapconv.snapshot.timing import PHASES, Timing
+from snapconv.snapshot.recorded.timing_file import PHASES, Timing
+from snapconv.stacks.project_frames import Project
 from snapconv.units import format_share
 from snapconv.version import VERSION
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.notes import Note
-from snapconv.reports.report import Int32Column, Int64Column, SourceLine, StackColumns
+from snapconv.reports.memory_report import Int32Column, Int64Column, SourceLine, StackColumns
 
 MsColumn = NDArray[np.float64]
 

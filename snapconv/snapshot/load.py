@@ -11,22 +11,27 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.capture_format import snapshot_file
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.notes import Note
-from snapconv.snapshot.capture import snapshot_file
+from snapconv.progress import Progress
 from snapconv.snapshot.era import Era, Traits, infer_era
-from snapconv.snapshot.events import EventTable, TraceReader
+from snapconv.snapshot.event_table import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
-from snapconv.snapshot.formats import Container, read_raw
-from snapconv.snapshot.metadata import KEY as METADATA_KEY
-from snapconv.snapshot.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
-from snapconv.snapshot.segments import BlockTable, SegmentTable, read_segments
-from snapconv.snapshot.settings import AllocatorSettings, AnnotationTable, read_annotations, read_settings
-from snapconv.snapshot.stacks import StackInterner, StackTable
+from snapconv.snapshot.readers.containers import Container, read_raw
+from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
+from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
+from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
+from snapconv.snapshot.settings_table import (
+    AllocatorSettings,
+    AnnotationTable,
+    read_annotations,
+    read_settings,
+)
+from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.top_level import as_snapshot_dict
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
-from snapconv.snapshot.unpickle import Progress
 
 _Table = TypeVar("_Table", SegmentTable, BlockTable)
 

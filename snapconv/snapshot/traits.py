@@ -3,9 +3,9 @@
 import numpy as np
 
 from snapconv.snapshot.era import Traits
-from snapconv.snapshot.events import Action, EventTable
-from snapconv.snapshot.settings import AllocatorSettings
-from snapconv.snapshot.stacks import StackTable
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.settings_table import AllocatorSettings
+from snapconv.snapshot.stack_table import StackTable
 
 _ENOUGH_SEGMENTS = 50
 

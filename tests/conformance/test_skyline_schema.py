@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from snapconv.reports.skyline_memory import write_memory_reports
+from snapconv.reports.sqlite.skyline_memory import write_memory_reports
 from tests.report_builder import (
     ACTIVATION,
     BUILD,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.project import find_project
-from snapconv.reports.build import build_memory_report
+from snapconv.findings.device_analysis import analyze_device
+from snapconv.reports.build_memory import build_memory_report
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase
 

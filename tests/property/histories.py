@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
-from snapconv.recorder.allocator_settings import KIB, MIB, AllocatorSettings
-from snapconv.recorder.allocator_trace import Recorded
+from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
+from snapconv.allocator.allocator_trace import Recorded
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from tests.property.oracle import NOTHING, Totals
 
 Event = Recorded

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.history import Verdict, judge_history
-from snapconv.analysis.project import find_project
-from snapconv.analysis.replay import Replay, replay
 from snapconv.classification.categories import Category
+from snapconv.findings.device_analysis import analyze_device
+from snapconv.replay.device_replay import Replay, replay
+from snapconv.replay.history_verdict import Verdict, judge_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.segments import BlockState
+from snapconv.snapshot.segment_table import BlockState
+from snapconv.stacks.project_frames import find_project
 from tests.property.histories import (
     CONFS,
     Call,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.alignment import align
+from snapconv.naming.weights.alignment import align
 
 
 def best_common(first, second):
@@ -33,7 +33,7 @@ def test_which_of_equal_neighbours_is_missing_is_not_certain():
 
 
 def test_sequences_too_long_for_a_table_are_held_by_sizes_that_occur_once(monkeypatch):
-    monkeypatch.setattr("snapconv.analysis.alignment._MAX_CELLS", 30)
+    monkeypatch.setattr("snapconv.naming.weights.alignment._MAX_CELLS", 30)
     first = np.array([3, 3, 100, 4, 4, 200, 5, 5, 6, 3])
     second = np.array([3, 100, 4, 4, 4, 200, 6, 5, 3, 3])
     assert align(first, second).partner.tolist() == [0, 2, 3, 4, -1, 5, 8, -1, -1, 9]

@@ -6,9 +6,9 @@ and the expandable segments in c10/cuda/CUDACachingAllocator.cpp.
 
 import pytest
 
+from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
-from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
-from snapconv.recorder.allocator_settings import KIB, MIB, AllocatorSettings
 
 FRAMES = [{"name": "forward", "filename": "model.py", "line": 7}]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.recorder.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator
 
 REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
 FILES = sorted(REAL_SNAPSHOTS.glob("*.pickle"))

@@ -5,8 +5,8 @@ Sources: round_size in c10/cuda/CUDACachingAllocator.cpp, and c10/core/Allocator
 
 import pytest
 
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.errors import RecorderError
-from snapconv.recorder.allocator_settings import MIB, AllocatorSettings
 
 
 @pytest.mark.parametrize(

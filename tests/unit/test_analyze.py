@@ -6,12 +6,12 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.history import Verdict
-from snapconv.analysis.project import find_project
-from snapconv.analysis.stack_roles import assign_roles
 from snapconv.classification.categories import Category
+from snapconv.findings.device_analysis import analyze_device
+from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
+from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_roles import assign_roles
 from tests.builders import ADDR, TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"

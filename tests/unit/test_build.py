@@ -5,12 +5,11 @@ import pickle
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.project import find_project
 from snapconv.classification.categories import Category
-from snapconv.reports.build import build_memory_report
-from snapconv.reports.report import (
+from snapconv.findings.device_analysis import analyze_device
+from snapconv.phases.trace_phases import Phase
+from snapconv.reports.build_memory import build_memory_report
+from snapconv.reports.memory_report import (
     PEAK_ACTIVATIONS,
     PEAK_ALLOCATED,
     ActivationEntry,
@@ -20,6 +19,7 @@ from snapconv.reports.report import (
     WeightEntry,
 )
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
 

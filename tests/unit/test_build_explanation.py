@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import snapconv
+from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
-from snapconv.classification.pipeline import opinions
+from snapconv.classification.rule_order import opinions
 from snapconv.devices import device_name
-from snapconv.recorder.allocator import CachingAllocator
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

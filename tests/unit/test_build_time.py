@@ -2,10 +2,10 @@
 
 import pytest
 
-from snapconv.analysis.project import find_project
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.report import SourceLine
-from snapconv.snapshot.timing import load_timing
+from snapconv.reports.memory_report import SourceLine
+from snapconv.snapshot.recorded.timing_file import load_timing
+from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT, small_trace, write_trace
 
 FORWARD = SourceLine("model/net.py", 12, "forward")

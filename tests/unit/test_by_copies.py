@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from snapconv.analysis.replay import AllocationTable
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Decided
 from snapconv.classification.rules.by_copies import BY_COPIES, Preexisting, split_by_sizes
+from snapconv.replay.device_replay import AllocationTable
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.analysis.paths import PathMap
+from snapconv.capture_format import files_of, is_capture, snapshot_file, stem_of, timing_file
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import InputError
 from snapconv.session import load
-from snapconv.snapshot.capture import files_of, is_capture, snapshot_file, stem_of, timing_file
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.paths import PathMap
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from snapconv.analysis.rules import FRAME_RULES, Role
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.pipeline import PIPELINE
 from snapconv.classification.rule import Rule
+from snapconv.classification.rule_order import PIPELINE
 from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 from tests.classified_jobs import (
     APPLY,
     DESTROYED,

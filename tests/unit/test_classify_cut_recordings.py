@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category, Evidence
-from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
 from tests.classified_jobs import (
     APPLY,
     COMPILED,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import app, main
-from snapconv.recorder.allocator import CachingAllocator
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.cli.app import app, main
 from snapconv.version import VERSION
 
 FRAMES = [

@@ -14,8 +14,8 @@ from threading import Timer
 
 import pytest
 
-from snapconv.cli import main
-from snapconv.recorder.allocator import CachingAllocator
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])
@@ -233,7 +233,7 @@ def test_a_name_that_is_no_text_is_escaped_in_the_json(folder):
 HANGS = """
 import sys, time
 from importlib import import_module
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 def hang(*_, **__):
     print("hanging", flush=True)
@@ -243,7 +243,7 @@ module, name = sys.argv[1].rsplit(".", 1)
 setattr(import_module(module), name, hang)
 sys.exit(main(sys.argv[2:]))
 """
-READING, WRITING = "snapconv.snapshot.load.read_raw", "snapconv.reports.writing.write_rows"
+READING, WRITING = "snapconv.snapshot.load.read_raw", "snapconv.reports.sqlite.writing.write_rows"
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 

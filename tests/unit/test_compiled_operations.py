@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.analysis.project import find_project
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from tests.builders import MIB, TraceBuilder, frame
 
 REAL = (

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from snapconv import convert
-from snapconv.analysis.paths import PathMap
-from snapconv.convert import ConvertOptions, output_path, parse_path_map, time_output_path, to_sqlite
+from snapconv.convert import ConvertOptions, output_path, time_output_path, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
+from snapconv.pipeline import AnalysisOptions
+from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 
 FRAMES = [frame("f", "/cluster/job/proj/train.py", 3)]
@@ -251,7 +252,9 @@ def test_the_same_snapshot_gives_the_same_bytes(run, tmp_path):
 def test_the_root_and_path_maps_reach_the_report(run, tmp_path):
     output = tmp_path / "x.sqlite"
     maps = (PathMap("/cluster/job", "/w"),)
-    options = ConvertOptions(output=output, extended=True, project_root="/w/proj", path_maps=maps)
+    options = ConvertOptions(
+        output=output, extended=True, analysis=AnalysisOptions(project_root="/w/proj", path_maps=maps)
+    )
     assert to_sqlite(run, options).project.root == "/w/proj"
     assert ask(output, "SELECT project_root FROM snapconv_report") == [("/w/proj",)]
     assert ask(output, "SELECT file_path, line_number FROM snapconv_lines_at_peak") == [("train.py", 3)]

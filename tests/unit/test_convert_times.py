@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.analysis.paths import PathMap
-from snapconv.cli import main
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
-from snapconv.recorder.allocator import CachingAllocator
+from snapconv.pipeline import AnalysisOptions
+from snapconv.stacks.paths import PathMap
 from tests.timing_builder import ROOT, write_trace
 
 
@@ -127,7 +128,7 @@ def test_a_file_of_the_capture_is_never_replaced(capture, name):
 
 def test_the_projects_root_is_the_recorded_one_unless_told(capture):
     assert to_sqlite(capture, ConvertOptions()).time[1].project_root == ROOT
-    told = ConvertOptions(project_root=f"{ROOT}/model", force=True)
+    told = ConvertOptions(analysis=AnalysisOptions(project_root=f"{ROOT}/model"), force=True)
     frames = [entry.frames[0].file_path for entry in to_sqlite(capture, told).time[1].entries]
     assert frames == ["net.py", "net.py"]
 
@@ -168,7 +169,7 @@ def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
 
 
 def test_the_recorded_root_is_mapped_with_the_files(capture):
-    options = ConvertOptions(path_maps=(PathMap("/home/me", "/src"),))
+    options = ConvertOptions(analysis=AnalysisOptions(path_maps=(PathMap("/home/me", "/src"),)))
     report = to_sqlite(capture, options).time[1]
     assert report.project_root == "/src/project"
     assert report.entries[0].frames[0].file_path == "model/net.py"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import snapconv
+from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.describe import describe
 from snapconv.errors import NotASnapshotError
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.recorder.allocator_settings import AllocatorSettings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MIB = 1 << 20

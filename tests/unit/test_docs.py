@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from scripts import make_docs
+from scripts.docs.schema_page import EXAMPLES, schema_page
 from snapconv import errors
-from snapconv.analysis.history import Verdict
+from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.pipeline import PIPELINE
 from snapconv.classification.rule import Rule
-from snapconv.cli import app, main
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.reports.extended_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.report import IterationRow
-from snapconv.reports.schema import View
-from snapconv.reports.schema_page import EXAMPLES, schema_page
-from snapconv.reports.skyline_memory import TABLES, write_memory_reports
+from snapconv.classification.rule_order import PIPELINE
+from snapconv.cli.app import app, main
+from snapconv.replay.history_verdict import Verdict
+from snapconv.reports.memory_report import IterationRow
+from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.reports.sqlite.skyline_memory import TABLES, write_memory_reports
+from snapconv.reports.sqlite.table_schema import View
 from snapconv.session import load
 from tests.builders import frame
 from tests.report_builder import small_report

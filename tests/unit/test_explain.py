@@ -6,7 +6,7 @@ import pytest
 
 import snapconv
 from snapconv.errors import InputError
-from snapconv.explain import Kind, Question, parse_question
+from snapconv.reports.explain.selection import Kind, Question, parse_question
 from tests.builders import ADDR, MIB, TraceBuilder
 
 

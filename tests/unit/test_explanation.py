@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import main
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.reports import explanation as shapes
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.cli.app import main
+from snapconv.reports.explain import explanation as shapes
 from tests.builders import MIB, frame
 
 CUBLAS = [

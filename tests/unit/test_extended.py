@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapconv.analysis.phases import Phase
 from snapconv.classification.categories import Category, Evidence
-from snapconv.reports import database
-from snapconv.reports.database import CHUNK_ROWS
-from snapconv.reports.extended import extended_rows
-from snapconv.reports.extended_schema import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
-from snapconv.reports.report import PEAK_ALLOCATED, LineTotal, Moment, SourceLine, StackColumns
-from snapconv.reports.skyline_memory import TABLES, write_memory_reports
+from snapconv.phases.trace_phases import Phase
+from snapconv.reports.memory_report import PEAK_ALLOCATED, LineTotal, Moment, SourceLine, StackColumns
+from snapconv.reports.sqlite import database
+from snapconv.reports.sqlite.database import CHUNK_ROWS
+from snapconv.reports.sqlite.extended_memory import extended_rows
+from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
+from snapconv.reports.sqlite.skyline_memory import TABLES, write_memory_reports
 from tests.report_builder import int32, int64, small_report, small_stacks, small_timeline
 
 

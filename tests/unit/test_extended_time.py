@@ -5,11 +5,11 @@ from contextlib import closing
 
 import pytest
 
-from snapconv.analysis.project import find_project
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.skyline_time import time_database
-from snapconv.reports.writing import write_databases
-from snapconv.snapshot.timing import load_timing
+from snapconv.reports.sqlite.skyline_time import time_database
+from snapconv.reports.sqlite.writing import write_databases
+from snapconv.snapshot.recorded.timing_file import load_timing
+from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT, write_trace
 
 

@@ -16,8 +16,8 @@ from snapconv.errors import (
     TruncatedFileError,
     UnsafePickleError,
 )
-from snapconv.snapshot import formats
-from snapconv.snapshot.formats import read_raw
+from snapconv.snapshot.readers import containers
+from snapconv.snapshot.readers.containers import read_raw
 from tests.builders import TraceBuilder
 
 SNAPSHOT = TraceBuilder().segment().alloc(512).free().snapshot()
@@ -132,12 +132,12 @@ class TestGzip:
             read(gzip.compress(gzip.compress(PICKLE)))
 
     def test_a_bomb_is_refused(self, read, monkeypatch):
-        monkeypatch.setattr(formats, "_MAX_GZIP_FREE_BYTES", 1000)
+        monkeypatch.setattr(containers, "_MAX_GZIP_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 200 times its size"):
             read(gzip.compress(bytes(1_000_000)))
 
     def test_a_bomb_of_many_members_is_refused_too(self, read, monkeypatch):
-        monkeypatch.setattr(formats, "_MAX_GZIP_FREE_BYTES", 1000)
+        monkeypatch.setattr(containers, "_MAX_GZIP_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 200 times its size"):
             read(gzip.compress(bytes(100_000)) * 3)
 
@@ -298,6 +298,6 @@ class TestFiles:
         def fail(*_, **__):
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(formats, "load_plain_pickle", fail)
+        monkeypatch.setattr(containers, "load_plain_pickle", fail)
         with pytest.raises(InputError, match="Input/output error"):
             read_raw(path)

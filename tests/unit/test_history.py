@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from snapconv.analysis.history import Verdict, judge_history
-from snapconv.analysis.replay import replay
+from snapconv.replay.device_replay import replay
+from snapconv.replay.history_verdict import Verdict, judge_history
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import MIB, START_US, TraceBuilder
 from tests.metadata_builder import metadata

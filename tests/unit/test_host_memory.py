@@ -55,7 +55,7 @@ def devices_of(path):
 
 
 def main(capsys, *argv):
-    from snapconv.cli import main
+    from snapconv.cli.app import main
 
     code = main([str(word) for word in argv])
     return code, *capsys.readouterr()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from snapconv.analysis.includes import parse_include
-from snapconv.analysis.paths import PathMap
-from snapconv.cli import main
+from snapconv.cli.app import main
+from snapconv.stacks.includes import parse_include
+from snapconv.stacks.paths import PathMap
 from tests.builders import TraceBuilder, frame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"

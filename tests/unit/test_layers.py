@@ -1,10 +1,8 @@
-"""Columns flow down, never up: who may import whom, and who may read a snapshot's raw data.
+"""Columns flow down, never up: which package may import which, and which may read a snapshot's raw data.
 
-    devices, errors, units, notes, version  ->  snapshot  ->  analysis  ->  reports  ->  explain
-        ->  sources  ->  convert, describe, session
-        ->  terminal, cli, record_cli, params_cli, __main__, __init__
-
-The recorder stands beside them: it imports the first five, and torch inside functions.
+``LAYERS`` has the order, lowest first: a package imports those above it in the list, never those below. The
+recorder runs in somebody else's program and stands apart: it imports the first two layers, what is known of
+torch and the allocator, and torch itself only inside functions.
 """
 
 import ast
@@ -17,49 +15,49 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"devices", "errors", "units", "notes", "version"}
-OFFLINE = {"snapshot", "analysis", "classification", "reports", "explain", "sources"}
-LIBRARY = {"convert", "describe", "session"}
-DOOR = {"terminal", "cli", "record_cli", "params_cli", "__main__", "__init__"}
+LAYERS = (
+    {"capture_format", "devices", "errors", "notes", "progress", "units", "version"},
+    {"atomic_files"},
+    {"torch_knowledge"},
+    {"allocator"},
+    {"columns"},
+    {"snapshot"},
+    {"stacks"},
+    {"replay"},
+    {"phases"},
+    {"classification"},
+    {"naming"},
+    {"findings"},
+    {"reports"},
+    {"pipeline"},
+    {"convert", "describe", "session"},
+)
+GROUND = LAYERS[0] | LAYERS[1]
+LIBRARY = {package for layer in LAYERS for package in layer}
+COMMANDS = {"cli", "__init__", "__main__"}
+MAY_IMPORT = {
+    package: {other for below in LAYERS[:height] for other in below} | {package}
+    for height, layer in enumerate(LAYERS)
+    for package in layer
+}
+MAY_IMPORT["recorder"] = GROUND | {"torch_knowledge", "allocator", "recorder"}
+MAY_IMPORT |= {package: LIBRARY | COMMANDS | {"recorder"} for package in COMMANDS}
+OFFLINE = LIBRARY - GROUND - {"torch_knowledge", "allocator"}
+MAY_IMPORT_FROM_OUTSIDE = (
+    {package: set() for package in MAY_IMPORT}
+    | {package: {"numpy"} for package in OFFLINE}
+    | {
+        "snapshot": {"numpy", "orjson"},
+        "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
+        "recorder": {"torch", "orjson"},
+        "cli": {"typer", "rich", "orjson"},
+    }
+)
 # The one file beside snapshots that is read: a user's own rules.
 READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
-MAY_IMPORT = {
-    **{room: set() for room in BASE},
-    "snapshot": BASE | {"snapshot"},
-    "analysis": BASE | {"snapshot", "analysis", "classification"},
-    "classification": BASE | {"snapshot", "analysis", "classification"},
-    "reports": BASE | {"snapshot", "analysis", "classification", "reports"},
-    "recorder": BASE | {"recorder"},
-    "explain": BASE | {"snapshot", "analysis", "classification", "reports"},
-    "sources": BASE | {"snapshot", "analysis", "classification"},
-    **{
-        room: BASE | {"snapshot", "analysis", "classification", "reports", "explain", "sources"}
-        for room in LIBRARY
-    },
-    **{
-        room: BASE
-        | LIBRARY
-        | DOOR
-        | {"snapshot", "analysis", "classification", "reports", "explain", "sources", "recorder"}
-        for room in DOOR
-    },
-}
-MAY_IMPORT_FROM_OUTSIDE = {
-    **{room: set() for room in BASE | DOOR},
-    **{room: {"numpy"} for room in LIBRARY | {"explain", "sources"}},
-    "snapshot": {"numpy", "orjson"},
-    "analysis": {"numpy"},
-    "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
-    "reports": {"numpy", "orjson"},
-    "recorder": {"torch", "orjson"},
-    "cli": {"typer"},
-    "terminal": {"rich", "orjson"},
-    "record_cli": {"typer"},
-    "params_cli": {"typer", "orjson"},
-}
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
 FORMATS = {"pickle", "_pickle", "json", "orjson"}
-WRITES_FORMATS = {"reports", "recorder", "terminal", "params_cli"}
+WRITES_FORMATS = {"reports", "recorder", "cli"}
 READING = {"load", "loads", "Unpickler", "JSONDecoder"}
 RAW_KEYS = {
     "device_traces",
@@ -82,19 +80,19 @@ class Import(NamedTuple):
     is_inside_function: bool
 
 
-def room_of(path: Path) -> str:
+def package_name(path: Path) -> str:
     """The package or top-level module of snapconv that a file belongs to."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[0]
 
 
-def room_of_target(target: str) -> str:
-    """The room that a dotted import leads to; what ``snapconv`` itself offers comes from __init__."""
+def package_of_import(target: str) -> str:
+    """The package that a dotted import leads to; what ``snapconv`` itself offers comes from __init__."""
     parts = target.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
 
 
-def package_of(path: Path) -> list[str]:
+def parent_package(path: Path) -> list[str]:
     """The dotted package that relative imports of a file start from, as parts."""
     return ["snapconv", *path.relative_to(PACKAGE).parent.parts]
 
@@ -121,45 +119,45 @@ def imports_of(tree: ast.AST, package: list[str]) -> list[Import]:
     return found
 
 
-def may_import_format(room: str, target: str) -> bool:
-    """Whether a room may import a format's module: to read in snapshot/, to write in a few more."""
-    return room == "snapshot" or (room in WRITES_FORMATS and target.split(".")[-1] not in READING)
+def may_import_format(package: str, target: str) -> bool:
+    """Whether a package may import a format's module: to read in snapshot/, to write in a few more."""
+    return package == "snapshot" or (package in WRITES_FORMATS and target.split(".")[-1] not in READING)
 
 
 def faults(source: str, path: Path) -> list[str]:
     """Everything in a file's source that breaks the layers, as ``line: what``."""
     tree = ast.parse(source)
-    room = room_of(path)
+    package = package_name(path)
     found = []
-    for target, line, is_inside_function in imports_of(tree, package_of(path)):
+    for target, line, is_inside_function in imports_of(tree, parent_package(path)):
         top = target.split(".")[0]
         if top == "snapconv":
-            if room_of_target(target) not in MAY_IMPORT[room]:
-                found.append(f"{line}: {room} imports {target}")
-        elif top == "torch" and room == "recorder":
+            if package_of_import(target) not in MAY_IMPORT[package]:
+                found.append(f"{line}: {package} imports {target}")
+        elif top == "torch" and package == "recorder":
             if not is_inside_function:
                 found.append(f"{line}: torch is imported outside a function")
-        elif top not in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[room]:
-            found.append(f"{line}: {room} imports {target}")
-        elif top == "importlib" and room not in DOOR | {"recorder"}:
-            found.append(f"{line}: {room} imports by name, which hides the layer")
-        elif top in FORMATS and path != READS_RULES and not may_import_format(room, target):
-            found.append(f"{line}: {room} imports {target}, only snapshot reads")
-    return found + ([] if room == "snapshot" or path == READS_RULES else raw_reads(tree, room))
+        elif top not in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[package]:
+            found.append(f"{line}: {package} imports {target}")
+        elif top == "importlib" and package not in COMMANDS | {"recorder"}:
+            found.append(f"{line}: {package} imports by name, which hides the layer")
+        elif top in FORMATS and path != READS_RULES and not may_import_format(package, target):
+            found.append(f"{line}: {package} imports {target}, only snapshot reads")
+    return found + ([] if package == "snapshot" or path == READS_RULES else raw_reads(tree, package))
 
 
-def raw_reads(tree: ast.AST, room: str) -> list[str]:
+def raw_reads(tree: ast.AST, package: str) -> list[str]:
     """Places that parse a file, or look up a key of torch's dictionaries."""
     found = []
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in FORMATS and name in READING:
-                found.append(f"{node.lineno}: {room} calls {module}.{name}, only snapshot reads")
+                found.append(f"{node.lineno}: {package} calls {module}.{name}, only snapshot reads")
             case (
                 ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load())
                 | ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_])
-            ) if key in RAW_KEYS and room != "recorder":
-                found.append(f"{node.lineno}: {room} looks up {key!r} in a raw dictionary")
+            ) if key in RAW_KEYS and package not in {"recorder", "allocator"}:
+                found.append(f"{node.lineno}: {package} looks up {key!r} in a raw dictionary")
     return found
 
 
@@ -169,36 +167,39 @@ def test_no_module_reaches_up_or_reads_raw_data(path: Path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_module_belongs_to_a_room(path: Path):
-    assert room_of(path) in MAY_IMPORT
+def test_every_module_belongs_to_a_layer(path: Path):
+    assert package_name(path) in MAY_IMPORT
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("errors.py", "from snapconv import units"),
-        ("snapshot/load.py", "from snapconv.analysis.replay import replay"),
-        ("snapshot/load.py", "from snapconv import analysis"),
-        ("snapshot/load.py", "from ..analysis import replay"),
+        ("snapshot/load.py", "from snapconv.replay.device_replay import replay"),
+        ("snapshot/load.py", "from snapconv import replay"),
+        ("snapshot/load.py", "from ..replay import lifetimes"),
         ("snapshot/load.py", "from snapconv import load"),
         ("snapshot/load.py", "import importlib"),
         ("snapshot/load.py", "import torch"),
-        ("analysis/replay.py", "import snapconv.reports.report"),
-        ("analysis/replay.py", "def f():\n    from snapconv.reports import report"),
-        ("analysis/replay.py", "if TYPE_CHECKING:\n    from snapconv.reports import report"),
-        ("analysis/replay.py", "import pickle"),
-        ("analysis/replay.py", "import orjson"),
-        ("analysis/replay.py", "events = raw['device_traces']"),
-        ("analysis/replay.py", "size = block.get('requested_size', 0)"),
-        ("reports/report.py", "from snapconv.cli import main"),
-        ("reports/report.py", "import json\njson.loads('1')"),
-        ("reports/report.py", "from pickle import load"),
-        ("reports/report.py", "from snapconv.recorder import entry"),
+        ("replay/device_replay.py", "import snapconv.reports.memory_report"),
+        ("replay/device_replay.py", "def f():\n    from snapconv.reports import memory_report"),
+        ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.reports import memory_report"),
+        ("replay/device_replay.py", "import pickle"),
+        ("replay/device_replay.py", "import orjson"),
+        ("replay/device_replay.py", "events = raw['device_traces']"),
+        ("replay/device_replay.py", "size = block.get('requested_size', 0)"),
+        ("reports/memory_report.py", "from snapconv.cli.app import main"),
+        ("reports/memory_report.py", "import json\njson.loads('1')"),
+        ("reports/memory_report.py", "from pickle import load"),
+        ("reports/memory_report.py", "from snapconv.recorder import entry"),
+        ("stacks/paths.py", "from snapconv.replay.lifetimes import Lifetimes"),
+        ("allocator/blocks.py", "from snapconv.recorder.entry import Entry"),
+        ("allocator/blocks.py", "import numpy"),
         ("recorder/entry.py", "import torch"),
         ("recorder/entry.py", "def f():\n    import numpy"),
         ("recorder/entry.py", "from snapconv.snapshot import load"),
-        ("cli.py", "import numpy"),
-        ("terminal.py", "import pickle\npickle.load(file)"),
+        ("cli/app.py", "import numpy"),
+        ("cli/terminal.py", "import pickle\npickle.load(file)"),
     ],
 )
 def test_the_walk_finds_an_upward_import(module: str, source: str):
@@ -209,15 +210,18 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
     ("module", "source"),
     [
         ("snapshot/load.py", "import pickle\nfrom snapconv.errors import InputError\nraw['device_traces']"),
-        ("snapshot/load.py", "from . import stacks\nfrom .events import EventTable\nimport numpy as np"),
-        ("analysis/replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
-        ("reports/report.py", "import json, sqlite3\njson.dumps(1)"),
+        (
+            "snapshot/load.py",
+            "from . import fields\nfrom .event_table import EventTable\nimport numpy",
+        ),
+        ("replay/device_replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
+        ("reports/memory_report.py", "import json, sqlite3\njson.dumps(1)"),
         (
             "recorder/entry.py",
             "import pickle, importlib\ndef f():\n    import torch.cuda\n    pickle.dump({}, file)",
         ),
         ("recorder/entry.py", "entry['requested_size'] = 1"),
-        ("cli.py", "import typer\nimport snapconv\nfrom snapconv.snapshot.load import load_snapshot"),
+        ("cli/app.py", "import typer\nimport snapconv\nfrom snapconv.snapshot.load import load_snapshot"),
         ("__init__.py", "import importlib"),
     ],
 )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.project import find_project
+from snapconv.findings.device_analysis import analyze_device
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from tests.builders import TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"

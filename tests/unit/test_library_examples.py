@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.analysis.replay import AllocationTable
+from snapconv.replay.device_replay import AllocationTable
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "fixtures" / "training_step.pickle"

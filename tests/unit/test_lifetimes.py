@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.lifetimes import pair_events
-from snapconv.snapshot.events import Action, EventTable
-from snapconv.snapshot.segments import BlockState, BlockTable
+from snapconv.replay.lifetimes import pair_events
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.segment_table import BlockState, BlockTable
 
 A, B, C = 0x7F0000000000, 0x7F0000000200, 0x7F0000000400
 FAR = -(1 << 47)  # 0xffff800000000000

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from snapconv import load
-from snapconv.analysis.weight_names import were_placed
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.errors import InputError
+from snapconv.naming.weights.weight_names import were_placed
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 

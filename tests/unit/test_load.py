@@ -14,7 +14,7 @@ from snapconv.errors import (
     UnsafePickleError,
 )
 from snapconv.snapshot import load as load_module
-from snapconv.snapshot.events import Action
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 

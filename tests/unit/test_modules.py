@@ -2,10 +2,10 @@
 
 import pytest
 
-from snapconv.analysis.analyze import analyze_device
-from snapconv.analysis.project import find_project
 from snapconv.classification.categories import Evidence
+from snapconv.findings.device_analysis import analyze_device
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import DeviceAnalysis, _has_names, analyze_device
-from snapconv.analysis.metadata import join_metadata
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.project import find_project
-from snapconv.analysis.replay import replay
 from snapconv.classification.categories import Category, Evidence
+from snapconv.findings.device_analysis import DeviceAnalysis, _has_names, analyze_device
+from snapconv.phases.recorded_matches import join_metadata
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase
 

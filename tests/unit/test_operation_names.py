@@ -6,14 +6,14 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from snapconv.analysis import operation_names
-from snapconv.analysis.operation_names import name_allocations, order_of
-from snapconv.analysis.replay import AllocationTable
-from snapconv.analysis.source_lines import Line, SourceLines, read_source
-from snapconv.analysis.source_steps import Step
 from snapconv.classification.user_rules import NO_RULES
+from snapconv.naming.operations import operation_names
+from snapconv.naming.operations.operation_names import name_allocations, order_of
+from snapconv.naming.operations.source_lines import Line, SourceLines, read_source
+from snapconv.naming.operations.source_steps import Step
+from snapconv.replay.device_replay import AllocationTable
 from snapconv.session import load
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.stack_table import StackInterner
 from tests.builders import MIB, TraceBuilder, frame
 
 MODEL = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from snapconv.analysis.operations import UNNAMED, name_of_node, name_operations
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.naming.operations.operation_of_stack import UNNAMED, name_of_node, name_operations
+from snapconv.snapshot.stack_table import StackInterner
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 FUNCTIONAL = f"{TORCH}/nn/functional.py"

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from snapconv.analysis.optimizers import states_per_parameter, steps_on_several_lines
-from snapconv.analysis.stack_roles import assign_roles
 from snapconv.classification.categories import Category
+from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.stack_roles import assign_roles
 from tests.classified_jobs import (
     ENGINE,
     FORWARD,

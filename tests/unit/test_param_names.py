@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.analysis.param_names import name_weights
-from snapconv.snapshot.params_file import ParamList
+from snapconv.naming.weights.param_names import name_weights
+from snapconv.snapshot.recorded.params_file import ParamList
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from snapconv.errors import InputError, MalformedSnapshotError, SnapconvError, TruncatedFileError
-from snapconv.snapshot.params_file import load_params
+from snapconv.snapshot.recorded.params_file import load_params
 
 
 def write(tmp_path, content, name="params.json"):

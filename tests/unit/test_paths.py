@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapconv.analysis.paths import PathMap, is_library, is_notebook, is_python, is_under, normal
+from snapconv.stacks.paths import PathMap, is_library, is_notebook, is_python, is_under, normal
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from snapconv.analysis.phases import Phase, annotated, find_phases
-from snapconv.analysis.replay import replay
-from snapconv.analysis.stack_roles import assign_roles
-from snapconv.recorder.allocator import CachingAllocator
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.phases.trace_phases import Phase, annotated, find_phases
+from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.stack_roles import assign_roles
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 # What an event shows: nothing, forward, backward, a step, or something between the phases.

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snapconv.errors import MalformedSnapshotError, SnapconvError, TruncatedFileError, UnsafePickleError
-from snapconv.snapshot import opcodes, pickle_scan
-from snapconv.snapshot.pickle_scan import Checked, check_pickle
+from snapconv.snapshot.readers import opcodes, pickle_scan
+from snapconv.snapshot.readers.pickle_scan import Checked, check_pickle
 from tests.builders import TraceBuilder
 
 SMALL = pickle.dumps(TraceBuilder().segment().alloc(512).free().snapshot(), 4)

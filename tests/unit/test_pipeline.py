@@ -8,8 +8,8 @@ import pytest
 import snapconv
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
-from snapconv.classification.pipeline import PIPELINE, classify, opinions
 from snapconv.classification.rule import Decided, Proposal, Reason, Rule
+from snapconv.classification.rule_order import PIPELINE, classify, opinions
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

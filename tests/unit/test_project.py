@@ -2,10 +2,10 @@
 
 import pytest
 
-from snapconv.analysis.paths import PathMap
-from snapconv.analysis.project import find_project
-from snapconv.snapshot.metadata import RecordedProject
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.recorded.metadata import RecordedProject
+from snapconv.snapshot.stack_table import StackInterner
+from snapconv.stacks.paths import PathMap
+from snapconv.stacks.project_frames import find_project
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 TORCH = f"{SITE}/torch/nn/modules/module.py"

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from snapconv.analysis.real_events import real_events
-from snapconv.snapshot.events import Action, EventTable
+from snapconv.replay.real_events import real_events
+from snapconv.snapshot.event_table import Action, EventTable
 
 A, B = 0x7F00_0000_0000, 0x7F00_1000_0000
 MARK, SEGMENT, ALLOC = Action.WORKSPACE_SNAPSHOT, Action.SEGMENT_ALLOC, Action.ALLOC

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
 from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.snapshot.events import Action
-from snapconv.snapshot.segments import BlockState
+from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.segment_table import BlockState
 
 REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
 TRUTH_FILE = REAL_SNAPSHOTS / "truth.json"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 FOLDER = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FOLDER / "transformer.capture"

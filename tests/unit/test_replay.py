@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from snapconv.analysis.replay import AllocationTable, Curve, replay
-from snapconv.analysis.rounding import NPU_PADDING_BYTES
+from snapconv.replay.device_replay import AllocationTable, Curve, replay
+from snapconv.replay.rounding import NPU_PADDING_BYTES
 from snapconv.snapshot.load import load_snapshot
 
 MIB = 1 << 20

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.rounding import NEVER, NPU_PADDING_BYTES, RoundingRules, infer_rules
-from snapconv.recorder.allocator_settings import AllocatorSettings as ModelSettings
-from snapconv.snapshot.segments import BlockState, BlockTable
-from snapconv.snapshot.settings import AllocatorSettings
+from snapconv.allocator.allocator_settings import AllocatorSettings as ModelSettings
+from snapconv.replay.rounding import NEVER, NPU_PADDING_BYTES, RoundingRules, infer_rules
+from snapconv.snapshot.segment_table import BlockState, BlockTable
+from snapconv.snapshot.settings_table import AllocatorSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NO_DIVISIONS = (0,) * 16

@@ -2,9 +2,9 @@
 
 import pytest
 
-from snapconv.analysis.rules import FRAME_RULES, Role
-from snapconv.analysis.stack_roles import assign_roles
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.stack_table import StackInterner
+from snapconv.stacks.stack_roles import assign_roles
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 USER = ("main", "/w/proj/train.py")

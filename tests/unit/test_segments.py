@@ -7,8 +7,8 @@ import pytest
 
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.segments import BlockState, read_segments
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.segment_table import BlockState, read_segments
+from snapconv.snapshot.stack_table import StackInterner
 from tests.builders import ADDR, MIB, TraceBuilder, frame
 
 

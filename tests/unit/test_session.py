@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 import snapconv
-from snapconv.analysis.paths import PathMap
 from snapconv.errors import InputError, SnapconvError
+from snapconv.stacks.paths import PathMap
 from tests.builders import TraceBuilder, frame
 
 

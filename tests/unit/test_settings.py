@@ -4,7 +4,7 @@ import pytest
 
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.settings import AllocatorSettings, read_annotations, read_settings
+from snapconv.snapshot.settings_table import AllocatorSettings, read_annotations, read_settings
 from tests.builders import START_US
 
 MIB_BUCKETS = [str(1 << i) for i in range(16)]

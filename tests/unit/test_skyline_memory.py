@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.reports import database, skyline_memory
-from snapconv.reports.report import ActivationEntry, SourceLine, WeightEntry
-from snapconv.reports.skyline_memory import write_memory_reports
+from snapconv.reports.memory_report import ActivationEntry, SourceLine, WeightEntry
+from snapconv.reports.sqlite import database, skyline_memory
+from snapconv.reports.sqlite.skyline_memory import write_memory_reports
 from tests.report_builder import (
     ACTIVATION,
     BUILD,
@@ -231,7 +231,7 @@ WRITES_A_LOT = """
 import sys
 from pathlib import Path
 from dataclasses import replace
-from snapconv.reports.skyline_memory import write_memory_reports
+from snapconv.reports.sqlite.skyline_memory import write_memory_reports
 from tests.report_builder import WEIGHT, small_report
 
 def write(path, **options):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.snapshot.load import load_snapshot
-from snapconv.snapshot.metadata import RecordedPhase
+from snapconv.snapshot.recorded.metadata import RecordedPhase
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase
 

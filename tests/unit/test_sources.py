@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from snapconv.analysis.project import find_project
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.errors import InputError
+from snapconv.naming.operations.source_files import source_lines
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
-from snapconv.sources import source_lines
+from snapconv.stacks.project_frames import find_project
 from tests.builders import MIB, TraceBuilder, frame
 
 ROOT = "/home/me/project"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.stack_table import StackInterner
 from tests.builders import frame
 
 LEAF, ROOT = frame("leaf", "/p/a.py", 1), frame("root", "/p/b.py", 2)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.analysis.project import find_project
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.time_summary import time_summary_lines, time_summary_values
-from snapconv.snapshot.timing import load_timing
+from snapconv.reports.text.time_summary import time_summary_lines, time_summary_values
+from snapconv.snapshot.recorded.timing_file import load_timing
+from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT, small_trace, write_trace
 
 OUTPUT = Path("run.time.sqlite")

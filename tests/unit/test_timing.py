@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from snapconv.errors import InputError, MalformedSnapshotError, SnapconvError, TruncatedFileError
-from snapconv.snapshot import timing as reader
-from snapconv.snapshot.timing import PHASES, load_timing
+from snapconv.snapshot.recorded import timing_file as reader
+from snapconv.snapshot.recorded.timing_file import PHASES, load_timing
 from tests.timing_builder import ROOT, small_trace, write_trace
 
 

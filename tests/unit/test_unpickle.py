@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapconv.errors import MalformedSnapshotError, UnsafePickleError
-from snapconv.snapshot import unpickle
-from snapconv.snapshot.pickle_scan import Checked
-from snapconv.snapshot.unpickle import load_plain_pickle
+from snapconv.snapshot.readers import unpickle
+from snapconv.snapshot.readers.pickle_scan import Checked
+from snapconv.snapshot.readers.unpickle import load_plain_pickle
 from tests.builders import TraceBuilder, frame
 
 SNAPSHOT = TraceBuilder().segment().alloc(512, frames=[frame(), frame("main")]).free().snapshot()

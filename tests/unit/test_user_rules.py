@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.analysis.rules import FRAME_RULES, Role
+from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification import user_rules_file
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.user_rules import frame_rules, match_rules
 from snapconv.classification.user_rules_file import parse_rules, read_rules
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.errors import InputError
-from snapconv.recorder.allocator import CachingAllocator
-from snapconv.snapshot.stacks import StackInterner
+from snapconv.snapshot.stack_table import StackInterner
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 from tests.builders import frame
 
 CACHE = {

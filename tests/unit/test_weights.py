@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis.replay import AllocationTable
-from snapconv.analysis.weights import match_weights
 from snapconv.classification.categories import Category
+from snapconv.naming.weights.weights_by_size import match_weights
+from snapconv.replay.device_replay import AllocationTable
 
 WEIGHT, GRADIENT, OTHER = Category.WEIGHT, Category.GRADIENT, Category.TEMPORARY
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from setups import Setup
 from truth import Truth
 
-from snapconv.analysis.analyze import DeviceAnalysis, analyze_device
-from snapconv.analysis.project import find_project
-from snapconv.analysis.replay import AllocationTable
 from snapconv.classification.categories import Category, Evidence
+from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
+from snapconv.naming.operations.source_files import source_lines
+from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import load_snapshot
-from snapconv.sources import source_lines
+from snapconv.stacks.project_frames import find_project
 
 ENTRIES_FOLDER = Path(__file__).parent
 Int64Column = NDArray[np.int64]

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from recording import WORKSPACE_BYTES, Recording
 
-from snapconv.analysis.metadata import Joined, join_metadata
-from snapconv.analysis.recorded import recorded_phases
-from snapconv.analysis.replay import AllocationTable, replay
 from snapconv.classification.categories import Category
-from snapconv.snapshot.events import Action, EventTable
+from snapconv.phases.recorded_matches import Joined, join_metadata
+from snapconv.phases.recorded_phases import recorded_phases
+from snapconv.replay.device_replay import AllocationTable, replay
+from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import load_snapshot
-from snapconv.snapshot.metadata import RecordedPhase
+from snapconv.snapshot.recorded.metadata import RecordedPhase
 
 Int8Column = NDArray[np.int8]
 Int64Column = NDArray[np.int64]

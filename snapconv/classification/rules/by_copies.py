@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.replay import AllocationTable
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, Int64Column
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import AllocationTable
 
 BESIDE_STATES = Reason(
     "beside-gradients-and-states",

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import CUBLAS_WORKSPACE_BYTES, Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, Int64Column
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
 WORKSPACE_SIZE = Reason(
     "cublas-workspace-size",

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, at, first_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
 
 USED_IN_FORWARD = Reason(
     "made-outside-modules-used-in-forward",

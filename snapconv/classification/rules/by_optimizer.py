@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
 
 KEPT = Reason("made-in-step-and-kept", "made in a step, outlives it", uses_phases=True)
 FREED = Reason("made-in-step-and-freed", "made in a step, freed in it", uses_phases=True)

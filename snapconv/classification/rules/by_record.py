@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.analysis.metadata import Joined
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, Int64Column, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
+from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
 
 PARAMETER = Reason("noted-as-parameter", "a parameter of the model lay there")
 BUFFER = Reason("noted-as-buffer", "a buffer of the model lay there")

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD
 from snapconv.classification.rules.in_backward import WITHIN
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
 
 FREED_BY_BACKWARD = Reason(
     "freed-by-backward",

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features, Int64Column, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
 
 IN_TURN = Reason(
     "sizes-in-turn",

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis.phases import Phase
-from snapconv.analysis.rules import Role
-from snapconv.analysis.stack_roles import innermost_python, stacks_by_frame
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import (
     BoolColumn,
@@ -34,6 +31,9 @@ from snapconv.classification.rules.in_forward import (
     is_freed_after_own,
     made_in_bulk,
 )
+from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
+from snapconv.torch_knowledge.frame_patterns import Role
 
 FOR_EVERY_PARAMETER = Reason(
     "made-for-every-parameter",

@@ -7,11 +7,11 @@ from collections import Counter
 
 import numpy as np
 
-from snapconv.analysis.rules import Role
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import BoolColumn, Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
 from snapconv.classification.rules.by_record import LIKE_INPUTS, made_like_inputs
+from snapconv.torch_knowledge.frame_patterns import Role
 
 ATTRIBUTE = Reason(
     "noted-as-attribute",

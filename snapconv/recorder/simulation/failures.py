@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from snapconv.allocator.caching_allocator import OutOfMemory
 from snapconv.errors import RecorderError
-from snapconv.recorder.allocator import OutOfMemory
 
 _OWN_FOLDER = str(Path(__file__).parent)
 

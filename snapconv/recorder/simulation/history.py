@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.recorder.allocator_trace import Recorded
+from snapconv.allocator.allocator_trace import Recorded
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 

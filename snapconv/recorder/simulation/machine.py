@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_trace import Frames, Recorded
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
-from snapconv.recorder.allocator_settings import AllocatorSettings
-from snapconv.recorder.allocator_trace import Frames, Recorded
 from snapconv.recorder.simulation.clock import Clock
 from snapconv.recorder.simulation.failures import out_of_memory_message
 from snapconv.recorder.simulation.history import History

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from snapconv.recorder.allocator_trace import Frames
+from snapconv.allocator.allocator_trace import Frames
 from snapconv.recorder.symbols import name_every_function
 
 _OWN_FOLDER = str(Path(__file__).parent)

@@ -5,8 +5,8 @@ Knows events and block sizes, no blocks: what needs the blocks (inactive splits)
 
 from typing import Any
 
-from snapconv.recorder.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.recorder.allocator_trace import Recorded
+from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
+from snapconv.allocator.allocator_trace import Recorded
 
 # The metrics that events change, under their keys in torch's nested dict (DeviceStats in
 # c10/core/CachingDeviceAllocator.h).

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snapconv.recorder.allocator_trace import Frames
+from snapconv.allocator.allocator_trace import Frames
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.operations import Operation
 from snapconv.recorder.simulation.placements import Placement, Placements

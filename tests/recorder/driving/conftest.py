@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 # Three weights and their biases; Adam, so that there are states. Says when it is done.
 TRAINING = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import RecorderError
 from snapconv.recorder import capture, history

@@ -43,7 +43,7 @@ def test_a_shell_sees_the_scripts_output_traceback_and_exit_code(tmp_path):
 # A stand-in for a build with CUDA: nothing is refused before the script runs.
 AS_WITH_CUDA = """
 import sys
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.recorder import environment
 
 environment.refuse_without_cuda = environment.require_history = lambda **_: None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import main
+from snapconv.cli.app import main
 from snapconv.recorder import capture as capture_files
 from tests.entries import FOLDER, file_of, imports_from, weights_of
 from tests.recordings import convert, record

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from snapconv.cli import main
-from snapconv.snapshot.params_file import load_params
+from snapconv.cli.app import main
+from snapconv.snapshot.recorded.params_file import load_params
 
 MODEL = """\
 print("something to read")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snapconv import load
-from snapconv.cli import main
+from snapconv.cli.app import main
 
 ENTRIES = Path(__file__).parents[3] / "fixtures" / "entries"
 

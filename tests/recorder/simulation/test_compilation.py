@@ -12,10 +12,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.analysis.paths import is_generated  # noqa: E402
 from snapconv.recorder.observer import Observer  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.recorder.simulation.compilation import can_compile  # noqa: E402
+from snapconv.stacks.paths import is_generated  # noqa: E402
 from tests.recorder.simulation.support import MIB, events, recorded, sizes_allocated  # noqa: E402
 
 pytestmark = [

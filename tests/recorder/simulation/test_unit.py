@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from snapconv.recorder.allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.recorder.simulation import SimulationOptions
 from snapconv.recorder.simulation.clock import Clock
 from snapconv.recorder.simulation.failures import out_of_memory_message

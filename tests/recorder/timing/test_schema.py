@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import orjson  # noqa: E402  # only where torch is
 
-from snapconv.snapshot.timing import load_timing  # noqa: E402
+from snapconv.snapshot.recorded.timing_file import load_timing  # noqa: E402
 from tests.recorder.timing.timed import HERE, trace_of  # noqa: E402
 from tests.timing_builder import small_trace  # noqa: E402
 

@@ -1,0 +1,80 @@
+"""Linked blocks <-> the segment dicts of torch's snapshot.
+
+Knows torch's keys (those of 2.1 and later) and how blocks are linked; no allocation rules.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
+from snapconv.allocator.blocks import Block, BlockPool, neighbours_from
+from snapconv.errors import RecorderError
+
+ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
+
+
+def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
+    """Write the contiguous mapped range that starts with a block."""
+    blocks = [_raw_block(block) for block in _mapped_from(head)]
+    active = [block for block in blocks if block["state"] != INACTIVE]
+    return {
+        "device": device,
+        "address": head.addr,
+        "total_size": sum(block["size"] for block in blocks),
+        "allocated_size": sum(block["size"] for block in active if block["state"] == ALLOCATED),
+        "active_size": sum(block["size"] for block in active),
+        "requested_size": sum(block["requested_size"] for block in active),
+        "stream": head.stream,
+        "segment_type": "small" if head.pool.is_small else "large",
+        "segment_pool_id": head.pool.id,
+        "is_expandable": head.reservation is not None,
+        "frames": head.segment_frames or [],
+        "blocks": blocks,
+    }
+
+
+def raw_pool_id(raw: dict[str, Any]) -> PoolId:
+    """Read the pool of a segment; files before torch 2.1 know the default pool only."""
+    first, second = raw.get("segment_pool_id", DEFAULT_POOL)
+    return int(first), int(second)
+
+
+def read_blocks(raw: dict[str, Any], pool: BlockPool) -> Iterator[Block]:
+    """Link up the blocks of an ordinary segment, in order; put none of them anywhere.
+
+    A pending free has ``n_events`` 1. Expandable segments are refused: a snapshot does not tell the
+    address range that they grow in.
+    """
+    if raw.get("is_expandable"):
+        raise RecorderError(f"segment {raw['address']:#x}: cannot rebuild an expandable segment")
+    addr: int = raw["address"]
+    before: Block | None = None
+    for raw_block in raw["blocks"]:
+        block = Block(addr, raw_block["size"], raw["stream"], pool)
+        block.requested_size = raw_block.get("requested_size", block.size)
+        block.is_allocated = raw_block["state"] == ALLOCATED
+        block.n_events = int(raw_block["state"] not in (ALLOCATED, INACTIVE))
+        block.frames = raw_block.get("frames") or None
+        if before is None:
+            block.segment_frames = raw.get("frames") or None
+        block.link(before, None)
+        yield block
+        before = block
+        addr += block.size
+
+
+def _mapped_from(head: Block) -> Iterator[Block]:
+    for block in neighbours_from(head):
+        if not block.is_mapped:
+            return
+        yield block
+
+
+def _raw_block(block: Block) -> dict[str, Any]:
+    return {
+        "address": block.addr,
+        "size": block.size,
+        "requested_size": block.requested_size,
+        "state": ALLOCATED if block.is_allocated else PENDING_FREE if block.is_active else INACTIVE,
+        "frames": block.frames or [],
+    }

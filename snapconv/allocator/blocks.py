@@ -1,0 +1,189 @@
+"""Blocks, the pools that keep the free ones in order, and the device's address space.
+
+Knows how blocks are ordered, split and merged, not when: the rules are the allocator's.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
+from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, PoolId
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The address range that one expandable segment may grow in."""
+
+    addr: int
+    size: int
+    page_size: int
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A piece of a segment (struct Block); neighbours in the same segment are linked.
+
+    ``requested_size`` stays as it was when the block becomes free, as in torch: snapshots show it.
+    An unmapped block is a hole in an expandable segment: address space without memory.
+    """
+
+    addr: int
+    size: int
+    stream: int
+    pool: "BlockPool"
+    reservation: Reservation | None = None
+    requested_size: int = 0
+    is_allocated: bool = False
+    is_mapped: bool = True
+    n_events: int = 0
+    stream_uses: list[int] = field(default_factory=list)
+    before: "Block | None" = None
+    after: "Block | None" = None
+    frames: Frames | None = None
+    segment_frames: Frames | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the block is in use, or freed while another stream may still use it."""
+        return self.is_allocated or self.n_events > 0 or bool(self.stream_uses)
+
+    @property
+    def is_whole_segment(self) -> bool:
+        """Whether nothing was split off the segment (the opposite of Block::is_split)."""
+        return self.before is None and self.after is None
+
+    def link(self, before: "Block | None", after: "Block | None") -> None:
+        """Put the block between two neighbours (Block::splice)."""
+        self.before, self.after = before, after
+        if before is not None:
+            before.after = self
+        if after is not None:
+            after.before = self
+
+    def cut_front(self, size: int) -> "Block":
+        """Split off and return the first ``size`` bytes; this block keeps the rest."""
+        front = Block(self.addr, size, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped)
+        front.link(self.before, self)
+        self.addr += size
+        self.size -= size
+        return front
+
+    def absorb(self, other: "Block | None") -> None:
+        """Merge a free neighbour in the same state of mapping into this block (try_merge_blocks)."""
+        if other is None or other.is_active or other.is_mapped != self.is_mapped:
+            return
+        other.pool.discard(other)
+        if self.before is other:
+            self.addr = other.addr
+            self.segment_frames = other.segment_frames
+            self.link(other.before, self.after)
+        else:
+            self.link(self.before, other.after)
+        self.size += other.size
+
+
+class BlockPool:
+    """The free blocks of one pool, small or large (struct BlockPool).
+
+    Per stream, mapped blocks are ordered by size, then address: the first that is large enough is
+    the best fit, the lowest of equals. Unmapped blocks are ordered by address.
+    """
+
+    def __init__(self, pool_id: PoolId, *, is_small: bool) -> None:
+        self.id = pool_id
+        self.is_small = is_small
+        self._free: dict[int, list[tuple[int, int, Block]]] = {}
+        self._unmapped: dict[int, list[tuple[int, Block]]] = {}
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the pool belongs to a CUDA graph or a MemPool."""
+        return self.id != DEFAULT_POOL
+
+    def insert(self, block: Block) -> None:
+        """Take in a free or unmapped block."""
+        if block.is_mapped:
+            insort(self._free.setdefault(block.stream, []), (block.size, block.addr, block))
+        else:
+            insort(self._unmapped.setdefault(block.stream, []), (block.addr, block))
+
+    def discard(self, block: Block) -> None:
+        """Take out a block, whose address and size must be as they were at insertion."""
+        if block.is_mapped:
+            free = self._free[block.stream]
+            del free[bisect_left(free, (block.size, block.addr))]
+        else:
+            unmapped = self._unmapped[block.stream]
+            del unmapped[bisect_left(unmapped, (block.addr,))]
+
+    def at_least(self, stream: int, size: int) -> list[Block]:
+        """List the stream's free blocks of that size or more, best fit first."""
+        free = self._free.get(stream, [])
+        return [block for _, _, block in free[bisect_left(free, (size,)) :]]
+
+    def below(self, stream: int, size: int) -> list[Block]:
+        """List the stream's free blocks smaller than that, largest first."""
+        free = self._free.get(stream, [])
+        return [block for _, _, block in reversed(free[: bisect_left(free, (size,))])]
+
+    def free_blocks(self) -> list[Block]:
+        """List all free blocks by stream, size and address: the order in which torch frees them."""
+        return [block for stream in sorted(self._free) for _, _, block in self._free[stream]]
+
+    def unmapped_blocks(self, stream: int) -> list[Block]:
+        """List the stream's unmapped blocks by address."""
+        return [block for _, block in self._unmapped.get(stream, [])]
+
+
+def neighbours_from(block: Block) -> Iterator[Block]:
+    """Walk from a block to the end of its segment."""
+    current: Block | None = block
+    while current is not None:
+        yield current
+        current = current.after
+
+
+class AddressSource(Protocol):
+    """Where the addresses of new segments come from; the driver's part."""
+
+    def take(self, n_bytes: int) -> int:
+        """Return the address of a range of that size."""
+
+    def give_back(self, addr: int, n_bytes: int) -> None:
+        """Make a range available again."""
+
+
+class AddressSpace:
+    """Lowest gap first, in granules of 2 MiB: a freed segment's address is soon used again.
+
+    The real driver's choice is unknown and irrelevant to the allocator; re-use and neighbouring
+    segments are what readers of a trace must cope with.
+    """
+
+    def __init__(self, base_addr: int) -> None:
+        self._end = base_addr
+        self._gaps: list[tuple[int, int]] = []
+
+    def take(self, n_bytes: int) -> int:
+        """Return the address of a range of that size."""
+        size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
+        for i, (addr, gap) in enumerate(self._gaps):
+            if gap >= size:
+                self._gaps[i : i + 1] = [(addr + size, gap - size)] if gap > size else []
+                return addr
+        addr, self._end = self._end, self._end + size
+        return addr
+
+    def give_back(self, addr: int, n_bytes: int) -> None:
+        """Make a range available again, joined with the gaps beside it."""
+        size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
+        insort(self._gaps, (addr, size))
+        joined: list[tuple[int, int]] = []
+        for start, gap in self._gaps:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = (joined[-1][0], joined[-1][1] + gap)
+            else:
+                joined.append((start, gap))
+        self._gaps = joined

@@ -1,0 +1,385 @@
+"""malloc and free -> the snapshot that torch would have written, without torch and without a GPU.
+
+A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
+block sizes, same placement, same events in the same order. Of a device it knows its capacity only.
+Left out: garbage collection, graph capture's deferral of frees, checkpointed pools.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_state import raw_pool_id, raw_segment, read_blocks
+from snapconv.allocator.allocator_trace import (
+    DEFAULT_POOL,
+    Frames,
+    Ledger,
+    PoolId,
+    Recorded,
+    microsecond_counter,
+)
+from snapconv.allocator.blocks import AddressSource, AddressSpace, Block, BlockPool
+from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
+from snapconv.errors import RecorderError
+from snapconv.units import format_bytes
+
+
+class OutOfMemory(RecorderError):
+    """The modelled device has no room for a request; carries the figures of torch's message."""
+
+    def __init__(
+        self, *, segment_bytes: int, capacity: int, free_bytes: int, allocated_bytes: int, reserved_bytes: int
+    ) -> None:
+        self.segment_bytes = segment_bytes
+        self.capacity = capacity
+        self.free_bytes = free_bytes
+        self.allocated_bytes = allocated_bytes
+        self.reserved_bytes = reserved_bytes
+        super().__init__(
+            f"the modelled GPU is out of memory: {format_bytes(segment_bytes)} wanted, "
+            f"{format_bytes(free_bytes)} of {format_bytes(capacity)} free, "
+            f"{format_bytes(allocated_bytes)} allocated, "
+            f"{format_bytes(reserved_bytes - allocated_bytes)} reserved but not allocated"
+        )
+
+
+class CachingAllocator:
+    """One device's caching allocator, with its memory history.
+
+    ``capacity`` None never runs out. ``max_entries`` None keeps every event. ``addresses`` replaces
+    the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's
+    frame dicts, kept by identity; events without any take those of the allocation, as in torch.
+    ``listener`` is told every event as it happens, also while recording is off.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: int = 0,
+        settings: AllocatorSettings | None = None,
+        capacity: int | None = None,
+        clock: Callable[[], int] | None = None,
+        base_addr: int = 0x7F00_0000_0000,
+        max_entries: int | None = None,
+        record: bool = True,
+        addresses: AddressSource | None = None,
+        listener: Callable[[Recorded], None] | None = None,
+    ) -> None:
+        self.device = device
+        self.settings = settings or AllocatorSettings()
+        self.capacity = capacity
+        history: deque[Recorded] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
+        self._ledger = Ledger(clock or microsecond_counter(), record, history, listener=listener)
+        self._addresses = addresses or AddressSpace(base_addr)
+        self._expandable = ExpandableMemory(self._ledger, self._addresses, capacity=capacity)
+        self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
+        self._releasable = {DEFAULT_POOL}
+        self._active: dict[int, Block] = {}
+        # Per stream, the freed blocks that wait for it, and how many of them need wait no more.
+        self._events: dict[int, deque[Block]] = {}
+        self._n_finished: dict[int, int] = {}
+
+    @property
+    def requested_bytes(self) -> int:
+        """Bytes asked for in active blocks (``requested_bytes.all.current``)."""
+        return self._ledger.requested_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Block bytes in use (``torch.cuda.memory_allocated``)."""
+        return self._ledger.allocated_bytes
+
+    @property
+    def active_bytes(self) -> int:
+        """Block bytes in use or pending free."""
+        return self._ledger.active_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes held in segments (``torch.cuda.memory_reserved``)."""
+        return self._ledger.reserved_bytes
+
+    @property
+    def max_allocated_bytes(self) -> int:
+        """The peak of allocated_bytes since construction (``torch.cuda.max_memory_allocated``)."""
+        return self._ledger.max_allocated_bytes
+
+    @property
+    def history(self) -> list[Recorded]:
+        """The events in the ring with the truth after each, oldest first."""
+        return list(self._ledger.history)
+
+    @property
+    def n_recorded(self) -> int:
+        """How many events were recorded, those that the ring has dropped included."""
+        return self._ledger.n_recorded
+
+    def start_recording(self) -> None:
+        """Record events from here on."""
+        self._ledger.is_recording = True
+
+    def stop_recording(self) -> None:
+        """Stop recording; unlike torch, keep what was recorded."""
+        self._ledger.is_recording = False
+
+    def malloc(
+        self, n_bytes: int, *, stream: int = 0, pool: PoolId = DEFAULT_POOL, frames: Frames | None = None
+    ) -> int:
+        """Allocate and return the address; 0 for 0 bytes, which leaves no trace.
+
+        Raises OutOfMemory after recording an ``oom`` event.
+        """
+        if n_bytes == 0:
+            return 0
+        self._complete_finished(frames)
+        size = self.settings.round_size(n_bytes)
+        block_pool = self._pool(pool, is_small=size <= SMALL_REQUEST_BYTES)
+        block = self._best_fit(block_pool, stream, size) or self._grow(block_pool, stream, size, frames)
+        if block is None:
+            raise self._out_of_memory(block_pool, stream, size, frames)
+        return self._hand_out(block, size, n_bytes, frames).addr
+
+    def free(self, addr: int, *, frames: Frames | None = None) -> None:
+        """Free a block; it completes at once unless another stream was recorded on it."""
+        if addr == 0:
+            return
+        block = self._block(addr)
+        block.is_allocated = False
+        self._ledger.block_returned(block.size)
+        self._record("free_requested", block, frames)
+        if not block.stream_uses:
+            self._complete(block, frames)
+            return
+        for stream in block.stream_uses:
+            self._events.setdefault(stream, deque()).append(block)
+        block.n_events = len(block.stream_uses)
+        block.stream_uses.clear()
+
+    def record_stream(self, addr: int, stream: int) -> None:
+        """Note that another stream uses the block: its free then waits for that stream."""
+        block = self._block(addr)
+        if stream not in (block.stream, *block.stream_uses):
+            block.stream_uses.append(stream)
+
+    def finish_stream(self, stream: int) -> None:
+        """Let a stream's work of so far end; the next malloc notices, as torch's does."""
+        self._n_finished[stream] = len(self._events.get(stream, ()))
+
+    def process_events(self, frames: Frames | None = None) -> None:
+        """Let all streams end and complete every pending free (synchronize_and_free_events)."""
+        for stream in self._events:
+            self.finish_stream(stream)
+        self._complete_finished(frames)
+
+    def empty_cache(self, *, frames: Frames | None = None) -> None:
+        """Give unsplit free segments and whole free pages back to the device.
+
+        Private pools are spared until ``release_pool``.
+        """
+        self.process_events(frames)
+        for pool in self._release_order():
+            free = pool.free_blocks()
+            for block in free:
+                if block.reservation is None and block.is_whole_segment:
+                    self._release_segment(block, frames)
+            self._expandable.release([block for block in free if block.reservation is not None], frames)
+
+    def release_pool(self, pool: PoolId) -> None:
+        """Let empty_cache free a private pool, as when its graph or MemPool is gone (releasePool)."""
+        self._releasable.add(pool)
+
+    def adopt(self, raw_segments: Iterable[dict[str, Any]]) -> None:
+        """Take over segments in torch's shape as the present state, recording nothing.
+
+        Pending frees are made to wait for stream 0. Expandable segments cannot be adopted: a
+        snapshot does not tell the address range that they grow in.
+        """
+        for raw in raw_segments:
+            pool = self._pool(raw_pool_id(raw), is_small=raw["segment_type"] == "small")
+            for block in read_blocks(raw, pool):
+                self._ledger.reserved_bytes += block.size
+                if not block.is_active:
+                    pool.insert(block)
+                    continue
+                self._active[block.addr] = block
+                self._ledger.block_taken(block.size, block.requested_size)
+                if not block.is_allocated:
+                    self._ledger.block_returned(block.size)
+                    self._events.setdefault(0, deque()).append(block)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """List the segments and their blocks as torch's snapshot does, by address."""
+        heads = [block for pool in self._pools.values() for block in pool.free_blocks()]
+        heads.extend(self._active.values())
+        # One segment per contiguous mapped range.
+        heads = [block for block in heads if block.before is None or not block.before.is_mapped]
+        return [raw_segment(head, device=self.device) for head in sorted(heads, key=lambda block: block.addr)]
+
+    def trace(self) -> list[dict[str, Any]]:
+        """List the recorded events as torch's trace entries, oldest first."""
+        return [recorded.as_entry() for recorded in self._ledger.history]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Build the whole dict; then record a ``snapshot`` event, which is not in it, as in torch."""
+        trace, segments = self.trace(), self.segments()
+        self.note_snapshot()
+        return {
+            "segments": segments,
+            "device_traces": [*([] for _ in range(self.device)), trace],
+            "allocator_settings": self.settings.as_snapshot(),
+            "external_annotations": [],
+        }
+
+    def note_snapshot(self) -> None:
+        """Record that a snapshot was taken, with what was active then."""
+        self._ledger.record("snapshot", addr=0, size=self.active_bytes)
+
+    def _block(self, addr: int) -> Block:
+        block = self._active.get(addr)
+        if block is None or not block.is_allocated:
+            raise RecorderError(f"{addr:#x} is not the address of an allocated block")
+        return block
+
+    def _pool(self, pool_id: PoolId, *, is_small: bool) -> BlockPool:
+        if (pool_id, is_small) not in self._pools:
+            self._pools[pool_id, is_small] = BlockPool(pool_id, is_small=is_small)
+        return self._pools[pool_id, is_small]
+
+    def _release_order(self) -> list[BlockPool]:
+        # torch releases large before small in the default pool, small before large in private ones.
+        pools = [pool for pool in self._pools.values() if pool.id in self._releasable]
+        return sorted(pools, key=lambda pool: (pool.is_private, pool.id, pool.is_small != pool.is_private))
+
+    def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """Take the best free block out of the pool, if one may serve (get_free_block)."""
+        block = best_candidate(
+            pool.at_least(stream, size), may_be_expandable=self.settings.expandable_segments
+        )
+        if block is None:
+            return None
+        if not self.settings.is_oversize(size):
+            # A block of max_split_size or more is kept for requests of that size.
+            if self.settings.is_oversize(block.size):
+                return None
+        elif block.size >= size + self.settings.max_non_split_rounding_size:
+            return None
+        pool.discard(block)
+        return block
+
+    def _grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+        """Get a new segment, at need after giving cached ones back (the middle of malloc)."""
+        block = self._new_block(pool, stream, size, frames)
+        if block is None and self._release_oversize(pool, stream, size, frames):
+            block = self._new_block(pool, stream, size, frames)
+        if block is None:
+            self.empty_cache(frames=frames)
+            block = self._new_block(pool, stream, size, frames)
+        return block
+
+    def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+        """Ask the device for memory (alloc_block)."""
+        if self.settings.expandable_segments:
+            page_size = self.settings.page_size(is_small=pool.is_small)
+            return self._expandable.allocate(
+                pool, stream=stream, size=size, page_size=page_size, frames=frames
+            )
+        n_bytes = self.settings.segment_size(size)
+        if self.capacity is not None and self.reserved_bytes + n_bytes > self.capacity:
+            return None
+        block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
+        self._ledger.reserved_bytes += n_bytes
+        self._ledger.record(
+            "segment_alloc", addr=block.addr, size=n_bytes, stream=stream, pool=pool.id, frames=frames
+        )
+        return block
+
+    def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
+        """Split the found block if the rule says so, and mark it allocated (alloc_found_block)."""
+        if self.settings.should_split(block.size, size, is_small=block.pool.is_small):
+            rest, block = block, block.cut_front(size)
+            rest.pool.insert(rest)
+        block.is_allocated = True
+        block.requested_size = n_bytes
+        block.frames = frames
+        self._active[block.addr] = block
+        self._ledger.block_taken(block.size, n_bytes)
+        self._record("alloc", block, frames)
+        return block
+
+    def _complete_finished(self, frames: Frames | None) -> None:
+        """Complete the frees whose streams are done, in each stream's order (process_events)."""
+        for stream, blocks in self._events.items():
+            for _ in range(self._n_finished.pop(stream, 0)):
+                block = blocks.popleft()
+                block.n_events -= 1
+                if block.n_events == 0:
+                    self._complete(block, frames)
+
+    def _complete(self, block: Block, frames: Frames | None) -> None:
+        """Make a freed block available and merge it with its free neighbours (free_block)."""
+        self._ledger.block_completed(block.size, block.requested_size)
+        self._record("free_completed", block, frames)
+        block.frames = None
+        del self._active[block.addr]
+        block.absorb(block.before)
+        block.absorb(block.after)
+        block.pool.insert(block)
+
+    def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
+        """Give back oversize blocks until the request may fit (release_available_cached_blocks)."""
+        limit = self.settings.max_split_size
+        if limit is None:
+            return False
+        wanted = max(size, limit)
+        large_enough = pool.at_least(stream, wanted)
+        if large_enough and large_enough[0].reservation is None:
+            victims = large_enough[:1]
+        else:
+            victims = [block for block in pool.below(stream, wanted) if block.size >= limit]
+        released = 0
+        # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
+        for block in (block for block in victims if block.reservation is None and block.is_whole_segment):
+            if released >= wanted:
+                break
+            released += block.size
+            self._release_segment(block, frames)
+        return released >= wanted
+
+    def _release_segment(self, block: Block, frames: Frames | None) -> None:
+        """Give an unsplit segment back to the device (release_block)."""
+        block.pool.discard(block)
+        self._addresses.give_back(block.addr, block.size)
+        self._ledger.reserved_bytes -= block.size
+        self._ledger.record(
+            "segment_free",
+            addr=block.addr,
+            size=block.size,
+            stream=block.stream,
+            pool=block.pool.id,
+            frames=block.segment_frames if frames is None else frames,
+        )
+
+    def _out_of_memory(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> OutOfMemory:
+        """Record the ``oom`` event, whose size is the rounded request, and build the error."""
+        capacity = self.capacity or 0
+        free_bytes = max(capacity - self.reserved_bytes, 0)
+        self._ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
+        return OutOfMemory(
+            segment_bytes=self.settings.segment_size(size),
+            capacity=capacity,
+            free_bytes=free_bytes,
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=self.reserved_bytes,
+        )
+
+    def _record(self, action: str, block: Block, frames: Frames | None) -> None:
+        self._ledger.record(
+            action,
+            addr=block.addr,
+            size=block.requested_size,
+            stream=block.stream,
+            pool=block.pool.id,
+            frames=block.frames if frames is None else frames,
+            block_bytes=block.size,
+        )

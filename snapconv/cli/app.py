@@ -1,0 +1,118 @@
+"""The command line: parse, call the library, print. NumPy and the rest load when a command runs."""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from snapconv.cli.explain_command import explain
+from snapconv.cli.info_command import info
+from snapconv.cli.params_command import params
+from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
+from snapconv.cli.terminal import complain, give_up_stdout, say
+from snapconv.cli.to_sqlite_command import to_sqlite
+from snapconv.errors import OutputWriteError, SnapconvError
+from snapconv.version import VERSION
+
+# As shells count: 128 plus the number of the signal; 130 for Ctrl-C, 141 for the reader of a pipe that left.
+_BY_SIGNAL = 128
+_INTERRUPTED, _NOBODY_READS = _BY_SIGNAL + 2, _BY_SIGNAL + 13
+# What a scheduler or `kill` sends, and a terminal that is closed (not on Windows).
+_STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")]
+
+app = typer.Typer(
+    name="snapconv",
+    help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in the "
+    "file is run), or record a training script.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; see errors.py for the codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with _signals_raise():
+            return _run(list(sys.argv[1:] if argv is None else argv))
+    except ProgramEnded as ended:
+        return ended.exit_code
+    except SnapconvError as error:
+        complain(f"error: {error}")
+        return error.exit_code
+    except MemoryError:
+        complain("error: this machine's memory does not suffice for the file")
+        return 3
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        app(argv)
+    except SystemExit as stop:  # how typer ends, whatever happened
+        if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
+            return _NOBODY_READS
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        if code == _INTERRUPTED or code - _BY_SIGNAL in _STOPPING:
+            complain("stopped: no unfinished file is left behind")
+        return code
+    except OSError as error:  # only the terminal is left: files have errors of their own
+        give_up_stdout()
+        raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
+    return 0
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let a signal that would end the program end it by an exception, so that everything is tidied up.
+
+    One that is ignored (nohup) or handled by someone else stays so.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(_BY_SIGNAL + number)
+
+    ours = [number for number in _STOPPING if signal.getsignal(number) == signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        say([f"snapconv {VERSION}"], sys.stdout)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+# The short help is given so that `snapconv --help` never cuts it off with dots.
+app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
+app.command("info", short_help="Say what is in a snapshot, and how much of the job it covers.")(info)
+app.command(
+    "record",
+    short_help="Run a training script and record its memory and its times.",
+    cls=Command,
+    context_settings=CONTEXT_SETTINGS,
+)(record)
+app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
+app.command("explain", short_help="Say what an allocation was for, and how that is known.")(explain)

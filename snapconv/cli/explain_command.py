@@ -1,0 +1,68 @@
+"""``snapconv explain``: what an allocation was for, and how that is known."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from snapconv.cli.arguments import (
+    AsJson,
+    Includes,
+    PathMaps,
+    ProjectRoot,
+    Rules,
+    Snapshot,
+    Sources,
+    device_number,
+    path_maps_of,
+)
+from snapconv.cli.terminal import print_json, progress_bar, say
+
+
+def explain(
+    snapshot: Snapshot,
+    question: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDR-OR-EVENT",
+            help="An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
+        ),
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="N", help="Look at this device only, or `host`. Default: at all."),
+    ] = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    source: Sources = None,
+    stack: Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
+    from snapconv.reports.explain.selection import parse_question
+    from snapconv.reports.text.memory_summary import note_lines
+    from snapconv.session import load
+
+    try:
+        parse_question(question)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="ADDR-OR-EVENT") from error
+    chosen = device_number(device)
+    with progress_bar(shown=True) as progress:
+        session = load(
+            snapshot,
+            project_root=project_root,
+            includes=include or (),
+            path_maps=path_maps_of(path_map or []),
+            rules=rules or (),
+            sources=source or (),
+            progress=progress,
+        )
+        found = session.explain(question, device=chosen)
+    say(note_lines(session.notes), sys.stderr)
+    if as_json:
+        print_json(found.values())
+    else:
+        say(found.lines(whole_stack=stack), sys.stdout)

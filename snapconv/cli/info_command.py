@@ -1,0 +1,22 @@
+"""``snapconv info``: what a file is, without converting it."""
+
+import sys
+
+from snapconv.cli.arguments import AsJson, Quiet, Snapshot
+from snapconv.cli.terminal import print_json, progress_bar, say
+
+
+def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Say what a snapshot file is: torch version, devices, events, settings, history."""
+    from snapconv.describe import describe
+    from snapconv.reports.text.memory_summary import note_lines
+
+    with progress_bar(shown=not quiet) as progress:
+        facts = describe(snapshot, progress=progress)
+    if quiet:
+        return
+    say(note_lines(facts.notes), sys.stderr)
+    if as_json:
+        print_json(facts.values())
+    else:
+        say(facts.lines(), sys.stdout)

@@ -1,0 +1,76 @@
+"""What the command line prints: text that a terminal cannot be harmed by, JSON, a bar that shows progress."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from snapconv.progress import Progress
+from snapconv.units import printable
+
+
+def give_up_stdout() -> None:
+    """Keep the interpreter from failing once more when it flushes stdout at its end."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123  # no path, a device
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def say(lines: Iterable[str], stream: TextIO | None) -> None:
+    """Print lines, with everything escaped that a name in a file could do to a terminal."""
+    if stream is None:  # closed by whoever started us
+        return
+    for line in lines:
+        print(printable(line), file=stream)
+    stream.flush()
+
+
+def complain(text: str) -> None:
+    """Say what went wrong, if anyone listens; the exit code says it in any case."""
+    with suppress(OSError):
+        say([text], sys.stderr)
+
+
+def print_json(values: object) -> None:
+    """Print values as one JSON document."""
+    import orjson
+
+    if sys.stdout is None:  # closed by whoever started us
+        return
+    text = orjson.dumps(_writable(values), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    sys.stdout.write(_escaped(text.decode()))
+    sys.stdout.flush()
+
+
+def _escaped(text: str) -> str:
+    """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _writable(values: object) -> object:
+    """The same values with lone surrogates escaped: they are in no text that UTF-8 can hold."""
+    if isinstance(values, str):
+        return values.encode("utf-8", "backslashreplace").decode()
+    if isinstance(values, dict):
+        return {_writable(key): _writable(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_writable(value) for value in values]
+    return values
+
+
+@contextmanager
+def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
+    """A progress bar on stderr where that is a terminal; None elsewhere."""
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
+        yield None
+        return
+    # rich is no dependency of our own: typer depends on it, all releases that we allow.
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=None)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)

@@ -1,0 +1,112 @@
+"""``snapconv to-sqlite``: a file -> reports beside it, and its main figures on the terminal."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snapconv.cli.arguments import (
+    AsJson,
+    Includes,
+    PathMaps,
+    ProjectRoot,
+    Quiet,
+    Rules,
+    Snapshot,
+    Sources,
+    device_number,
+    path_maps_of,
+)
+from snapconv.cli.terminal import print_json, progress_bar, say
+from snapconv.errors import OutputWriteError
+
+_Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot. A capture with times "
+        "becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
+    ),
+]
+_Extended = Annotated[
+    bool, typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are.")
+]
+_OneDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="N", help="Report this device only, or `host` for pinned memory. Default: each."
+    ),
+]
+_Params = Annotated[
+    Path | None,
+    typer.Option(
+        "--params",
+        help="Names for weights that no recording named: safetensors, its index, or JSON (snapconv params).",
+        readable=False,
+    ),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
+
+
+def to_sqlite(
+    snapshot: Snapshot,
+    output: _Output = None,
+    extended: _Extended = False,
+    device: _OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    params: _Params = None,
+    source: Sources = None,
+    force: _Force = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert a snapshot to Skyline's SQLite memory report, one per device.
+
+    A capture with times becomes Skyline's run time report too.
+    """
+    from snapconv.convert import ConvertOptions
+    from snapconv.convert import to_sqlite as convert
+    from snapconv.pipeline import AnalysisOptions
+    from snapconv.reports.text.memory_summary import note_lines, summary_lines, summary_values
+
+    options = ConvertOptions(
+        output=_output_file(output),
+        extended=extended,
+        device=device_number(device),
+        force=force,
+        analysis=AnalysisOptions(
+            project_root=project_root,
+            includes=tuple(include or ()),
+            path_maps=path_maps_of(path_map or []),
+            rules=rules or (),
+            params=params,
+            sources=tuple(source or ()),
+        ),
+    )
+    with progress_bar(shown=not quiet) as progress:
+        made = convert(snapshot, options, progress=progress)
+    if quiet:
+        return
+    say(note_lines(made.all_notes), sys.stderr)
+    if as_json:
+        print_json(summary_values(made.reports, made.time))
+    else:
+        say(summary_lines(made.reports, made.time), sys.stdout)
+
+
+def _output_file(text: str | None) -> Path | None:
+    """Refuse what is no file's name, while it still says so: a Path has lost the slash at its end."""
+    if text == "-":
+        raise OutputWriteError("cannot write -: a report is an SQLite file and no stream; name a file")
+    if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
+        raise OutputWriteError(
+            f"cannot write {text}: it is a folder's name; say --output {text}NAME.memory.sqlite"
+        )
+    return Path(text) if text is not None else None

@@ -1,0 +1,319 @@
+"""One device, analysed from end to end: the tables that reports and notebooks read."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.categories import Category
+from snapconv.classification.features import find_features
+from snapconv.classification.rule import Classification
+from snapconv.classification.rule_order import classify, pipeline_of
+from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
+from snapconv.columns import read_only
+from snapconv.findings.few_lines import few_lines_note
+from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
+from snapconv.naming.modules import Modules, find_modules
+from snapconv.naming.operations.operation_names import Operations, name_allocations
+from snapconv.naming.operations.source_lines import SourceLines
+from snapconv.naming.weights.listed_weights import listed_weights, naming_notes, unused_list_note
+from snapconv.naming.weights.param_names import Naming
+from snapconv.naming.weights.recorded_weights import noted_weights
+from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
+from snapconv.notes import Note
+from snapconv.phases.recorded_matches import Joined, join_metadata
+from snapconv.phases.trace_phases import Phases, find_phases
+from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
+from snapconv.replay.history_verdict import History, Verdict, judge_history
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.recorded.params_file import ParamList
+from snapconv.stacks.project_frames import Project
+from snapconv.stacks.stack_roles import StackRoles, assign_roles
+from snapconv.units import format_bytes
+
+Int64Column = NDArray[np.int64]
+Int32Column = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One training step: its first and last event, and the peak of allocated bytes within."""
+
+    first_event: int
+    last_event: int
+    peak_event: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnalysis:
+    """Everything known about one device.
+
+    ``user_rules`` and ``roles`` say what rules found in every stack. ``operation_id`` (position in
+    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
+    have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
+    ``activation_event``, the high-water mark of activations in the iteration that holds the peak, newest
+    first.
+    """
+
+    device: DeviceSnapshot
+    replay: Replay
+    history: History
+    user_rules: UserRules
+    roles: StackRoles
+    phases: Phases
+    noted: Joined | None
+    classification: Classification
+    named: Operations
+    modules: Modules
+    iteration: Int32Column
+    iterations: tuple[Iteration, ...]
+    leak_suspects: tuple[LeakSuspect, ...]
+    weights: WeightTable
+    naming: Naming | None
+    activation_event: int
+    activation_rows: Int64Column
+    notes: tuple[Note, ...]
+
+    @property
+    def allocations(self) -> AllocationTable:
+        """Every allocation of the device."""
+        return self.replay.allocations
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The names of all operations."""
+        return self.named.names
+
+    @property
+    def operation_id(self) -> Int32Column:
+        """The operation of every allocation."""
+        return self.named.name_id
+
+    @property
+    def peak_event(self) -> int:
+        """The first event after which allocated bytes are maximal; -1: before the first event."""
+        return self.replay.allocated.peak_event
+
+    def rows(self, category: Category) -> Int64Column:
+        """The allocations of one category."""
+        return np.flatnonzero(self.classification.category == category)
+
+
+def analyze_device(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    project: Project,
+    *,
+    rules: Sequence[UserRule] = (),
+    params: ParamList | None = None,
+    sources: SourceLines | None = None,
+) -> DeviceAnalysis:
+    """Replay and classify one device, and pick out what its report is about.
+
+    ``rules`` are the user's own; they win over ours. ``params`` names weights that the recorder did not name.
+    ``sources`` are lines of the program's own source: they name operations.
+    """
+    user = match_rules(rules, snapshot.stacks)
+    roles = assign_roles(snapshot.stacks, frame_rules(rules))
+    replayed = replay(snapshot, device)
+    allocations, n_events = replayed.allocations, len(device.events)
+    phases = find_phases(snapshot, device, allocations, roles)
+    noted = _noted(snapshot, device, allocations)
+    features = find_features(allocations, phases, roles, user_rules=user, recorded=noted)
+    classification = classify(features, pipeline_of(is_host=device.is_host))
+    named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
+    iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
+    peak = replayed.allocated.peak_event
+    around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
+    at_most, activation_rows = _activations(allocations, classification.category, around, n_events)
+    weights, naming = _weights(snapshot, device, allocations, classification, noted, peak, around, params)
+    found = DeviceAnalysis(
+        device=device,
+        replay=replayed,
+        history=judge_history(snapshot, device, replayed),
+        user_rules=user,
+        roles=roles,
+        phases=phases,
+        noted=noted,
+        classification=classification,
+        named=named,
+        modules=find_modules(snapshot.stacks, project, allocations, classification.category, noted),
+        iteration=iteration,
+        iterations=iterations,
+        leak_suspects=find_leak_suspects(allocations, phases, iteration),
+        weights=weights,
+        naming=naming,
+        activation_event=at_most,
+        activation_rows=activation_rows,
+        notes=(),
+    )
+    return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params, sources))))
+
+
+def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
+    if snapshot.metadata is None or device.is_host:
+        return None
+    return join_metadata(snapshot.metadata, device.device, device.events, allocations)
+
+
+def _weights(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    classification: Classification,
+    noted: Joined | None,
+    peak: int,
+    around: Iteration,
+    params: ParamList | None,
+) -> tuple[WeightTable, Naming | None]:
+    """The weights at the peak, with the names that were recorded, or else those of a list."""
+    is_wanted = params is None or _has_names(noted, device)
+    if is_wanted and noted is not None and len(noted.parameters):
+        return noted_weights(noted, device, allocations, event=peak), None
+    category, iteration_events = classification.category, (around.first_event, around.last_event)
+    if params is None or device.is_host:
+        return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
+    return listed_weights(
+        params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
+    )
+
+
+def _has_names(noted: Joined | None, device: DeviceSnapshot) -> bool:
+    """Whether the recorder read names of parameters on this device from the model itself."""
+    if noted is None:
+        return False
+    parameters, earlier = noted.metadata.parameters, noted.metadata.earlier
+    is_here = parameters.memory.device == device.device
+    moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
+    is_here[earlier.parameter[moved]] = True  # it lay here first, and may have done so at the peak
+    return bool((is_here & ~parameters.is_buffer).any())
+
+
+def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
+    if not len(phases.iteration):
+        yield Iteration(-1, -1, -1, allocated.start)
+        return
+    for number in range(phases.n_iterations):
+        first, after = np.searchsorted(phases.iteration, (number, number + 1)).tolist()
+        peak = first + int(allocated.after[first:after].argmax())
+        before = allocated.at(first - 1)
+        at_start = before >= int(allocated.after[peak]) and number == 0
+        yield Iteration(
+            first, after - 1, -1 if at_start else peak, before if at_start else int(allocated.after[peak])
+        )
+
+
+def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
+    traced = allocations.alloc_event >= 0
+    of_event = np.full(len(allocations), -1, np.int32)
+    of_event[traced] = phases.iteration[allocations.alloc_event[traced]]
+    return of_event
+
+
+def _activations(
+    allocations: AllocationTable, category: NDArray[np.int8], around: Iteration, n_events: int
+) -> tuple[int, Int64Column]:
+    """The first moment of the iteration at which activations hold most, and who they are."""
+    rows = np.flatnonzero(category == Category.ACTIVATION)
+    alloc = allocations.alloc_event[rows]
+    n_bytes = allocations.block_bytes[rows]
+    let_go = allocations.free_requested_event[rows]
+    end = np.where(let_go >= 0, let_go, allocations.end_event[rows])
+    change = np.zeros(n_events + 1, np.int64)
+    np.add.at(change, alloc + 1, n_bytes)
+    np.subtract.at(change, end[end >= 0] + 1, n_bytes[end >= 0])
+    first = around.first_event + 1 if around.first_event > 0 else 0
+    event = first + int(np.cumsum(change)[first : around.last_event + 2].argmax()) - 1
+    live = rows[allocations.live_at(event)[rows]]
+    newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
+    return event, live[newest_first]
+
+
+def _notes(
+    snapshot: Snapshot,
+    project: Project,
+    found: DeviceAnalysis,
+    params: ParamList | None,
+    sources: SourceLines | None,
+) -> Iterator[Note]:
+    ordinal, history, weights = found.device.device, found.history, found.weights
+    yield from snapshot.notes
+    yield from found.replay.notes
+    if history.verdict is Verdict.TRUNCATED:
+        yield Note(
+            "truncated-history",
+            f"{history.reason}: the true peak may lie in what is lost; record with a larger max_entries",
+            ordinal,
+        )
+    if len(snapshot.stacks.frames) and not project.is_project.any():
+        yield Note("no-project-frames", _why_no_project(project))
+    if weights.n_unmatched_gradients:
+        yield Note(
+            "unmatched-gradients",
+            f"{weights.n_unmatched_gradients} gradients live at the peak have the size of no weight that is "
+            "left, so they are in no weight's row",
+            ordinal,
+        )
+    yield from _category_notes(found)
+    if project.unused_includes:
+        yield Note("unused-include", _no_such_frames(project))
+    if not found.device.is_host:
+        live = found.allocations.live_at(found.peak_event)
+        yield from few_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
+    peak = found.replay.allocated.peak
+    yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
+    # What became of the names and the rules that were asked for.
+    if found.naming and params:
+        yield from naming_notes(found.naming, params, ordinal)
+    elif params and found.noted:
+        yield unused_list_note(params, found.noted.metadata.parameters, ordinal)
+    yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
+    yield from sources.notes if sources else ()
+
+
+def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
+    """What the categories lack, or of pinned host memory the sizes."""
+    if found.device.is_host:
+        yield Note(
+            "host-sizes",
+            "pinned host memory is recorded with the sizes of its blocks, mostly powers of two: what was "
+            "requested is not in the file, so requested bytes are block bytes",
+            found.device.device,
+        )
+        return
+    live = found.allocations.live_at(found.peak_event)
+    is_unknown = found.classification.category == Category.UNKNOWN
+    unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
+    if unknown > found.replay.allocated.peak // 20:
+        yield Note(
+            "much-unknown",
+            f"{format_bytes(unknown)} of the peak could not be classified; {_what_would_tell(found)}, or "
+            "name the code that made them with --rules",
+            found.device.device,
+        )
+
+
+def _what_would_tell(found: DeviceAnalysis) -> str:
+    """Say what a better recording would have, as far as this one lacks it."""
+    if found.history.verdict is not Verdict.COMPLETE:
+        return "record from the start of the program"
+    return "record it with `snapconv record`, which notes what memory is for"
+
+
+def _no_such_frames(project: Project) -> str:
+    """Say what of --include has no effect here."""
+    return (
+        f"no frame lies in {', '.join(project.unused_includes)}: --include names a package as it is "
+        "imported, or a folder as the file has it"
+    )
+
+
+def _why_no_project(project: Project) -> str:
+    """Say which folder has nothing in it, and which one to try."""
+    if project.is_inferred:
+        return "all Python frames are of installed packages: count one of them with --include"
+    if project.seen_root is None:
+        return f"nothing lies under {project.root}: all Python frames are of installed packages"
+    return f"nothing lies under {project.root}: the program's own files lie under {project.seen_root}"

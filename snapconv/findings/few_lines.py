@@ -1,0 +1,117 @@
+"""Where most of the peak stands on one or two lines of the project: which ``--include`` would tell more.
+
+A program that hands its model to a library has one line, ``trainer.train()``. The lines that tell its layers
+apart are those of the package that defines the model.
+"""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.notes import Note
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.paths import installed_part, is_generated, is_library, is_python, normal
+from snapconv.stacks.project_frames import Project
+from snapconv.stacks.stack_roles import innermost_frames
+from snapconv.units import format_share
+
+Int64Column = NDArray[np.int64]
+Int32Column = NDArray[np.int32]
+BoolColumn = NDArray[np.bool_]
+
+_FEW_LINES = 2
+# Of the bytes at the peak: what the few lines hold before it is worth a note, and what they must lose by it.
+_MOST, _LEAST_GAIN = 0.5, 0.125
+# The packages that hold most bytes; each is a look at all frames.
+_MOST_TRIED = 8
+# Its frames are in every stack, and tell operations apart, not layers.
+_NEVER = ("torch", "functorch", "triton")
+
+
+def few_lines_note(
+    stacks: StackTable, project: Project, allocations: AllocationTable, live: BoolColumn, device: int
+) -> Iterator[Note]:
+    """Name the package whose lines would tell apart what one or two lines of the project hold at the peak."""
+    if not len(stacks):
+        return
+    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
+    n_bytes = np.zeros(len(stack_ids), np.int64)
+    np.add.at(n_bytes, inverse.reshape(-1), allocations.block_bytes[live])
+    total = int(n_bytes.sum())
+    lines, before = _largest_lines(stacks, project.is_project, stack_ids, n_bytes)
+    is_library_already = any(installed_part(normal(stacks.frames.filenames[line])) for line in lines)
+    if before <= _MOST * total or is_library_already:
+        return
+    gains: dict[str, int] = {}
+    for package, frames in _packages(stacks, project, stack_ids, n_bytes):
+        gain = before - _largest_lines(stacks, project.is_project | frames, stack_ids, n_bytes)[1]
+        if gain >= _LEAST_GAIN * total:
+            gains[package] = gain
+    if gains:
+        where = "one line" if len(lines) == 1 else "two lines"
+        yield Note(
+            "few-lines",
+            f"{format_share(before, total)} of the peak stands on {where} of the project, where a library is "
+            f"called: --include {_narrowest(gains)} counts its lines too",
+            device,
+        )
+
+
+def _narrowest(gains: dict[str, int]) -> str:
+    """The package within a package, if it tells half as much: lines of models, not of all their helpers."""
+    enough = [package for package, gain in gains.items() if 2 * gain >= max(gains.values())]
+    return max(enough, key=lambda package: package.count("/"))
+
+
+def _largest_lines(
+    stacks: StackTable, is_project: BoolColumn, stack_ids: Int32Column, n_bytes: Int64Column
+) -> tuple[list[int], int]:
+    """The frames whose lines hold most, and the bytes on them together."""
+    frame = innermost_frames(stacks, is_project)[stack_ids]
+    on_line = (stack_ids >= 0) & (frame >= 0)
+    per_frame = np.zeros(len(stacks.frames), np.int64)
+    np.add.at(per_frame, frame[on_line], n_bytes[on_line])
+    largest = np.argsort(-per_frame, kind="stable")[:_FEW_LINES]
+    largest = largest[per_frame[largest] > 0]
+    return largest.tolist(), int(per_frame[largest].sum())
+
+
+def _packages(
+    stacks: StackTable, project: Project, stack_ids: Int32Column, n_bytes: Int64Column
+) -> Iterator[tuple[str, BoolColumn]]:
+    """The packages in these stacks with their frames, those that hold most bytes first."""
+    per_frame = _bytes_per_frame(stacks, stack_ids, n_bytes)
+    frames_of: dict[str, list[int]] = {}
+    for frame in np.flatnonzero((per_frame > 0) & ~project.is_project).tolist():
+        for package in _packages_of(normal(stacks.frames.filenames[frame])):
+            frames_of.setdefault(package, []).append(frame)
+    weight = {package: int(per_frame[frames].max()) for package, frames in frames_of.items()}
+    order = sorted(frames_of, key=lambda package: (-weight[package], package))
+    for package in order[:_MOST_TRIED]:
+        mark = np.zeros(len(stacks.frames), np.bool_)
+        mark[frames_of[package]] = True
+        yield package, mark
+
+
+def _bytes_per_frame(stacks: StackTable, stack_ids: Int32Column, n_bytes: Int64Column) -> Int64Column:
+    """The bytes of all stacks that a frame stands in; recursion counts it again, which only orders."""
+    per_stack = np.zeros(len(stacks), np.int64)
+    per_stack[stack_ids[stack_ids >= 0]] = n_bytes[stack_ids >= 0]
+    per_frame = np.zeros(len(stacks.frames), np.int64)
+    np.add.at(per_frame, stacks.frame_ids, np.repeat(per_stack, np.diff(stacks.offsets)))
+    return per_frame
+
+
+def _packages_of(path: str) -> Sequence[str]:
+    """What ``--include`` may name so that a file counts: its package, and the package in that."""
+    if not is_python(path) or is_generated(path) or path.startswith("<"):
+        return ()
+    if not is_library(path):  # left out by the root that somebody named
+        return (posixpath.dirname(path),)
+    folders = (installed_part(path) or "").split("/")[:-1]
+    if not folders or folders[0] in _NEVER or "-packages/" not in path:
+        return ()
+    return ["/".join(folders[:depth]) for depth in (1, 2) if depth <= len(folders)]

@@ -1,0 +1,123 @@
+"""Weights by name, with their gradients, as the recorder noted them: nothing is matched by size."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.naming.weights.weights_by_size import WeightTable
+from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_phases import iteration_at
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.load import DeviceSnapshot
+
+Int64Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Per parameter, where it lay at the report's moment: the allocation's row, -1 for none, and its bytes.
+
+    ``is_live`` says that it was there at all: also where its memory is nowhere in the trace.
+    """
+
+    row: Int64Column
+    n_bytes: Int64Column
+    is_live: NDArray[np.bool_]
+
+
+def noted_weights(
+    joined: Joined, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
+) -> WeightTable:
+    """The parameters of one device that are live at ``event``, in the model's order, one row each.
+
+    Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else the last
+    one that was noted. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
+    they were last seen before ``event``.
+    """
+    parameters = joined.metadata.parameters
+    places = _places_at(joined, device, allocations, event)
+    chosen = np.flatnonzero(places.is_live & ~parameters.is_buffer)
+    iteration = iteration_at(joined.metadata, device.events, event)
+    note = _gradient_notes(joined, device.device, iteration, len(places.row))[chosen]
+    gradients = joined.metadata.gradients
+    has_gradient = note >= 0
+    at = np.maximum(note, 0)
+    row = np.full(len(chosen), -1, np.int64)
+    n_bytes = np.zeros(len(chosen), np.int64)
+    row[has_gradient] = joined.gradients[at[has_gradient]]
+    n_bytes[has_gradient] = gradients.memory.n_bytes[at[has_gradient]]
+    table = WeightTable(
+        row=places.row[chosen],
+        gradient_row=row,
+        n_unmatched_gradients=0,
+        names=tuple(parameters.names[i] for i in chosen.tolist()),
+        size_bytes=places.n_bytes[chosen],
+        gradient_bytes=n_bytes,
+        stack_id=_stacks(joined, allocations, chosen, places.row[chosen]),
+    )
+    return read_only(table)
+
+
+def _places_at(joined: Joined, device: DeviceSnapshot, allocations: AllocationTable, event: int) -> _Places:
+    """Where each parameter lay at ``event``, as far as that is on this device.
+
+    Of several places that are live then (the program may hold the memory that a parameter had before), it
+    is the first that was noted afterwards, or else the last that was noted before. One whose memory is
+    nowhere in the trace counts if it was the first place noted afterwards.
+    """
+    parameters, earlier = joined.metadata.parameters.memory, joined.metadata.earlier
+    moved = np.flatnonzero(earlier.parameter >= 0)
+    owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
+    found = np.concatenate((joined.earlier[moved], joined.parameters))
+    n_bytes = np.concatenate((earlier.memory.n_bytes[moved], parameters.n_bytes))
+    noted_us = np.concatenate((earlier.memory.noted_us[moved], parameters.noted_us))
+    is_mine = np.concatenate((earlier.memory.device[moved], parameters.device)) == device.device
+    times = device.events.time_us
+    moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
+    is_after = noted_us >= moment
+    # The best comes last, and overwrites: notes from before, oldest first, then later ones, newest first.
+    order = np.lexsort((np.where(is_after, -noted_us, noted_us), is_after))
+    first_after = np.full(len(parameters), -1, np.int64)
+    first_after[owner[order]] = np.where(is_after[order], order, -1)
+    is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
+    if len(allocations):
+        is_live |= (found >= 0) & allocations.live_at(event)[np.maximum(found, 0)]
+    has_left = ~is_mine & ~is_after
+    places = _Places(
+        row=np.full(len(parameters), -1, np.int64),
+        n_bytes=parameters.n_bytes.copy(),
+        is_live=np.zeros(len(parameters), np.bool_),
+    )
+    for i in order[(is_live | has_left)[order]].tolist():
+        places.row[owner[i]], places.n_bytes[owner[i]], places.is_live[owner[i]] = (
+            found[i],
+            n_bytes[i],
+            is_live[i],
+        )
+    return places
+
+
+def _gradient_notes(joined: Joined, device: int, iteration: int, n_parameters: int) -> Int64Column:
+    """The note of each parameter's gradient: the last one of the iteration, or else the last of all."""
+    gradients = joined.metadata.gradients
+    chosen = np.full(n_parameters, -1, np.int64)
+    is_mine = (gradients.memory.device == device) & (gradients.parameter >= 0)
+    notes = np.flatnonzero(is_mine)
+    is_asked = gradients.iteration[notes] == iteration
+    notes = notes[np.lexsort((gradients.memory.noted_us[notes], is_asked))]
+    # Later entries overwrite earlier ones: NumPy assigns in order.
+    chosen[gradients.parameter[notes]] = notes
+    return chosen
+
+
+def _stacks(
+    joined: Joined, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
+) -> NDArray[np.int32]:
+    """Where each was registered, or else where its memory was allocated."""
+    registered = joined.metadata.parameters.stack_ids[chosen]
+    if not len(allocations):
+        return registered
+    allocated = np.where(rows >= 0, allocations.stack_id[np.maximum(rows, 0)], -1)
+    return np.where(registered >= 0, registered, allocated).astype(np.int32)

@@ -1,0 +1,60 @@
+"""What weights are called: as a list of parameters has them, or by the line of the project that made them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.project_frames import Project
+
+Int32Column = NDArray[np.int32]
+
+# Module.to, cuda, half and to_empty all go through _apply (torch 2.0 to 2.13).
+_APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"
+
+
+def were_placed(stacks: StackTable, stack_ids: Int32Column) -> bool | None:
+    """Whether most of these allocations were made by Module.to; None where no frame tells."""
+    frames = stacks.frames
+    is_apply = np.array(
+        [
+            name == _APPLY and filename.replace("\\", "/").endswith(_MODULE_FILE)
+            for name, filename in zip(frames.names, frames.filenames, strict=True)
+        ],
+        np.bool_,
+    )
+    found, counts = np.unique(stack_ids, return_counts=True)
+    n_placed = n_known = 0
+    for stack_id, count in zip(found.tolist(), counts.tolist(), strict=True):
+        there = stacks.frames_of(stack_id)
+        if len(there):
+            n_known += count
+            n_placed += count * bool(is_apply[there].any())
+    return 2 * n_placed >= n_known if n_known else None
+
+
+def weight_names(
+    given: Sequence[str], stacks: StackTable, stack_ids: Int32Column, project: Project
+) -> tuple[str, ...]:
+    """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number."""
+    by_line = _names_by_line(stacks, stack_ids, project)
+    return tuple(
+        name or line or f"weight_{number}"
+        for number, (name, line) in enumerate(zip(given, by_line, strict=True), 1)
+    )
+
+
+def _names_by_line(stacks: StackTable, stack_ids: Int32Column, project: Project) -> Iterator[str]:
+    """The innermost line of the project that each was allocated from, and its number among those."""
+    lines: dict[int, str] = {}
+    numbers: Counter[str] = Counter()
+    for stack_id in stack_ids.tolist():
+        if stack_id not in lines:
+            mine = [i for i in stacks.frames_of(stack_id).tolist() if project.is_project[i]]
+            where = mine[:1]
+            lines[stack_id] = "".join(f"{project.relative_paths[i]}:{stacks.frames.lines[i]}" for i in where)
+        line = lines[stack_id]
+        numbers[line] += 1
+        yield f"{line}#{numbers[line]}" if line else ""

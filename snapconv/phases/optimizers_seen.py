@@ -1,0 +1,63 @@
+"""How many states the optimizers of a trace keep for every parameter: by their names or their files."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from snapconv.snapshot.load import Snapshot
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.paths import normal
+from snapconv.stacks.stack_roles import StackRoles
+from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, Role
+
+# torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
+_STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
+# What lies between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
+_OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]*\.py$")
+_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
+
+
+def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> int | None:
+    """Tensors of a parameter's size that every optimizer seen keeps beside it.
+
+    None where no optimizer is seen, where one is not known, or where they differ.
+    """
+    found = set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
+    return found.pop() if len(found) == 1 else None
+
+
+def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
+    """Whether there may be several optimizers: an iteration then has the gradients of one of several models.
+
+    A step is called by the first frame outside of the optimizers' own files.
+    """
+    stacks = snapshot.stacks
+    found: set[int] = set()
+    for stack in np.flatnonzero(roles.has[Role.OPTIMIZER]).tolist():
+        frames = stacks.frames_of(stack).tolist()
+        own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
+        outside = frames[own[-1] + 1 :] if own else []
+        found.update(next(([f] for f in outside if _file(stacks, f).endswith(".py")), []))
+    return len(found) > 1
+
+
+def _by_names(snapshot: Snapshot) -> Iterator[int | None]:
+    named = snapshot.annotations.name_id
+    for name in np.unique(named[named >= 0]).tolist():
+        step = _STEP.match(snapshot.texts[name])
+        if step:
+            yield next((rule.n_states for rule in OPTIMIZER_RULES if re.search(rule.name, step[1])), None)
+
+
+def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[int | None]:
+    stacks = snapshot.stacks
+    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
+    for frame in np.unique(stacks.frame_ids[in_optimizer]).tolist():
+        path = _file(stacks, frame)
+        if _FILE.search(path):
+            yield next((rule.n_states for rule in OPTIMIZER_RULES if re.search(rule.file, path)), None)
+
+
+def _file(stacks: StackTable, frame: int) -> str:
+    return normal(stacks.frames.filenames[frame])

@@ -1,0 +1,114 @@
+"""What a recorder noted, joined with the allocations of one device by address and time.
+
+A note says: at this time, the storage at this address was such and such. The allocation meant is the one
+live then whose block holds the address. Notes in, rows of the AllocationTable out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.event_table import EventTable
+from snapconv.snapshot.recorded.metadata import Metadata
+from snapconv.snapshot.recorded.metadata_rows import NotedTable
+
+Int64Column = NDArray[np.int64]
+
+# Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
+_MAX_INSIDE = 1000
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The allocation that each note of one device means, -1 for other devices and where there is none."""
+
+    metadata: Metadata
+    parameters: Int64Column
+    earlier: Int64Column
+    gradients: Int64Column
+    states: Int64Column
+    inputs: Int64Column
+    saved: Int64Column
+    copies: Int64Column
+    originals: Int64Column
+    attributes: Int64Column
+
+
+def join_metadata(
+    metadata: Metadata, device: int, events: EventTable, allocations: AllocationTable
+) -> Joined:
+    """Find the allocations that were noted on one device."""
+    index = _Index(events, allocations)
+    found = Joined(
+        metadata=metadata,
+        parameters=index.find(metadata.parameters.memory, device),
+        earlier=index.find(metadata.earlier.memory, device),
+        gradients=index.find(metadata.gradients.memory, device),
+        states=index.find(metadata.states.memory, device),
+        inputs=index.find(metadata.inputs.memory, device),
+        saved=index.find(metadata.saved.memory, device),
+        copies=index.find(metadata.copies.memory, device),
+        originals=index.find(metadata.copies.originals, device),
+        attributes=index.find(metadata.attributes.memory, device),
+    )
+    return read_only(found)
+
+
+class _Index:
+    """Allocations in the order of their addresses, then of their allocs."""
+
+    def __init__(self, events: EventTable, allocations: AllocationTable) -> None:
+        self._allocations = allocations
+        self._times = events.time_us
+        self._last = len(events) - 1
+        self._addrs, addr_id = np.unique(allocations.addr, return_inverse=True)
+        self._n_moments = len(events) + 1
+        key = addr_id.reshape(-1) * self._n_moments + allocations.alloc_event + 1
+        self._order = np.argsort(key, kind="stable")
+        self._keys = key[self._order]
+        let_go = np.where(
+            allocations.free_requested_event >= 0, allocations.free_requested_event, allocations.end_event
+        )
+        self._let_go = np.where(let_go >= 0, let_go, _NEVER)
+
+    def find(self, noted: NotedTable, device: int) -> Int64Column:
+        """The row of each note's allocation."""
+        found = np.full(len(noted), -1, np.int64)
+        mine = np.flatnonzero(noted.device == device)
+        if not len(mine) or not len(self._addrs):
+            return found
+        before, after = self._moments(noted.noted_us[mine])
+        found[mine] = self._at_start(noted.addr[mine], before, after)
+        for i in np.flatnonzero((found < 0) & (noted.device == device))[:_MAX_INSIDE].tolist():
+            position = int(np.searchsorted(mine, i))
+            found[i] = self._inside(int(noted.addr[i]), int(before[position]), int(after[position]))
+        return found
+
+    def _moments(self, noted_us: Int64Column) -> tuple[Int64Column, Int64Column]:
+        """The last event before each time, and the last one not after it.
+
+        Events of the same microsecond may be on either side. Without times, the end of the trace stands in.
+        """
+        if self._times is None:
+            end = np.full(len(noted_us), self._last, np.int64)
+            return end, end
+        before = np.searchsorted(self._times, noted_us, side="left") - 1
+        after = np.searchsorted(self._times, noted_us, side="right") - 1
+        return before, after
+
+    def _at_start(self, addr: Int64Column, before: Int64Column, after: Int64Column) -> Int64Column:
+        addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
+        place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
+        row = self._order[np.maximum(place, 0)]
+        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._let_go[row] > before)
+        return np.where(is_there, row, -1)
+
+    def _inside(self, addr: int, before: int, after: int) -> int:
+        rows = self._allocations
+        holds = (rows.addr <= addr) & (addr < rows.addr + rows.block_bytes)
+        live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._let_go > before))
+        return int(live[-1]) if len(live) else -1

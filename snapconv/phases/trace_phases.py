@@ -1,0 +1,248 @@
+"""Which phase of training every event belongs to, and where iterations end.
+
+From the roles of stacks, and from the annotations that torch writes around optimizer steps (2.5 on).
+Columns in, columns out.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
+from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.real_events import real_events
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.recorded.metadata import RecordedPhase
+from snapconv.stacks.stack_roles import StackRoles
+from snapconv.torch_knowledge.frame_patterns import Role
+
+Int64Column = NDArray[np.int64]
+Int32Column = NDArray[np.int32]
+BoolColumn = NDArray[np.bool_]
+
+_STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
+
+
+class Phase(IntEnum):
+    """What the program was doing; OTHER is code between the phases, such as zero_grad."""
+
+    UNKNOWN = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    OTHER = 4
+
+
+_OF_RECORDED = np.full(len(RecordedPhase), Phase.OTHER, np.int8)
+for _phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+    _OF_RECORDED[RecordedPhase[_phase.name]] = _phase
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Phases of one device, one entry per event unless said otherwise.
+
+    ``certain`` is what the event itself shows, ``phase`` the same carried forward over events that
+    show nothing. ``run_end`` is the last event of the run that shows the run's phase, ``run_last`` the
+    one before the next run begins. ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark
+    the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
+    stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
+    ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
+    ``n_states``: tensors that every optimizer keeps for each of its parameters, None where that is not known.
+    ``has_several_steps``: whether there may be several. ``ends_in_oom``: nothing follows a failed allocation.
+    """
+
+    certain: NDArray[np.int8]
+    phase: NDArray[np.int8]
+    run_end: Int64Column
+    run_last: Int64Column
+    iteration: Int32Column
+    in_step: BoolColumn
+    in_zero_grad: BoolColumn
+    n_iterations: int
+    free_sites_known: bool
+    is_recorded: bool = False
+    has_steps: bool = True
+    n_states: int | None = None
+    has_several_steps: bool = False
+    ends_in_oom: bool = False
+
+    def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
+        """For each given event (-1: the start) the first later one that shows this phase.
+
+        The number of events where there is none.
+        """
+        n = len(self.certain)
+        shown = np.flatnonzero(self.certain == phase)
+        return np.concatenate((shown, [n]))[np.searchsorted(shown, event, side="right")]
+
+
+def find_phases(
+    snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable, roles: StackRoles
+) -> Phases:
+    """Label every event with its phase and its iteration."""
+    events = real_events(device.events)
+    n = len(events)
+    in_step = annotated(snapshot, device, _STEP)
+    in_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
+    free_sites_known = _frees_have_stacks(events, allocations, roles)
+    marked = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
+    if marked is not None:
+        certain = _OF_RECORDED[marked]
+    elif device.is_host:
+        # Its frames show who pins memory, on whatever thread, and not what the program is at.
+        certain = np.zeros(n, np.int8)
+    else:
+        certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
+    shown = np.maximum.accumulate(np.where(certain > 0, np.arange(n), 0)) if n else np.zeros(0, np.int64)
+    phase = certain[shown]
+    begins = np.flatnonzero(np.concatenate(([True], phase[1:] != phase[:-1]))) if n else np.zeros(0, np.int64)
+    run = np.cumsum(np.isin(np.arange(n), begins)) - 1
+    run_end = np.maximum.reduceat(np.where(certain > 0, np.arange(n), 0), begins)[run] if n else run
+    run_last = np.append(begins[1:] - 1, n - 1)[run]
+    counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
+    silent_steps = _silent_steps(snapshot, device, certain)
+    has_steps = bool(np.any(phase == Phase.OPTIMIZER)) or len(silent_steps) > 0
+    if counted is not None:
+        iteration = counted
+    else:
+        closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
+        iteration = _iterations(phase, run_end, run, begins, silent_steps, closing)
+    found = Phases(
+        certain=certain,
+        phase=phase,
+        run_end=run_end.astype(np.int64),
+        run_last=run_last.astype(np.int64),
+        iteration=iteration,
+        in_step=in_step,
+        in_zero_grad=in_zero_grad,
+        n_iterations=int(iteration[-1]) + 1 if n else 1,
+        free_sites_known=free_sites_known,
+        is_recorded=marked is not None,
+        has_steps=has_steps or counted is not None,
+        n_states=states_per_parameter(snapshot, roles),
+        has_several_steps=steps_on_several_lines(snapshot, roles),
+        ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
+    )
+    return read_only(found)
+
+
+def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
+    """The events inside an annotated range whose name begins with ``prefix``.
+
+    Ranges are paired last in first out; one that never ends lasts to the end. A range names one device,
+    though a step may work on several: a device without such ranges of its own is taken to be in those
+    of the others.
+    """
+    events, notes = device.events, snapshot.annotations
+    inside = np.zeros(len(events), np.bool_)
+    if events.time_us is None or not len(notes):
+        return inside
+    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
+    wanted = np.isin(notes.name_id, names)
+    own = wanted & (notes.device == device.device)
+    rows = own if own.any() else wanted
+    open_at: list[int] = []
+    for is_start, time in zip(notes.is_start[rows].tolist(), notes.time_us[rows].tolist(), strict=True):
+        if is_start:
+            open_at.append(time)
+        else:
+            since = open_at.pop() if open_at else int(events.time_us[0]) if len(events) else time
+            _mark(inside, events.time_us, since, time)
+    for since in open_at:
+        inside[np.searchsorted(events.time_us, since) :] = True
+    return inside
+
+
+def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: NDArray[np.int8]) -> Int64Column:
+    """The first events after annotated steps in which nothing was allocated or freed.
+
+    SGD, and every fused optimizer, updates in place once its states are there.
+    """
+    notes, times = snapshot.annotations, device.events.time_us
+    if times is None or not len(notes):
+        return np.zeros(0, np.int64)
+    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(_STEP)]
+    wanted = np.isin(notes.name_id, names) & ~notes.is_start
+    own = wanted & (notes.device == device.device)
+    event = np.searchsorted(times, notes.time_us[own if own.any() else wanted], side="right")
+    event = event[(event > 0) & (event < len(times))]
+    return np.asarray(event[certain[event - 1] != Phase.OPTIMIZER], np.int64)
+
+
+def _mark(inside: BoolColumn, time_us: Int64Column, since: int, until: int) -> None:
+    inside[np.searchsorted(time_us, since) : np.searchsorted(time_us, until, side="right")] = True
+
+
+def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
+    """Recorded with context='alloc', frees repeat the stacks of their allocs and say nothing."""
+    both = (allocations.alloc_event >= 0) & (allocations.free_requested_event >= 0)
+    alloc = events.stack_id[allocations.alloc_event[both]]
+    free = events.stack_id[allocations.free_requested_event[both]]
+    # Two stacks without a frame are the same stack, and tell nothing.
+    captured = (alloc >= 0) & (free >= 0)
+    captured[captured] = ~roles.is_empty[alloc[captured]]
+    if not captured.any():
+        requested = allocations.free_requested_event
+        stacks = events.stack_id[requested[requested >= 0]]
+        return not len(stacks) or bool(np.any(stacks >= 0))
+    return bool(np.mean(alloc[captured] == free[captured]) < 0.9)
+
+
+def _labels(
+    events: EventTable,
+    roles: StackRoles,
+    in_step: BoolColumn,
+    in_zero_grad: BoolColumn,
+    *,
+    free_sites_known: bool,
+) -> NDArray[np.int8]:
+    stack = events.stack_id
+    if not free_sites_known:
+        stack = np.where(events.action == 1, stack, -1).astype(np.int32)
+    label = np.zeros(len(events), np.int8)
+    label[in_step & ~roles.is_in_closure(stack)] = Phase.OPTIMIZER
+    forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)
+    label[forward] = Phase.FORWARD
+    # A step may be given a closure with a forward and a backward in it.
+    has_closure = bool(np.any(forward & in_step))
+    label[is_engine(roles, stack) & (~in_step | np.bool_(has_closure))] = Phase.BACKWARD
+    label[roles.of(Role.ZERO_GRAD, stack) | in_zero_grad] = Phase.OTHER
+    label[roles.of(Role.OPTIMIZER, stack)] = Phase.OPTIMIZER
+    return label
+
+
+def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
+    """Stacks of the autograd engine; with Python-only stacks its thread shows as an empty stack."""
+    engine = roles.of(Role.ENGINE, stack_ids) | roles.of(Role.RECOMPUTE, stack_ids)
+    if roles.has_cpp or roles.is_empty.all():
+        return engine
+    return np.asarray(engine | ((stack_ids >= 0) & roles.is_empty[stack_ids]))
+
+
+def _iterations(
+    phase: NDArray[np.int8],
+    run_end: Int64Column,
+    run: Int64Column,
+    begins: Int64Column,
+    silent_steps: Int64Column,
+    closing: Phase,
+) -> Int32Column:
+    """Iterations end with a run of the closing phase, or with a silent step."""
+    n = len(phase)
+    if not n:
+        return np.zeros(0, np.int32)
+    ends = np.union1d(run_end[begins[phase[begins] == closing]], silent_steps - 1)
+    after = np.zeros(n + 1, np.int32)
+    after[ends + 1] = 1
+    iteration = np.cumsum(after[:n])
+    # What follows the last step without another forward or backward still belongs to it.
+    last = int(ends[-1]) if len(ends) else -1
+    if last >= 0 and not np.isin(phase[last + 1 :], (Phase.FORWARD, Phase.BACKWARD)).any():
+        iteration[last + 1 :] = iteration[last]
+    return iteration.astype(np.int32)

@@ -1,0 +1,121 @@
+"""The verdict on a trace: complete, started late, or truncated, with the reason and by how much."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from snapconv.replay.device_replay import Replay
+from snapconv.replay.real_events import real_events
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.units import format_bytes
+
+# Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
+# of these lengths was most likely a full ring.
+_USUAL_LIMITS = {10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000}
+
+
+class Verdict(Enum):
+    """How much of the device's life the trace covers; the values stand in every output."""
+
+    COMPLETE = "complete"
+    STARTED_LATE = "started late"
+    TRUNCATED = "truncated"
+    NO_TRACE = "no trace"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The verdict on one device's trace, and the sentence that supports it."""
+
+    verdict: Verdict
+    reason: str
+
+
+def judge_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
+    """Judge one device's trace; what the file cannot tell is said in the reason."""
+    found = _judge(device, replay)
+    metadata = snapshot.metadata
+    if metadata is None or metadata.ended != "complete" or not len(metadata.iterations.iteration):
+        return found
+    last = int(metadata.iterations.iteration.max())
+    until = f"recorded was the program up to the end of its iteration {last}, and it may have gone on"
+    return replace(found, reason=f"{found.reason}; {until}")
+
+
+def _judge(device: DeviceSnapshot, replay: Replay) -> History:
+    n_events = len(device.events)
+    if not n_events:
+        return History(Verdict.NO_TRACE, "the file has no events: only the memory at the dump is known")
+    before = _what_was_there(replay)
+    proof = _proof_of_loss(device)
+    if proof:
+        return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
+    if not before and replay.n_missing_events:
+        return History(
+            Verdict.TRUNCATED,
+            f"nothing was allocated before the first event, but {replay.n_missing_events} allocs or frees "
+            "are missing after it",
+        )
+    if not before and replay.reserved.start == 0:
+        return History(Verdict.COMPLETE, "nothing was allocated before the first event")
+    if not before:
+        reserved = format_bytes(replay.reserved.start)
+        return History(
+            Verdict.STARTED_LATE,
+            f"nothing was allocated before the first event, but {reserved} were reserved already",
+        )
+    is_usual_limit = n_events in _USUAL_LIMITS or (n_events >= 1024 and n_events.bit_count() == 1)
+    if is_usual_limit and device.history_overflowed is None:
+        return History(
+            Verdict.TRUNCATED, f"the trace has exactly {n_events} events, a usual max_entries; {before}"
+        )
+    if n_events == 1:
+        return History(
+            Verdict.STARTED_LATE, f"the trace has one event (history was kept as 'state'); {before}"
+        )
+    return History(
+        Verdict.STARTED_LATE,
+        f"{before}; no sign of a full ring, though the file does not say for certain",
+    )
+
+
+def _what_was_there(replay: Replay) -> str:
+    rows = replay.allocations
+    before = rows.alloc_event < 0
+    if not before.any():
+        return ""
+    freed = before & (rows.end_event >= 0)
+    return (
+        f"{np.count_nonzero(before)} blocks ({format_bytes(int(rows.requested_bytes[before].sum()))} "
+        f"requested) were allocated before the first event, {np.count_nonzero(freed)} of them "
+        f"({format_bytes(int(rows.requested_bytes[freed].sum()))}) freed in the trace"
+    )
+
+
+def _proof_of_loss(device: DeviceSnapshot) -> str:
+    """What only lost events explain, empty if there is nothing."""
+    if device.history_overflowed:
+        return "the file says that its ring buffer overflowed"
+    if device.history_overflowed is False:
+        return ""
+    if _begins_within_a_free(real_events(device.events)):
+        return "the first event is the second half of a free"
+    return ""
+
+
+def _begins_within_a_free(events: EventTable) -> bool:
+    """Whether the trace lost the first half of the free that it begins with.
+
+    A free is recorded in two halves, one right after the other (23,148 of 23,148 in real traces), unless
+    a stream still uses the block: where other frees waited, this one may have done so too, from before
+    recording began.
+    """
+    happened = np.flatnonzero(events.action != Action.UNKNOWN)
+    action, addr = events.action[happened], events.addr[happened]
+    if not len(action) or action[0] != Action.FREE_COMPLETED or not np.any(action == Action.FREE_REQUESTED):
+        return False
+    completed = np.flatnonzero(action == Action.FREE_COMPLETED)[1:]
+    follows = (action[completed - 1] == Action.FREE_REQUESTED) & (addr[completed - 1] == addr[completed])
+    return bool(follows.all())

@@ -1,0 +1,175 @@
+"""Pair the events of one device into allocations: alloc, free_requested, free_completed.
+
+Events in, one row per lifetime out. Knows addresses and order, not sizes of blocks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.segment_table import BlockState, BlockTable
+
+Int64Column = NDArray[np.int64]
+BoolColumn = NDArray[np.bool_]
+
+_ALLOC, _REQUESTED, _COMPLETED = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """One row per allocation; -1 where there is no such event or block.
+
+    ``end_event`` is where the memory became free: the free_completed, or the event by which it must
+    have happened where that is missing. ``block_id`` is the row in the BlockTable of an allocation
+    that is live at the dump. Rows: pre-existing ones by address, then by their alloc event.
+    """
+
+    alloc_event: Int64Column
+    free_requested_event: Int64Column
+    free_completed_event: Int64Column
+    end_event: Int64Column
+    addr: Int64Column
+    block_id: Int64Column
+    n_orphan_frees: int
+    n_implicit_frees: int
+    n_missing_from_segments: int
+
+    def __len__(self) -> int:
+        return len(self.addr)
+
+
+def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
+    """Match every free with its alloc by address, and what is open at the end with the final blocks.
+
+    A free whose address was not allocated in the trace belongs to a pre-existing allocation; a second
+    such free at one address (lost events, skipped actions) is counted and left out.
+    """
+    traced = _pair(events, releases(events, blocks))
+    live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
+    is_open = traced.end_event < 0
+    block_of_open = _find(traced.addr[is_open], blocks.addr[live], live)
+    block_id = np.full(len(traced), -1, np.int64)
+    block_id[is_open] = block_of_open
+    untraced = np.setdiff1d(live, block_of_open)
+    none = np.full(len(untraced), -1, np.int64)
+    rows = Lifetimes(
+        alloc_event=np.concatenate((none, traced.alloc_event)),
+        free_requested_event=np.concatenate((none, traced.free_requested_event)),
+        free_completed_event=np.concatenate((none, traced.free_completed_event)),
+        end_event=np.concatenate((none, traced.end_event)),
+        addr=np.concatenate((blocks.addr[untraced], traced.addr)),
+        block_id=np.concatenate((untraced, block_id)),
+        n_orphan_frees=traced.n_orphan_frees,
+        n_implicit_frees=traced.n_implicit_frees,
+        n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
+    )
+    return _take(rows, np.lexsort((rows.addr, rows.alloc_event)))
+
+
+def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
+    """Which events make memory free again.
+
+    A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
+    unless it is the last one at an address where the dump shows that the block still waits.
+    """
+    frees = np.isin(events.action, (Action.FREE_COMPLETED, Action.FREE))
+    if np.any(events.action == Action.FREE_COMPLETED):
+        return frees
+    requests = events.action == Action.FREE_REQUESTED
+    waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
+    newest_first = np.flatnonzero(requests & np.isin(events.addr, waiting))[::-1]
+    _, last = np.unique(events.addr[newest_first], return_index=True)
+    requests[newest_first[last]] = False
+    return np.asarray(frees | requests)
+
+
+def _kinds(events: EventTable) -> tuple[Int64Column, NDArray[np.int8], Int64Column]:
+    """The events that begin or end allocations, sorted by address, then by time."""
+    kind_of_action = np.full(len(Action), -1, np.int8)
+    kind_of_action[Action.ALLOC] = _ALLOC
+    kind_of_action[Action.FREE_REQUESTED] = _REQUESTED
+    kind_of_action[[Action.FREE_COMPLETED, Action.FREE]] = _COMPLETED
+    kind = kind_of_action[events.action]
+    event = np.flatnonzero(kind >= 0)
+    event = event[np.argsort(events.addr[event], kind="stable")]
+    return event, kind[event], events.addr[event]
+
+
+def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
+    event, kind, addr = _kinds(events)
+    if not len(event):
+        none = np.empty(0, np.int64)
+        return Lifetimes(none, none, none, none, none, none, 0, 0, 0)
+    is_new_addr = np.concatenate(([True], addr[1:] != addr[:-1]))
+    before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))
+    # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
+    begins = is_new_addr | (kind == _ALLOC) | ((before >= kind) & (before != _ALLOC))
+    row = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    columns = np.full((3, len(first)), -1, np.int64)
+    columns[kind, row] = event
+    alloc, requested, completed = columns
+    requested = np.where(_is_merged_free(events, completed) & (requested < 0), completed, requested)
+    is_orphan = (alloc < 0) & ~is_new_addr[first]
+    end = _ends(alloc, requested, completed, addr[first], is_release)
+    keep = np.flatnonzero(~is_orphan)
+    rows = Lifetimes(
+        alloc_event=alloc,
+        free_requested_event=requested,
+        free_completed_event=completed,
+        end_event=end,
+        addr=addr[first],
+        block_id=np.full(len(first), -1, np.int64),
+        n_orphan_frees=int(np.count_nonzero(is_orphan)),
+        n_implicit_frees=int(np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))),
+        n_missing_from_segments=0,
+    )
+    return _take(rows, keep)
+
+
+def _is_merged_free(events: EventTable, completed: Int64Column) -> BoolColumn:
+    return np.asarray((completed >= 0) & (events.action[completed] == Action.FREE))
+
+
+def _ends(
+    alloc: Int64Column,
+    requested: Int64Column,
+    completed: Int64Column,
+    addr: Int64Column,
+    is_release: BoolColumn,
+) -> Int64Column:
+    """Where each lifetime ended: at its completed free, or by the next alloc at the same address."""
+    at_request = (completed < 0) & (requested >= 0) & is_release[requested]
+    completed = np.where(at_request, requested, completed)
+    next_alloc = np.full(len(alloc), -1, np.int64)
+    same = (addr[1:] == addr[:-1]) & (alloc[1:] >= 0)
+    next_alloc[:-1][same] = alloc[1:][same]
+    return np.where(completed >= 0, completed, next_alloc)
+
+
+def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:
+    """The rows whose address is wanted, -1 where there is none."""
+    if not len(addrs):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(addrs, kind="stable")
+    place = np.minimum(np.searchsorted(addrs, wanted, sorter=order), len(addrs) - 1)
+    found = order[place]
+    return np.where(addrs[found] == wanted, rows[found], -1)
+
+
+def _take(rows: Lifetimes, order: Int64Column) -> Lifetimes:
+    taken = Lifetimes(
+        alloc_event=rows.alloc_event[order],
+        free_requested_event=rows.free_requested_event[order],
+        free_completed_event=rows.free_completed_event[order],
+        end_event=rows.end_event[order],
+        addr=rows.addr[order],
+        block_id=rows.block_id[order],
+        n_orphan_frees=rows.n_orphan_frees,
+        n_implicit_frees=rows.n_implicit_frees,
+        n_missing_from_segments=rows.n_missing_from_segments,
+    )
+    return read_only(taken)

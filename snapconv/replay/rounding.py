@@ -1,0 +1,96 @@
+"""How the caching allocator turns a request into a block, as columns.
+
+Source of the rules: c10/cuda/CUDACachingAllocator.cpp (round_size, should_split) and
+CUDAAllocatorConfig.cpp (roundup_power2_divisions), torch 2.1 to 2.13.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.snapshot.segment_table import BlockState, BlockTable
+from snapconv.snapshot.settings_table import AllocatorSettings
+
+Int64Column = NDArray[np.int64]
+
+MIN_BLOCK_BYTES = 512
+SMALL_REQUEST_BYTES = 1 << 20
+NPU_PADDING_BYTES = 32
+NEVER = 1 << 62
+_FIRST_INTERVAL_LOG2, _LAST_INTERVAL = 20, 15
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingRules:
+    """The settings that decide block sizes; ``padding_bytes`` is added before rounding (torch_npu).
+
+    ``sizes_are_blocks``: the trace has the sizes of blocks, and no request (pinned host memory).
+    """
+
+    settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+    padding_bytes: int = 0
+    sizes_are_blocks: bool = False
+
+    def rounded(self, requested_bytes: Int64Column) -> Int64Column:
+        """The least block size that serves each request."""
+        if self.sizes_are_blocks:
+            return requested_bytes
+        padded = np.maximum(requested_bytes + self.padding_bytes, 1)
+        plain = -(-padded // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        divisions = self._divisions(padded)
+        divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
+        return np.where(divided, _next_division(padded, np.maximum(divisions, 1)), plain)
+
+    def least_remainder(self, rounded_bytes: Int64Column) -> Int64Column:
+        """The least remainder that the allocator splits off a larger free block for each request."""
+        small = rounded_bytes <= SMALL_REQUEST_BYTES
+        if self.settings.expandable_segments or self.sizes_are_blocks:
+            small = np.ones_like(small)
+        # A large block keeps a remainder of up to 1 MiB: it must exceed that to be split off.
+        least = np.where(small, MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES + 1)
+        limit = self.settings.max_split_size_bytes
+        if limit is not None:
+            least = np.where(~small & (rounded_bytes >= limit), NEVER, least)
+        return least
+
+    def _divisions(self, size: Int64Column) -> Int64Column:
+        table = np.array(self.settings.roundup_power2_divisions, np.int64)
+        if not table.any():
+            return np.zeros_like(size)
+        return table[np.clip(_log2_floor(size) - _FIRST_INTERVAL_LOG2, 0, _LAST_INTERVAL)]
+
+
+def _log2_floor(size: Int64Column) -> Int64Column:
+    exponent = np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
+    # Beyond 2^53 the float may round up to the next power of two.
+    return np.where(np.left_shift(1, exponent) > size, exponent - 1, exponent)
+
+
+def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
+    """Round up to the next of the equal parts into which each power of two is divided."""
+    floor = np.left_shift(1, _log2_floor(size))
+    part = np.right_shift(floor, _log2_floor(divisions))
+    rounded = -(-size // np.maximum(part, 1)) * np.maximum(part, 1)
+    return np.where(size == floor, size, np.where(part == 0, floor * 2, rounded))
+
+
+# ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size
+# stands wherever a request would; what was asked for is recorded nowhere.
+HOST_RULES = RoundingRules(sizes_are_blocks=True)
+
+
+def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda") -> RoundingRules:
+    """Choose the padding that explains more of the small live blocks: none, or torch_npu's 32 bytes.
+
+    Where both explain as many (a file without small live blocks), the backend decides.
+    """
+    # Large blocks may keep a remainder, which would look like padding.
+    small = (blocks.state != BlockState.INACTIVE) & (blocks.block_bytes <= SMALL_REQUEST_BYTES)
+    requested, actual = blocks.requested_bytes[small], blocks.block_bytes[small]
+    plain, padded = RoundingRules(settings), RoundingRules(settings, NPU_PADDING_BYTES)
+    n_plain = np.count_nonzero(plain.rounded(requested) == actual)
+    n_padded = np.count_nonzero(padded.rounded(requested) == actual)
+    if n_padded == n_plain:
+        return padded if backend == "npu" else plain
+    return padded if n_padded > n_plain else plain

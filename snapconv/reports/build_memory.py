@@ -1,0 +1,338 @@
+"""From an analysis to a Report: everything counted, named and put in order for the writers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.categories import Category
+from snapconv.devices import device_argument
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.naming.weights.weight_names import weight_names
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.reports.memory_report import (
+    CURVES,
+    END,
+    PEAK,
+    PEAK_ACTIVATIONS,
+    START,
+    ActivationEntry,
+    AllocationColumns,
+    BreakdownRow,
+    CategoryTotal,
+    IterationRow,
+    LeakRow,
+    LineTotal,
+    MemoryReport,
+    ModuleTotal,
+    Moment,
+    OomEvent,
+    SourceLine,
+    StackColumns,
+    Timeline,
+    WeightEntry,
+    WeightNaming,
+    moment_name,
+)
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import Snapshot
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.project_frames import Project
+from snapconv.version import VERSION
+
+BoolColumn = NDArray[np.bool_]
+
+# TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
+_CLASSES = (
+    ("weights", Category.WEIGHT),
+    ("gradients", Category.GRADIENT),
+    ("activations", Category.ACTIVATION),
+    ("workspace", Category.WORKSPACE),
+)
+_DYNAMIC = "dynamic"
+_DYNAMIC_CLASSES = (
+    ("optimizer", Category.OPTIMIZER_STATE),
+    ("input", Category.INPUT),
+    ("temporary", Category.TEMPORARY),
+    ("communication", Category.COMMUNICATION),
+    ("unknown", Category.UNKNOWN),
+)
+
+
+def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> MemoryReport:
+    """Put together all that any writer of one device's memory report needs."""
+    live = analysis.allocations.live_at(analysis.peak_event)
+    lines = _ProjectLines(snapshot.stacks, project)
+    return MemoryReport(
+        device=analysis.device.device,
+        peak_usage_bytes=analysis.replay.allocated.peak,
+        weights=tuple(_weights(snapshot, project, analysis, lines)),
+        activations=tuple(_activations(analysis, lines)),
+        source=_source(snapshot, project),
+        notes=analysis.notes,
+        history_verdict=analysis.history.verdict.value,
+        history_reason=analysis.history.reason,
+        project_root=project.root,
+        moments=tuple(_moments(analysis)),
+        categories_at_peak=tuple(_categories(analysis, live)),
+        breakdown=tuple(_breakdown(analysis, live)),
+        lines_at_peak=_lines_at_peak(analysis.allocations, live, lines),
+        iterations=tuple(
+            IterationRow(number, it.first_event, it.last_event, it.peak_bytes, it.peak_event)
+            for number, it in enumerate(analysis.iterations)
+        ),
+        oom_events=tuple(_oom_events(analysis, lines)),
+        timeline=_timeline(analysis),
+        allocations=_allocation_columns(snapshot, analysis),
+        stacks=_stack_columns(snapshot.stacks, project),
+        weight_naming=_weight_naming(analysis),
+        modules_at_peak=_modules_at_peak(analysis, live),
+        leak_suspects=tuple(_leak_suspects(analysis, lines)),
+        project_includes=project.includes,
+    )
+
+
+class _ProjectLines:
+    """The project's frames of each stack, innermost first; looked up once per stack."""
+
+    def __init__(self, stacks: StackTable, project: Project) -> None:
+        self._stacks = stacks
+        self._project = project
+        self._known: dict[int, tuple[SourceLine, ...]] = {}
+
+    def of(self, stack_id: int) -> tuple[SourceLine, ...]:
+        """All project frames of a stack; empty for -1."""
+        if stack_id not in self._known:
+            frames = self._stacks.frames
+            self._known[stack_id] = tuple(
+                SourceLine(self._project.relative_paths[i], int(frames.lines[i]), frames.names[i])
+                for i in self._stacks.frames_of(stack_id).tolist()
+                if self._project.is_project[i]
+            )
+        return self._known[stack_id]
+
+
+def _weights(
+    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, lines: _ProjectLines
+) -> Iterator[WeightEntry]:
+    table = analysis.weights
+    names = weight_names(table.names, snapshot.stacks, table.stack_id, project)
+    columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
+    for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
+        yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
+
+
+def _weight_naming(analysis: DeviceAnalysis) -> WeightNaming | None:
+    found = analysis.naming
+    if found is None:
+        return None
+    return WeightNaming(
+        file_name=found.file_name,
+        n_weights=len(found.names),
+        n_named=len(found.names) - found.names.count(""),
+        weight_bytes=found.n_bytes,
+        named_bytes=found.named_bytes,
+        certain_bytes=found.certain_bytes,
+        n_listed=found.n_listed,
+        n_without_memory=found.n_without_memory,
+    )
+
+
+def _activations(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[ActivationEntry]:
+    for row in analysis.activation_rows.tolist():
+        yield ActivationEntry(
+            operation_name=analysis.operations[int(analysis.operation_id[row])],
+            size_bytes=int(analysis.allocations.block_bytes[row]),
+            frames=lines.of(int(analysis.allocations.stack_id[row])),
+        )
+
+
+def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]:
+    container = snapshot.container
+    rows = [
+        ("snapconv_version", VERSION),
+        ("file_name", snapshot.path.name),
+        ("file_bytes", str(container.n_bytes)),
+        ("format", container.format + (" in gzip" if container.is_gzip else "")),
+        ("written_by", snapshot.written_by),
+        ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
+        ("project_root", project.root or ""),
+        ("project_root_is_inferred", "yes" if project.is_inferred else "no"),
+        ("project_includes", ", ".join(project.includes)),
+    ]
+    if container.pickle_protocol is not None:
+        rows.append(("pickle_protocol", str(container.pickle_protocol)))
+    if snapshot.metadata is not None:
+        rows += [(f"recorder.{key}", text) for key, text in snapshot.metadata.facts]
+    return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings.entries))
+
+
+def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
+    """Start, peak and end of each curve, and the high-water mark of the activations."""
+    times = analysis.device.events.time_us
+    last = len(analysis.device.events) - 1
+
+    def moment(name: str, event: int, size_bytes: int) -> Moment:
+        time_us = int(times[event]) if times is not None and event >= 0 else None
+        return Moment(name, event, time_us, size_bytes)
+
+    for name in CURVES:
+        curve = getattr(analysis.replay, name)
+        for which, event in ((START, -1), (PEAK, curve.peak_event), (END, last)):
+            yield moment(moment_name(which, name), event, curve.at(event))
+    activations = analysis.allocations.block_bytes[analysis.activation_rows]
+    yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
+
+
+def _categories(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:
+    allocations = analysis.allocations
+    for category in (*list(Category)[1:], Category.UNKNOWN):
+        rows = live & (analysis.classification.category == category)
+        yield CategoryTotal(
+            category=category.label,
+            n_allocations=int(np.count_nonzero(rows)),
+            requested_bytes=int(allocations.requested_bytes[rows].sum()),
+            block_bytes=int(allocations.block_bytes[rows].sum()),
+        )
+
+
+def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[BreakdownRow]:
+    """TBD's classes in requested bytes, and what lies between them and the reserved bytes."""
+    allocations, replay = analysis.allocations, analysis.replay
+    event = analysis.peak_event
+
+    def requested(category: Category) -> int:
+        return int(allocations.requested_bytes[live & (analysis.classification.category == category)].sum())
+
+    for name, category in _CLASSES:
+        yield BreakdownRow(name, None, requested(category))
+    dynamic = [(name, requested(category)) for name, category in _DYNAMIC_CLASSES]
+    yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
+    for name, size in dynamic:
+        yield BreakdownRow(name, _DYNAMIC, size)
+    blocks = analysis.device.blocks
+    unmapped = int(analysis.device.segments.total_bytes.sum() - blocks.block_bytes.sum())
+    reserved, active, allocated = (
+        replay.reserved.at(event),
+        replay.active.at(event),
+        replay.allocated.at(event),
+    )
+    yield BreakdownRow("rounding", None, allocated - int(allocations.requested_bytes[live].sum()))
+    yield BreakdownRow("pending_free", None, active - allocated)
+    yield BreakdownRow("cached_blocks", None, reserved - active - unmapped)
+    yield BreakdownRow("unmapped", None, unmapped)
+
+
+def _lines_at_peak(
+    allocations: AllocationTable, live: BoolColumn, lines: _ProjectLines
+) -> tuple[LineTotal, ...]:
+    """The innermost project line of every allocation at the peak, most bytes first."""
+    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
+    n_bytes = np.zeros(len(stack_ids), np.int64)
+    np.add.at(n_bytes, inverse, allocations.block_bytes[live])
+    counts = np.bincount(inverse, minlength=len(stack_ids))
+    totals: dict[SourceLine, tuple[int, int]] = {}
+    for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
+        if innermost := lines.of(stack)[:1]:
+            before = totals.get(innermost[0], (0, 0))
+            totals[innermost[0]] = before[0] + count, before[1] + size
+    rows = [LineTotal(line, count, size) for line, (count, size) in totals.items()]
+    return tuple(
+        sorted(rows, key=lambda r: (-r.block_bytes, r.line.file_path, r.line.line_number, r.line.function))
+    )
+
+
+def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
+    """The modules that hold memory at the peak, most bytes first."""
+    found = analysis.modules
+    rows = np.flatnonzero(live & (found.module_id >= 0))
+    n_bytes = np.zeros(len(found.names), np.int64)
+    np.add.at(n_bytes, found.module_id[rows], analysis.allocations.block_bytes[rows])
+    counts = np.bincount(found.module_id[rows], minlength=len(found.names))
+    columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
+    totals = [
+        ModuleTotal(name, evidence.label, count, size)
+        for name, evidence, count, size in zip(*columns, strict=True)
+        if count
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
+
+
+def _leak_suspects(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[LeakRow]:
+    for found in analysis.leak_suspects:
+        yield LeakRow(
+            stack_id=found.stack_id,
+            line=next(iter(lines.of(found.stack_id)), None),
+            first_iteration=found.first_iteration,
+            last_iteration=found.last_iteration,
+            n_allocations=len(found.rows),
+            block_bytes=found.n_bytes,
+        )
+
+
+def _oom_events(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[OomEvent]:
+    events = analysis.device.events
+    for event in np.flatnonzero(events.action == Action.OOM).tolist():
+        yield OomEvent(
+            event=event,
+            time_us=int(events.time_us[event]) if events.time_us is not None else None,
+            requested_bytes=int(events.size[event]),
+            device_free_bytes=int(events.addr[event]),
+            allocated_bytes=analysis.replay.allocated.at(event),
+            reserved_bytes=analysis.replay.reserved.at(event),
+            stack_id=int(events.stack_id[event]),
+            frames=lines.of(int(events.stack_id[event])),
+        )
+
+
+def _timeline(analysis: DeviceAnalysis) -> Timeline:
+    replay = analysis.replay
+    return Timeline(
+        time_us=analysis.device.events.time_us,
+        requested_bytes=replay.requested.after,
+        allocated_bytes=replay.allocated.after,
+        active_bytes=replay.active.after,
+        reserved_bytes=replay.reserved.after,
+    )
+
+
+def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> AllocationColumns:
+    rows, found, modules = analysis.allocations, analysis.classification, analysis.modules
+    phase = np.full(len(rows), -1, np.int8)
+    traced = rows.alloc_event >= 0
+    phase[traced] = analysis.phases.phase[rows.alloc_event[traced]]
+    return AllocationColumns(
+        alloc_event=rows.alloc_event,
+        free_requested_event=rows.free_requested_event,
+        free_completed_event=rows.free_completed_event,
+        end_event=rows.end_event,
+        addr=rows.addr,
+        stream=rows.stream,
+        pool_id=rows.pool_id,
+        requested_bytes=rows.requested_bytes,
+        block_bytes=rows.block_bytes,
+        is_exact=rows.is_exact,
+        category=found.category,
+        evidence=found.evidence,
+        rule_id=found.reason_id,
+        operation_id=analysis.operation_id,
+        stack_id=rows.stack_id,
+        iteration=analysis.iteration,
+        phase=phase,
+        pools=tuple(map(str, snapshot.pools)),
+        rules=found.reasons,
+        operations=analysis.operations,
+        module_id=modules.module_id,
+        modules=tuple((name, e.label) for name, e in zip(modules.names, modules.evidence, strict=True)),
+    )
+
+
+def _stack_columns(stacks: StackTable, project: Project) -> StackColumns:
+    return StackColumns(
+        offsets=stacks.offsets,
+        frame_ids=stacks.frame_ids,
+        frame_names=stacks.frames.names,
+        frame_filenames=stacks.frames.filenames,
+        frame_lines=stacks.frames.lines,
+        frame_is_project=project.is_project,
+    )

@@ -1,0 +1,258 @@
+"""From the analysis of a device to the stories of some of its allocations: all that explanation.py holds."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import find_features
+from snapconv.classification.rule_catalog import EVIDENCE_WORTH, said_of
+from snapconv.classification.rule_order import opinions as opinions_of
+from snapconv.classification.rule_order import pipeline_of
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.naming.weights.weight_names import weight_names
+from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.trace_phases import Phase, is_engine
+from snapconv.reports.explain.explanation import (
+    AllocationStory,
+    Frame,
+    Happening,
+    Judgement,
+    Life,
+    Opinion,
+    Origin,
+    Place,
+    Remark,
+    Segment,
+    StackRole,
+)
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.project_frames import Project
+from snapconv.stacks.stack_roles import matching_frame
+from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.operation_catalog import UNNAMED
+
+Int64Column = NDArray[np.int64]
+
+_MOST_REMARKS = 20
+
+
+def tell_stories(
+    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, rows: Int64Column
+) -> Iterator[AllocationStory]:
+    """Tell the stories of some allocations of a device, in the order given."""
+    told = _Told(snapshot, project, analysis)
+    opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
+    features = find_features(
+        analysis.allocations,
+        analysis.phases,
+        analysis.roles,
+        user_rules=analysis.user_rules,
+        recorded=analysis.noted,
+    )
+    pipeline = pipeline_of(is_host=analysis.device.is_host)
+    for said in opinions_of(features, rows, pipeline):
+        opinions[said.row].append(told.opinion(said.category, said.evidence, said.reason))
+    for row in rows.tolist():
+        yield told.story(row, opinions[row])
+
+
+def unsigned(addr: int) -> str:
+    """An address as people write it."""
+    return hex(addr & (1 << 64) - 1)
+
+
+def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> NDArray[np.bool_]:
+    """The pieces of memory that an address lies in."""
+    return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
+
+
+def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> dict[int, str]:
+    """What the report calls each weight, by row; and what belongs to a weight has its name too."""
+    weights = analysis.weights
+    names = weight_names(weights.names, snapshot.stacks, weights.stack_id, project)
+    rows = np.concatenate((weights.row, weights.gradient_row))
+    known = dict(zip(rows.tolist(), names * 2, strict=True))
+    if analysis.noted is not None:
+        known |= _noted_names(analysis.noted)
+    return known
+
+
+def _noted_names(noted: Joined) -> dict[int, str]:
+    """The names that a recorder noted: of parameters and buffers, their gradients and states.
+
+    What only the program holds has none.
+    """
+    metadata = noted.metadata
+    names = metadata.parameters.names
+    known = dict(zip(noted.parameters.tolist(), names, strict=True))
+    for row, owner in zip(noted.gradients.tolist(), metadata.gradients.parameter.tolist(), strict=True):
+        if owner >= 0:
+            known[row] = names[owner]
+    states = zip(
+        noted.states.tolist(), metadata.states.parameter.tolist(), metadata.states.states, strict=True
+    )
+    known |= {row: f"{names[owner]} ({state})" for row, owner, state in states if owner >= 0}
+    return {row: name for row, name in known.items() if name}
+
+
+class _Told:
+    """The words for what the tables of one device say."""
+
+    def __init__(self, snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> None:
+        self._snapshot, self._project, self._analysis = snapshot, project, analysis
+        self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
+        self._names = _names(snapshot, project, analysis)
+        self._of_user = {rule.slug: rule.reason for rule in analysis.user_rules.rules}
+
+    def story(self, row: int, opinions: list[Opinion]) -> AllocationStory:
+        """Everything about one allocation; ``opinions`` are those of all rules."""
+        table = self._analysis.allocations
+        return AllocationStory(
+            device=self._analysis.device.device,
+            id=row,
+            address=unsigned(int(table.addr[row])),
+            name=self._names.get(row),
+            requested_bytes=int(table.requested_bytes[row]),
+            block_bytes=int(table.block_bytes[row]),
+            is_exact=bool(table.is_exact[row]),
+            place=self._place(row),
+            life=self._life(row),
+            remarks=tuple(self._remarks(row)),
+            origin=self._origin(row),
+            judgement=self._judgement(row, opinions),
+        )
+
+    def opinion(self, category: Category, evidence: Evidence, slug: str) -> Opinion:
+        """What a rule says, with the rule's own reason."""
+        reason, torch = (self._of_user[slug], "") if slug in self._of_user else said_of(slug)
+        return Opinion(category.label, evidence.label, slug, reason, torch or None)
+
+    def _happening(self, event: int) -> Happening | None:
+        if event < 0:
+            return None
+        times, phases = self._analysis.device.events.time_us, self._analysis.phases
+        return Happening(
+            event=event,
+            time_us=None if times is None else int(times[event]),
+            after_us=None if times is None else int(times[event] - times[0]),
+            iteration=int(phases.iteration[event]),
+            phase=Phase(int(phases.phase[event])).name.lower(),
+        )
+
+    def _life(self, row: int) -> Life:
+        table, events = self._analysis.allocations, self._analysis.device.events
+        alloc, requested, completed, end = (
+            int(column[row])
+            for column in (
+                table.alloc_event,
+                table.free_requested_event,
+                table.free_completed_event,
+                table.end_event,
+            )
+        )
+        let_go = requested if requested >= 0 else end
+        first, last = max(alloc, 0), let_go if let_go >= 0 else max(len(events) - 1, 0)
+        times = events.time_us if len(events) else None
+        return Life(
+            allocated=self._happening(alloc),
+            free_requested=self._happening(requested),
+            free_completed=self._happening(completed),
+            end_event=end if end >= 0 else None,
+            in_use_us=None if times is None else int(times[last] - times[first]),
+            in_use_events=last - first,
+            is_live_at_peak=bool(self._live_at_peak[row]),
+            is_live_at_dump=end < 0,
+        )
+
+    def _remarks(self, row: int) -> Iterator[Remark]:
+        """What was said at its alloc (_set_memory_metadata, or the allocator), and annotated later."""
+        events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
+        alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
+        is_noted = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
+        noted = np.flatnonzero(is_noted)
+        noted = noted[(noted > alloc) & ((end < 0) | (noted < end))]
+        columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
+        for event in [*([alloc] if alloc >= 0 else []), *noted[:_MOST_REMARKS].tolist()]:
+            for ids, is_internal in columns:
+                if ids is not None and ids[event] >= 0 and texts[ids[event]]:
+                    yield Remark(event, texts[ids[event]], is_internal)
+
+    def _place(self, row: int) -> Place:
+        """The segment is that given back to the driver after the alloc, or else the one there at the dump."""
+        events, segments = self._analysis.device.events, self._analysis.device.segments
+        table, pools = self._analysis.allocations, self._snapshot.pools
+        addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
+        segment = None
+        is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        given_back = np.flatnonzero(is_return & holds(events.addr, events.size, addr))
+        there = np.flatnonzero(holds(segments.addr, segments.total_bytes, addr))
+        if len(later := given_back[given_back > alloc]):
+            event = int(later[0])
+            segment = Segment(unsigned(int(events.addr[event])), int(events.size[event]), event)
+        elif len(there):
+            at_dump = int(there[0])
+            segment = Segment(unsigned(int(segments.addr[at_dump])), int(segments.total_bytes[at_dump]), None)
+            pool = int(segments.pool_id[at_dump]) if pool < 0 else pool
+        return Place(segment, pools[pool] if pool >= 0 else None, int(table.stream[row]))
+
+    def _origin(self, row: int) -> Origin:
+        table = self._analysis.allocations
+        stack = int(table.stack_id[row])
+        free_stack = int(table.free_stack_id[row]) if self._analysis.phases.free_sites_known else -1
+        operation, operation_from = self._operation(row)
+        return Origin(
+            operation=operation,
+            operation_from=operation_from,
+            stack=self._stack(stack),
+            free_stack=self._stack(free_stack),
+            stack_roles=tuple(self._roles(stack)),
+            free_stack_roles=tuple(self._roles(free_stack)),
+        )
+
+    def _judgement(self, row: int, opinions: list[Opinion]) -> Judgement:
+        found = self._analysis.classification
+        category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
+        decision = self.opinion(category, evidence, found.reasons[int(found.reason_id[row])])
+        worth = EVIDENCE_WORTH[evidence]
+        # A rule that decided by what was recorded says the same without it, with weaker evidence.
+        others = (
+            said for said in opinions if (said.category, said.rule) != (decision.category, decision.rule)
+        )
+        return Judgement(decision, worth.follows_from, worth.is_wrong_when, tuple(others))
+
+    def _roles(self, stack: int) -> Iterator[StackRole]:
+        """What a stack says of the code that ran; the first rule of each role is on record."""
+        roles, stacks = self._analysis.roles, self._snapshot.stacks
+        if stack < 0:
+            return
+        for role in Role:
+            number = int(roles.rule_id[role, stack])
+            if number >= 0:
+                rule = roles.rules[number]
+                frame = self._frame(matching_frame(stacks, rule, stack))
+                torch = None if rule.slug in self._of_user else rule.seen
+                yield StackRole(role.name.lower(), rule.slug, rule.reason, torch, frame)
+        is_host = self._analysis.device.is_host
+        if not is_host and roles.is_empty[stack] and is_engine(roles, np.array([stack], np.int32))[0]:
+            reason = "with Python-only stacks the engine's thread shows as a stack without frames"
+            yield StackRole(Role.ENGINE.name.lower(), "empty-stack", reason, None, None)
+
+    def _operation(self, row: int) -> tuple[str | None, str]:
+        """The name of the operation, and what told it."""
+        told = self._analysis.named.told[int(self._analysis.named.id[row])]
+        return (None if told.name == UNNAMED else told.name), told.source
+
+    def _stack(self, stack: int) -> tuple[Frame, ...]:
+        return tuple(self._frame(frame) for frame in self._snapshot.stacks.frames_of(stack).tolist())
+
+    def _frame(self, frame: int) -> Frame:
+        frames, project = self._snapshot.stacks.frames, self._project
+        return Frame(
+            function=frames.names[frame],
+            file=project.relative_paths[frame],
+            line=int(frames.lines[frame]) or None,
+            is_project=bool(project.is_project[frame]),
+        )

@@ -1,0 +1,395 @@
+"""The tables and views that ``--extended`` adds to a memory report, as data.
+
+Their names begin with ``snapconv_``, and Skyline's own tables are never touched. Whoever changes a
+table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
+"""
+
+from dataclasses import replace
+
+from snapconv.reports.memory_report import PEAK_ALLOCATED
+from snapconv.reports.sqlite.table_schema import Column, Table, View, define_table
+
+SCHEMA_VERSION = 1
+
+_BYTES = "bytes"
+_EVENT = "event"
+_US = "µs since 1970"
+
+_NOT_IN_TRACE = "allocated before the trace begins"
+_NO_MODULE = "of no module, or of none that is known"
+_END = "the same, or the event by which that must have happened where the trace has lost it"
+
+
+def _event(name: str, meaning: str, null: str) -> Column:
+    return Column(name, "INTEGER", meaning, _EVENT, null=null, stands_for_null=-1)
+
+
+def _id(name: str, target: str, null: str) -> Column:
+    return Column(
+        name,
+        f"INTEGER REFERENCES {target} (id)",
+        f"row of `{target}`",
+        null=null,
+        stands_for_null=-1,
+    )
+
+
+def _bytes(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER", meaning, _BYTES)
+
+
+def _iteration(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER REFERENCES snapconv_iterations (iteration)", meaning)
+
+
+_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](replay.md)"
+_LIFE = (
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
+    _event("free_requested_event", "event that asked to free it", "there is no such event in the trace"),
+    _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
+    _event("end_event", _END, "its block is not free when the trace ends"),
+)
+_KEY = Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …")
+_TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
+
+
+def _words(name: str, meaning: str, what: str) -> Table:
+    return define_table(name, meaning, _KEY, Column("name", "TEXT", what))
+
+
+REPORT = define_table(
+    "snapconv_report",
+    "What this report is; always one row.",
+    Column(
+        "schema_version",
+        "INTEGER",
+        f"version of the `snapconv_` tables; this page describes {SCHEMA_VERSION}",
+    ),
+    Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
+    _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
+    Column("history_verdict", "TEXT", "how much of the job the trace covers: one of four words, see below"),
+    Column("history_reason", "TEXT", "how that is known"),
+    Column("project_root", "TEXT", "folder that paths of the project are relative to", null="none was found"),
+)
+
+SOURCE = define_table(
+    "snapconv_source",
+    "Where the numbers come from: the snapshot, its format and its settings.",
+    Column("key", "TEXT", "what is said"),
+    Column("value", "TEXT", "what it says"),
+)
+
+NOTES = define_table(
+    "snapconv_notes",
+    "What the snapshot's format allows but its reader should know.",
+    Column("slug", "TEXT", "stable short name of the note"),
+    Column("message", "TEXT", "a sentence for a person"),
+    Column("device", "INTEGER", "device that it is about; -1: pinned host memory", null="the whole snapshot"),
+)
+
+MOMENTS = define_table(
+    "snapconv_moments",
+    "The named events that the figures of a report are about.",
+    Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
+    _event("event", "the event; what is counted is counted after it", "before the first event"),
+    replace(_TIME_US, null="before the first event, or the snapshot has no times"),
+    _bytes("size_bytes", "what was held then, of what the name says"),
+)
+
+CATEGORIES_AT_PEAK = define_table(
+    "snapconv_categories_at_peak",
+    "What every category held at the peak of allocated bytes.",
+    Column("category", "TEXT", "name of the category, as in `snapconv_categories`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("requested_bytes", "what was asked for"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+BREAKDOWN = define_table(
+    "snapconv_breakdown",
+    "The reserved bytes at the peak of allocated bytes, in parts. Rows without a parent sum to the reserved "
+    "bytes; rows with a parent sum to that parent.",
+    Column("name", "TEXT", "name of the part, see below"),
+    Column("parent", "TEXT", "name of the row that this one is a part of", null="it is a part of the whole"),
+    _bytes("size_bytes", "size of the part"),
+)
+
+LINES_AT_PEAK = define_table(
+    "snapconv_lines_at_peak",
+    "What every line of the project held at the peak of allocated bytes.",
+    Column("file_path", "TEXT", "relative to the project root"),
+    Column("line_number", "INTEGER", "line in that file", null="not known", stands_for_null=0),
+    Column("function", "TEXT", "function that the line is in"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+MODULES_AT_PEAK = define_table(
+    "snapconv_modules_at_peak",
+    "What every module held at the peak of allocated bytes, without the modules that it calls. Memory of no "
+    "known module is not in it.",
+    Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
+    Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+LEAK_SUSPECTS = define_table(
+    "snapconv_leak_suspects",
+    "The stacks that leave memory behind in every iteration up to the end of the trace, three at least, and "
+    "let nothing of it go.",
+    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    _iteration("first_iteration", "the first that left something behind"),
+    _iteration("last_iteration", "the last; what the one after it makes may still be let go"),
+    Column("n_allocations", "INTEGER", "number of allocations that they left behind"),
+    _bytes("block_bytes", "what the allocator set aside for them"),
+)
+
+ITERATIONS = define_table(
+    "snapconv_iterations",
+    "The training steps; one row for the whole trace where no step could be told.",
+    Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …"),
+    _event("first_event", "its first event", "the trace has no events"),
+    _event("last_event", "its last event", "the trace has no events"),
+    _bytes("peak_allocated_bytes", "the most that was allocated in it"),
+    _event("peak_event", "the event after which that was so", "before the first event"),
+)
+
+OOM_EVENTS = define_table(
+    "snapconv_oom_events",
+    "Allocations that failed for want of memory.",
+    Column("event", "INTEGER", "the event", _EVENT),
+    _TIME_US,
+    _bytes("requested_bytes", "what was asked for, as torch writes it here: already rounded up"),
+    _bytes("device_free_bytes", "what the driver had free"),
+    _bytes("allocated_bytes", "what was allocated then"),
+    _bytes("reserved_bytes", "what was held in segments then"),
+    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+)
+
+TIMELINE = define_table(
+    "snapconv_timeline",
+    "The four curves: one row per event of the trace, with the bytes after it.",
+    Column("event", "INTEGER PRIMARY KEY", "0, 1, 2, …: position in the device's trace", _EVENT),
+    _TIME_US,
+    _bytes("requested_bytes", "sum of what was asked for by all blocks that `active_bytes` counts"),
+    _bytes("allocated_bytes", "sum of the blocks in use"),
+    _bytes("active_bytes", "sum of the blocks in use or waiting for a stream before they are free"),
+    _bytes("reserved_bytes", "sum of the segments"),
+)
+
+ALLOCATIONS = define_table(
+    "snapconv_allocations",
+    "Every allocation of the device, one row per lifetime.",
+    _KEY,
+    *_LIFE,
+    Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address"),
+    Column("stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream"),
+    _id("pool_id", "snapconv_pools", "the snapshot does not say"),
+    _bytes("requested_bytes", "what was asked for"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    Column("is_exact", "INTEGER", _IS_EXACT),
+    Column("category_id", "INTEGER REFERENCES snapconv_categories (id)", "what it was for"),
+    Column("evidence_id", "INTEGER REFERENCES snapconv_evidence (id)", "how that is known"),
+    Column("rule_id", "INTEGER REFERENCES snapconv_rules (id)", "row of `snapconv_rules`; 0: none decided"),
+    Column(
+        "operation_id",
+        "INTEGER REFERENCES snapconv_operations (id)",
+        "row of `snapconv_operations`; 0: not known",
+    ),
+    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    Column(
+        "iteration",
+        "INTEGER REFERENCES snapconv_iterations (iteration)",
+        "training step that allocated it",
+        null=_NOT_IN_TRACE,
+        stands_for_null=-1,
+    ),
+    _id("phase_id", "snapconv_phases", _NOT_IN_TRACE),
+    _id("module_id", "snapconv_modules", _NO_MODULE),
+)
+
+STACKS = define_table(
+    "snapconv_stacks",
+    "The distinct stacks.",
+    _KEY,
+    Column("n_frames", "INTEGER", "number of frames"),
+    _id("innermost_frame_id", "snapconv_frames", "the stack is empty"),
+    _id("project_frame_id", "snapconv_frames", "no frame is the project's"),
+)
+
+STACK_FRAMES = define_table(
+    "snapconv_stack_frames",
+    "The frames of every stack, Python's and C++'s.",
+    Column("stack_id", "INTEGER REFERENCES snapconv_stacks (id)", "row of `snapconv_stacks`"),
+    Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
+    Column("frame_id", "INTEGER REFERENCES snapconv_frames (id)", "row of `snapconv_frames`"),
+    primary_key="stack_id, ordering",
+)
+
+FRAMES = define_table(
+    "snapconv_frames",
+    "The distinct frames.",
+    _KEY,
+    Column("function", "TEXT", "function, as the snapshot has it"),
+    Column("file", "TEXT", "file, as the snapshot has it"),
+    Column("line", "INTEGER", "line in that file", null="not known", stands_for_null=0),
+    Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not"),
+)
+
+CATEGORIES = _words("snapconv_categories", "What an allocation can be for.", "name of the category")
+EVIDENCE = _words(
+    "snapconv_evidence", "How the category of an allocation can be known.", "name of the evidence"
+)
+RULES = _words(
+    "snapconv_rules", "The rules that decided categories.", "name of the rule; that of row 0 is `none`"
+)
+OPERATIONS = _words(
+    "snapconv_operations",
+    "The operations that allocated.",
+    "name of the operation; that of row 0 is `unknown`",
+)
+PHASES = _words("snapconv_phases", "The parts of a training step.", "name of the phase")
+POOLS = _words(
+    "snapconv_pools",
+    "The memory pools of the snapshot.",
+    "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
+    "`MemPool`)",
+)
+MODULES = define_table(
+    "snapconv_modules",
+    "The modules that allocations are of.",
+    _KEY,
+    Column("name", "TEXT", "name of the module, see below"),
+    Column("evidence", "TEXT", "how that is known, see below"),
+)
+
+EXTENDED_TABLES: tuple[Table, ...] = (
+    REPORT,
+    SOURCE,
+    NOTES,
+    MOMENTS,
+    CATEGORIES_AT_PEAK,
+    BREAKDOWN,
+    LINES_AT_PEAK,
+    MODULES_AT_PEAK,
+    ITERATIONS,
+    LEAK_SUSPECTS,
+    OOM_EVENTS,
+    CATEGORIES,
+    EVIDENCE,
+    RULES,
+    OPERATIONS,
+    PHASES,
+    POOLS,
+    MODULES,
+    FRAMES,
+    STACKS,
+    STACK_FRAMES,
+    TIMELINE,
+    ALLOCATIONS,
+)
+
+# LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that
+# millions of them are scanned once and the rest is looked up by rowid.
+ALLOCATIONS_IN_WORDS = View(
+    "snapconv_allocations_in_words",
+    "Every allocation, with words instead of ids.",
+    (
+        Column("id", "INTEGER", "row of `snapconv_allocations`"),
+        Column("category", "TEXT", "what it was for"),
+        Column("evidence", "TEXT", "how that is known"),
+        Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
+        Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
+        _bytes("requested_bytes", "what was asked for"),
+        _bytes("block_bytes", "what the allocator set aside"),
+        Column("is_exact", "INTEGER", _IS_EXACT),
+        Column("stream", "INTEGER", "handle of the CUDA stream"),
+        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="the snapshot does not say"),
+        Column("address", "TEXT", "address in hexadecimal, unsigned"),
+        *_LIFE,
+        Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
+        Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
+        Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
+        Column("module", "TEXT", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
+        Column(
+            "function",
+            "TEXT",
+            "function of the innermost frame of the project",
+            null="there is no such frame",
+        ),
+        Column("file", "TEXT", "file of that frame, as the snapshot has it", null="there is no such frame"),
+        Column(
+            "line", "INTEGER", "line of that frame", null="there is no such frame, or its line is not known"
+        ),
+    ),
+    """\
+CREATE VIEW snapconv_allocations_in_words AS
+SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
+       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
+       allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
+       allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
+       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
+       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
+FROM snapconv_allocations AS allocation
+LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
+LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
+LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
+LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
+LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
+LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
+LEFT JOIN snapconv_modules AS module ON module.id = allocation.module_id
+LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
+LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
+)
+
+# As the timeline counts allocated bytes: until the request to free, or the end where no request is known.
+LIVE_ALLOCATIONS = View(
+    "snapconv_live_allocations",
+    "For every moment, the allocations that were in use after its event. Ask for one: `WHERE moment = '…'`.",
+    (Column("moment", "TEXT", "name of the moment, as in `snapconv_moments`"),),
+    """\
+CREATE VIEW snapconv_live_allocations AS
+SELECT moment.name AS moment, allocation.*
+FROM snapconv_moments AS moment
+JOIN snapconv_allocations_in_words AS allocation
+  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
+ AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
+     > coalesce(moment.event, -1)""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+PEAK_ALLOCATIONS = View(
+    "snapconv_peak_allocations",
+    "The allocations in use at the peak of allocated bytes, largest first.",
+    (),
+    f"""\
+CREATE VIEW snapconv_peak_allocations AS
+SELECT {", ".join(column.name for column in ALLOCATIONS_IN_WORDS.columns)}
+FROM snapconv_live_allocations
+WHERE moment = '{PEAK_ALLOCATED}'
+ORDER BY block_bytes DESC, id""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+STACK_LINES = View(
+    "snapconv_stack_lines",
+    "The frames of every stack in words. Ask for one: `WHERE stack_id = … ORDER BY ordering`.",
+    (
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
+        Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
+        Column("function", "TEXT", "function, as the snapshot has it"),
+        Column("file", "TEXT", "file, as the snapshot has it"),
+        Column("line", "INTEGER", "line in that file", null="not known"),
+        Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not"),
+    ),
+    """\
+CREATE VIEW snapconv_stack_lines AS
+SELECT stack_frame.stack_id, stack_frame.ordering, frame.function, frame.file, frame.line, frame.is_project
+FROM snapconv_stack_frames AS stack_frame
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack_frame.frame_id""",
+)
+
+EXTENDED_VIEWS: tuple[View, ...] = (ALLOCATIONS_IN_WORDS, LIVE_ALLOCATIONS, PEAK_ALLOCATIONS, STACK_LINES)

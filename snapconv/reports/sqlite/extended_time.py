@@ -1,0 +1,98 @@
+"""A TimeReport -> the rows of the tables that ``--extended`` adds; they are in extended_time_schema."""
+
+import numpy as np
+
+from snapconv.reports.sqlite import extended_time_schema as schema
+from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns
+from snapconv.reports.time_report import CallColumns, TimeReport
+
+
+def extended_time_rows(report: TimeReport) -> list[TableRows]:
+    """Lay out the rows of every extended table of a time report."""
+    return [*_about(report), *_totals(report), *_stacks(report), _calls(report.calls)]
+
+
+def _about(report: TimeReport) -> list[TableRows]:
+    about = (
+        schema.TIME_SCHEMA_VERSION,
+        report.device,
+        report.clock,
+        report.is_simulated,
+        report.reported.iteration,
+        report.project_root,
+    )
+    return [
+        rows_of(schema.TIME_REPORT, [about]),
+        rows_of(schema.TIME_SOURCE, report.source),
+        rows_of(schema.TIME_NOTES, [(note.slug, note.message, note.device) for note in report.notes]),
+    ]
+
+
+def _totals(report: TimeReport) -> list[TableRows]:
+    iterations = [
+        (
+            times.iteration,
+            times == report.reported,
+            times.forward_ms,
+            times.backward_ms,
+            times.optimizer_ms,
+            times.forward_rows_ms,
+            times.backward_rows_ms,
+            times.bookkeeping_ms,
+        )
+        for times in report.iterations
+    ]
+    launches = [
+        (row.phase, row.n_calls, row.n_waited_for, row.device_ms, row.host_ms) for row in report.launches
+    ]
+    lines = [
+        (at.line.file_path, at.line.line_number, at.line.function, at.n_calls, at.forward_ms, at.backward_ms)
+        for at in report.lines
+    ]
+    return [
+        rows_of(schema.TIMED_ITERATIONS, iterations),
+        rows_of(schema.LAUNCHES, launches),
+        rows_of(schema.LINES, lines),
+    ]
+
+
+def _stacks(report: TimeReport) -> list[TableRows]:
+    stacks = report.stacks
+    n_frames, n_stacks = len(stacks.frame_names), len(stacks.offsets) - 1
+    lengths = np.diff(stacks.offsets)
+    stack_ids = np.repeat(np.arange(n_stacks), lengths)
+    orderings = np.arange(len(stack_ids)) - stacks.offsets[stack_ids]
+    frames = (
+        range(n_frames),
+        stacks.frame_names,
+        stacks.frame_filenames,
+        stacks.frame_lines,
+        stacks.frame_is_project,
+        report.is_of_module,
+    )
+    return [
+        rows_of_columns(schema.TIME_FRAMES, n_frames, frames),
+        rows_of_columns(schema.TIME_STACKS, n_stacks, (range(n_stacks), lengths)),
+        rows_of_columns(
+            schema.TIME_STACK_FRAMES_ALL, len(stack_ids), (stack_ids, orderings, stacks.frame_ids)
+        ),
+    ]
+
+
+def _calls(calls: CallColumns) -> TableRows:
+    """Lay out the calls; SQLite stores the NaN of a time that is not there as NULL."""
+    n_calls = len(calls.iteration)
+    columns = (
+        range(n_calls),
+        calls.iteration,
+        [calls.texts[name] for name in calls.name_id.tolist()],
+        [calls.phases[phase] for phase in calls.phase.tolist()],
+        [None if module < 0 else calls.texts[module] for module in calls.module_id.tolist()],
+        calls.stack_id,
+        calls.entry_id,
+        calls.forward_ms,
+        calls.backward_ms,
+        calls.backward_strict_ms,
+        calls.host_ms,
+    )
+    return rows_of_columns(schema.CALLS, n_calls, columns)

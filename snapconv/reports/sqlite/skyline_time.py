@@ -1,0 +1,88 @@
+"""A TimeReport -> an SQLite file in the schema of ``skyline time`` (skyline-cli 0.5.0).
+
+DeepView.Profile 0.14.5 has the same. As in skyline_memory, the CREATE statements are kept as SQLite
+stores Skyline's, indentation included. What the rows mean is in docs/time-schema.md.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from snapconv.reports.sqlite.database import TableRows, create, rows_of
+from snapconv.reports.sqlite.extended_time import extended_time_rows
+from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.reports.sqlite.table_schema import Column, Table
+from snapconv.reports.sqlite.writing import Database
+from snapconv.reports.time_report import TimeReport
+
+USER_VERSION = 1
+
+RUN_TIME_ENTRIES = Table(
+    "run_time_entries",
+    "One row per outermost call of a torch function in the forward pass of the reported iteration, in "
+    "the order of the calls.",
+    (
+        Column("id", "INTEGER", "1, 2, 3, …"),
+        Column("operation_name", "TEXT", "the function that was called"),
+        Column("forward_ms", "REAL", "from before the call to after it, on the device", "ms"),
+        Column(
+            "backward_ms",
+            "REAL",
+            "what autograd ran for it in backward, on the device",
+            "ms",
+            null="nothing of it ran in backward",
+        ),
+    ),
+    """\
+CREATE TABLE run_time_entries (
+        id INTEGER PRIMARY KEY,
+        operation_name TEXT NOT NULL,
+        forward_ms REAL NOT NULL,
+        backward_ms REAL
+      )""",
+)
+
+TIME_STACK_FRAMES = Table(
+    "stack_frames",
+    "The frames of the project that led to the call; every entry has at least one.",
+    (
+        Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
+        Column("file_path", "TEXT", "relative to the project root"),
+        Column("line_number", "INTEGER", "line in that file, from 1"),
+        Column("entry_id", "INTEGER", "row of `run_time_entries`"),
+    ),
+    """\
+CREATE TABLE stack_frames (
+        ordering INTEGER NOT NULL,
+        file_path TEXT NOT NULL,
+        line_number INTEGER NOT NULL,
+        entry_id INTEGER NOT NULL,
+        PRIMARY KEY (entry_id, ordering)
+      )""",
+)
+
+TIME_TABLES = (RUN_TIME_ENTRIES, TIME_STACK_FRAMES)
+
+
+def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
+    """Lay out the file of a time report; ``write_databases`` writes it."""
+
+    def create_tables(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA user_version = {USER_VERSION}")
+        create(connection, TIME_TABLES)
+        if extended:
+            create(connection, (*EXTENDED_TIME_TABLES, *EXTENDED_TIME_VIEWS))
+
+    return Database(path, create_tables, _rows(report) + (extended_time_rows(report) if extended else []))
+
+
+def _rows(report: TimeReport) -> list[TableRows]:
+    entries = [
+        (entry_id, entry.operation_name, entry.forward_ms, entry.backward_ms)
+        for entry_id, entry in enumerate(report.entries, 1)
+    ]
+    frames = [
+        (ordering, frame.file_path, frame.line_number, entry_id)
+        for entry_id, entry in enumerate(report.entries, 1)
+        for ordering, frame in enumerate(entry.frames)
+    ]
+    return [rows_of(RUN_TIME_ENTRIES, entries), rows_of(TIME_STACK_FRAMES, frames)]

@@ -1,0 +1,227 @@
+"""What the terminal ends with: the main figures of a conversion, as text and as JSON-ready values."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from snapconv.classification.categories import Evidence
+from snapconv.devices import device_kind, device_name
+from snapconv.notes import Note
+from snapconv.reports.memory_report import (
+    PEAK_ALLOCATED,
+    PEAK_RESERVED,
+    LeakRow,
+    MemoryReport,
+    OomEvent,
+    SourceLine,
+)
+from snapconv.reports.text.time_summary import project_words, time_summary_lines, time_summary_values
+from snapconv.reports.time_report import TimeReport
+from snapconv.units import counted, format_bytes, format_share
+
+_N_LINES = 5
+_N_CALLERS = 3
+_LEAST_MODULES = 2
+
+
+def summary_lines(
+    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+) -> Iterator[str]:
+    """The summary of all devices, and of the times where there are any, line by line."""
+    for number, (path, report) in enumerate(reports):
+        yield from [""] * bool(number)
+        yield from _device_lines(report)
+        yield f"  written: {path}"
+    if time:
+        yield ""
+        yield from time_summary_lines(*time)
+
+
+def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
+    """Notes as they go to stderr, each once."""
+    for note in dict.fromkeys(notes):
+        where = "" if note.device is None else f" ({device_name(note.device)})"
+        yield f"note: {note.slug}{where}: {note.message}"
+
+
+def _device_lines(report: MemoryReport) -> Iterator[str]:
+    peak = report.peak_usage_bytes
+    event = next(moment.event for moment in report.moments if moment.name == PEAK_ALLOCATED)
+    n_events = len(report.timeline.reserved_bytes)
+    where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
+    yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
+    held = [total for total in report.categories_at_peak if total.n_allocations]
+    for total in sorted(held, key=lambda total: -total.block_bytes):
+        size, share = format_bytes(total.block_bytes, like=peak), format_share(total.block_bytes, peak)
+        allocations = "allocation" if total.n_allocations == 1 else "allocations"
+        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
+    reserved = next(moment.size_bytes for moment in report.moments if moment.name == PEAK_RESERVED)
+    yield f"  reserved at most {format_bytes(reserved)}"
+    yield from _naming_lines(report)
+    yield from _oom_lines(report)
+    yield from _line_lines(report)
+    yield from _module_lines(report)
+    yield from _leak_lines(report)
+    yield f"  history: {report.history_verdict}"
+    yield f"    {report.history_reason}"
+
+
+def _naming_lines(report: MemoryReport) -> Iterator[str]:
+    """How far a list of parameters, if any was given, named the weights."""
+    naming = report.weight_naming
+    if naming is None:
+        return
+    named = format_share(naming.named_bytes, naming.weight_bytes)
+    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.weight_bytes)
+    yield (
+        f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
+        f"{counted(naming.n_weights, 'weight')}), {ambiguous} ambiguous"
+    )
+
+
+def _oom_lines(report: MemoryReport) -> Iterator[str]:
+    """The first failed allocation: what comes after it is the program giving up, or trying again."""
+    if not report.oom_events:
+        return
+    oom, *more = report.oom_events
+    asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
+    allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
+    yield (
+        f"  out of memory at event {oom.event}: {asked} asked for, {free} free on the device; "
+        f"{allocated} allocated, {reserved} reserved"
+    )
+    if oom.frames:
+        yield f"    asked for by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
+    if more:
+        yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
+
+
+def _line_lines(report: MemoryReport) -> Iterator[str]:
+    yield f"  project lines at the peak, {project_words(report.project_root, report.project_includes)}"
+    for row in report.lines_at_peak[:_N_LINES]:
+        size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
+        yield f"  {size:>14}  {_where(row.line)}"
+    if not report.lines_at_peak:
+        yield "    none: nothing live at the peak has a stack with a frame of the project"
+        return
+    more = report.lines_at_peak[_N_LINES:]
+    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.lines_at_peak)
+    for n_bytes, what in (
+        (sum(row.block_bytes for row in more), counted(len(more), "more line")),
+        (rest, "without a line of the project"),
+    ):
+        if n_bytes > 0:
+            yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {what}"
+
+
+def _module_lines(report: MemoryReport) -> Iterator[str]:
+    """The modules that hold most at the peak: by their paths where known, or by the lines that call them.
+
+    A single line that calls the model says nothing that the project's lines do not.
+    """
+    shown = report.modules_at_peak
+    if len(shown) < _LEAST_MODULES:
+        return
+    has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
+    yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
+    for row in shown[:_N_LINES]:
+        yield f"  {format_bytes(row.block_bytes, like=report.peak_usage_bytes):>14}  {row.module}"
+
+
+def _leak_lines(report: MemoryReport) -> Iterator[str]:
+    """The suspects that a note warns of."""
+    if not any(note.slug == "leak-suspect" for note in report.notes):
+        return
+    yield "  leak suspects: left behind by every iteration, and not freed since"
+    by_line: Counter[str] = Counter()
+    for row in report.leak_suspects:
+        by_line[_where(row.line)] += row.block_bytes // row.n_iterations
+    for where, n_bytes in by_line.most_common(_N_LINES):
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
+
+
+def _where(line: SourceLine | None) -> str:
+    return f"{line.file_path}:{line.line_number} in {line.function}" if line else "no line of the project"
+
+
+def summary_values(
+    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+) -> dict[str, object]:
+    """The same for machines: plain values, sizes in bytes; the schema is described in docs/cli.md."""
+    return {
+        "reports": [_device_values(path, report) for path, report in reports],
+        "time": time_summary_values(*time) if time else None,
+    }
+
+
+def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
+    return {
+        "device": report.device,
+        "kind": device_kind(report.device),
+        "output": str(path),
+        "peak_usage_bytes": report.peak_usage_bytes,
+        "moments": {
+            m.name: {
+                "event": None if m.event < 0 else m.event,
+                "time_us": m.time_us,
+                "size_bytes": m.size_bytes,
+            }
+            for m in report.moments
+        },
+        "categories_at_peak": {
+            total.category: {
+                "n_allocations": total.n_allocations,
+                "requested_bytes": total.requested_bytes,
+                "block_bytes": total.block_bytes,
+            }
+            for total in report.categories_at_peak
+        },
+        "breakdown": [
+            {"name": row.name, "parent": row.parent, "size_bytes": row.size_bytes} for row in report.breakdown
+        ],
+        "oom_events": [_oom_values(oom) for oom in report.oom_events],
+        "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
+        "lines_at_peak": [
+            {
+                "file": row.line.file_path,
+                "line": row.line.line_number,
+                "function": row.line.function,
+                "n_allocations": row.n_allocations,
+                "block_bytes": row.block_bytes,
+            }
+            for row in report.lines_at_peak
+        ],
+        "modules_at_peak": [asdict(row) for row in report.modules_at_peak],
+        "leak_suspects": [_leak_values(row) for row in report.leak_suspects],
+        "history": {"verdict": report.history_verdict, "reason": report.history_reason},
+        "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
+        "n_weights": len(report.weights),
+        "n_activations": len(report.activations),
+        "notes": [{"slug": n.slug, "message": n.message, "device": n.device} for n in report.notes],
+    }
+
+
+def _oom_values(oom: OomEvent) -> dict[str, object]:
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.requested_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "lines": [_where(line) for line in oom.frames],
+    }
+
+
+def _leak_values(row: LeakRow) -> dict[str, object]:
+    line = row.line
+    return {
+        "file": line.file_path if line else None,
+        "line": line.line_number if line else None,
+        "function": line.function if line else None,
+        "first_iteration": row.first_iteration,
+        "last_iteration": row.last_iteration,
+        "n_allocations": row.n_allocations,
+        "block_bytes": row.block_bytes,
+    }

@@ -1,0 +1,191 @@
+"""From a file of any kind to the raw value in it, or to an error that says what the file is.
+
+Pickles of protocols 2 to 5, the same gzipped, JSON text, and the HTML pages of torch's own viewer
+with pickles embedded. Recognised by content, never by name.
+"""
+
+import base64
+import binascii
+import io
+import json
+import os
+import re
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
+from snapconv.progress import Progress
+from snapconv.snapshot.readers.unpickle import load_plain_pickle
+
+_SNIFF_BYTES = 4096
+# Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
+# the memory.
+_MAX_GZIP_RATIO = 200
+_MAX_GZIP_FREE_BYTES = 64 << 20
+# orjson ends the whole process where memory does not suffice. A list takes 60 bytes and more; torch's
+# containers, with what is in them, have 40 characters each at least.
+_MIN_JSON_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
+_EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
+
+_KNOWN_STRANGERS: tuple[tuple[bytes, str], ...] = (
+    (b"SQLite format 3\x00", "a SQLite database, perhaps a report that was already made"),
+    (b"\x28\xb5\x2f\xfd", "compressed with Zstandard: decompress it first (zstd -d FILE)"),
+    (b"\xfd7zXZ", "compressed with xz: decompress it first (xz -d FILE)"),
+    (b"BZh", "compressed with bzip2: decompress it first (bzip2 -d FILE)"),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save makes; if a snapshot was saved with it, take the pickle out: "
+        "unzip -p FILE '*/data.pkl' > snapshot.pickle",
+    ),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a picture"),
+    (b"\x7fELF", "a program"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How the raw value was wrapped: ``format`` is pickle, json or html; sizes in bytes."""
+
+    format: str
+    n_bytes: int
+    is_gzip: bool = False
+    pickle_protocol: int | None = None
+    n_embedded: int = 1
+
+
+def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Container]:
+    """Read the value in a file.
+
+    Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
+    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that ask for code.
+    """
+    try:
+        with path.open("rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            value, container = _read(file, n_bytes, progress)
+            return value, replace(container, n_bytes=n_bytes)
+    except OSError as error:
+        hint = (
+            "name the snapshot file, not its folder (it is no capture: it holds no snapshot.pickle)"
+            if isinstance(error, IsADirectoryError)
+            else "check the path"
+        )
+        raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
+
+
+def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
+    head = file.read(_SNIFF_BYTES)
+    file.seek(0)
+    if not head:
+        raise TruncatedFileError("the file is empty (0 bytes): the job was probably killed while dumping")
+    if head[:1] == b"\x80":
+        return _read_pickle(file, n_bytes, head, progress)
+    if head[:2] == b"\x1f\x8b":
+        data = _gunzip(file, n_bytes, progress)
+        if data[:2] == b"\x1f\x8b":
+            raise NotASnapshotError("the file is gzipped twice: decompress it once (gzip -d FILE)")
+        value, container = _read(io.BytesIO(data), len(data), progress)
+        return value, replace(container, is_gzip=True)
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"<":
+        return _read_html(file.read(), progress)
+    if text[:1] in (b"{", b"["):
+        return _read_json(file.read()), Container("json", n_bytes)
+    raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
+
+
+def _read_pickle(
+    file: BinaryIO, n_bytes: int, head: bytes, progress: Progress | None
+) -> tuple[object, Container]:
+    if n_bytes < 2:
+        raise TruncatedFileError("the file breaks off after its first byte")
+    protocol = head[1]
+    if not 2 <= protocol <= 5:
+        raise NotASnapshotError(f"this is not a memory snapshot: pickle protocol {protocol} is unknown")
+    value = load_plain_pickle(file, n_bytes, progress=progress)
+    return value, Container("pickle", n_bytes, pickle_protocol=protocol)
+
+
+def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> bytes:
+    limit = n_bytes * _MAX_GZIP_RATIO + _MAX_GZIP_FREE_BYTES
+    parts, n_unpacked = [], 0
+    decompress = zlib.decompressobj(wbits=31)
+    try:
+        # Small pieces: at every member's end zlib copies what is left of the piece.
+        while packed := file.read(1 << 16):
+            while packed:
+                part = decompress.decompress(packed, limit - n_unpacked + 1)
+                parts.append(part)
+                n_unpacked += len(part)
+                if n_unpacked > limit:
+                    raise MalformedSnapshotError(
+                        f"the gzip file unpacks to more than {_MAX_GZIP_RATIO} times its size, which no "
+                        "snapshot does; if it is one all the same, decompress it yourself (gzip -d FILE)"
+                    )
+                packed = decompress.unconsumed_tail
+                if decompress.eof and decompress.unused_data.startswith(b"\x1f\x8b"):
+                    packed = decompress.unused_data
+                    decompress = zlib.decompressobj(wbits=31)
+            if len(decompress.unused_data) > 1:
+                break  # padding, not another member
+            if progress:
+                progress("decompressing", file.tell(), n_bytes)
+    except zlib.error as error:
+        raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
+    if not decompress.eof:
+        raise TruncatedFileError(f"the gzip file breaks off at byte {n_bytes}")
+    return b"".join(parts)
+
+
+def _read_json(data: bytes) -> object:
+    if data.count(b"[") + data.count(b"{") > max(len(data) // _MIN_JSON_CONTAINER_BYTES, _FEW_CONTAINERS):
+        raise MalformedSnapshotError(
+            "the JSON text is little more than empty lists, which would take 20 times the memory: not read"
+        )
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        # The standard library knows NaN, lone surrogates and integers of any length; orjson is faster.
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            pass
+        if error.pos >= len(data.rstrip()) - 1:
+            raise TruncatedFileError(f"the JSON text breaks off at byte {len(data)}") from error
+        raise NotASnapshotError(
+            "this is not a memory snapshot: it begins like JSON but is not "
+            f"(character {error.pos}: {error.msg})"
+        ) from error
+
+
+def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:
+    found = _EMBEDDED.findall(data)
+    if not found:
+        raise NotASnapshotError(
+            "this is not a memory snapshot: an HTML page with no snapshot embedded. Pages of "
+            "torch.cuda._memory_viz trace_plot and segment_plot have one; those of the profiler's "
+            "export_memory_timeline hold a picture only"
+        )
+    try:
+        pickled = base64.b64decode(found[0].replace(b"\\n", b""), validate=False)
+    except binascii.Error as error:
+        raise MalformedSnapshotError(f"the snapshot embedded in the page is damaged: {error}") from error
+    if pickled[:1] != b"\x80":
+        raise MalformedSnapshotError("what is embedded in the page is not a pickle")
+    value, container = _read_pickle(io.BytesIO(pickled), len(pickled), pickled[:2], progress)
+    return value, replace(container, format="html", n_embedded=len(found))
+
+
+def _what_it_is(head: bytes) -> str:
+    for magic, description in _KNOWN_STRANGERS:
+        if head.startswith(magic):
+            return f"it is {description}"
+    if head.startswith((b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")):
+        return "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5"
+    shown = head[:16].decode("ascii", "replace")
+    return f"it begins with {shown!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"

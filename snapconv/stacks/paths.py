@@ -1,0 +1,118 @@
+"""File names as recorded, on any system: compared by whole components, never by prefix text."""
+
+import re
+from dataclasses import dataclass
+
+_LIBRARY_PARTS = {"site-packages", "dist-packages"}
+_PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
+_GENERATED = ("torchinductor_", "torch_compile_debug")
+# Inductor's own names, in whatever folder TORCHINDUCTOR_CACHE_DIR says, and those of FX since torch 2.10.
+_GENERATED_FILE = re.compile(r"(^|/)(c[a-z2-7]{51}|fx_generated_[^/]*)\.py$")
+# `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that of
+# python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
+# (`miniconda3`, `envs/NAME` below it) and of pyenv (`versions/3.10.5`).
+_STANDARD_LIBRARY = re.compile(
+    r"(^|/)lib(64)?/(python|pypy)[23]\.[^/]*/"
+    r"|^[a-z]:/(.+/)?((c?python|pypy)[^/]*|pyenv-win/versions/[^/]+"
+    r"|(\.conda|(ana|mini)conda\d*|miniforge\d*|mambaforge\d*|micromamba)(/envs/[^/]+)?)/lib/",
+    re.IGNORECASE,
+)
+# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython says
+# where a cell has no file.
+_NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
+_HERE = re.compile(r"^(\./)+")
+_HIDDEN = re.compile(r"(^|/)\.[^/.]")
+_NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
+
+
+def normal(path: str) -> str:
+    """The same path with forward slashes and no trailing one; a Windows drive in lower case."""
+    text = _HERE.sub("", path.replace("\\", "/"))
+    if len(text) > 1 and text[1] == ":":
+        text = text[0].lower() + text[1:]
+    return text.rstrip("/") if len(text) > 1 else text
+
+
+def is_under(path: str, root: str) -> bool:
+    """Whether a normal path lies below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
+    if root == "/":
+        return path.startswith("/")
+    if len(root) > 1 and root[1] == ":":
+        path, root = path.lower(), root.lower()
+    return path.startswith(root + "/")
+
+
+def is_python(filename: str) -> bool:
+    """Whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
+    return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
+
+
+def is_native(filename: str) -> bool:
+    """Whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
+    name = filename.lower()
+    return name in ("", "??") or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
+
+
+def is_notebook(filename: str) -> bool:
+    """Whether the name is that of a notebook cell, which is the user's code wherever it lies."""
+    return bool(_NOTEBOOK_CELL.search(filename))
+
+
+def is_generated(path: str) -> bool:
+    """Whether a normal path is that of code that torch.compile wrote."""
+    folders = path.split("/")[:-1]
+    return bool(_GENERATED_FILE.search(path)) or any(part.startswith(_GENERATED) for part in folders)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a normal path lies in a hidden folder: caches, and what editors run programs with."""
+    return bool(_HIDDEN.search(path))
+
+
+def installed_part(path: str) -> str | None:
+    """What a normal path has below the folder that an installer filled: ``torch/nn/functional.py``.
+
+    None for a file that nobody installed, such as that of a project or of a package's checkout.
+    """
+    ends = [found.end() for pattern in (_PACKAGES, _STANDARD_LIBRARY) for found in pattern.finditer(path)]
+    return path[max(ends) :] if ends else None
+
+
+def is_library(path: str) -> bool:
+    """Whether a normal path belongs to an installed package, the standard library or a compiler cache.
+
+    A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
+    """
+    if is_notebook(path):
+        return False
+    if path.startswith("<"):
+        return True
+    parts = path.split("/")
+    if _LIBRARY_PARTS & set(parts) or ".triton" in parts or is_generated(path):
+        return True
+    if _STANDARD_LIBRARY.search(path):
+        return True
+    # torch in a source checkout has no site-packages above it.
+    return "/torch/nn/modules/" in path or "/torch/optim/" in path
+
+
+@dataclass(frozen=True, slots=True)
+class PathMap:
+    """One ``--path-map OLD=NEW``: files recorded below ``old`` are shown as below ``new``."""
+
+    old: str
+    new: str
+
+    def apply(self, path: str) -> str:
+        """The path after the rewriting, unchanged if it is not below ``old``."""
+        if path == self.old:
+            return self.new
+        return self.new + path[len(self.old) :] if is_under(path, self.old) else path
+
+
+def parse_path_map(text: str) -> PathMap:
+    """Read ``OLD=NEW``; raises ValueError for anything else."""
+    old, separator, new = text.partition("=")
+    if not (old and separator and new):
+        raise ValueError(f"expected OLD=NEW, got {text!r}")
+    return PathMap(normal(old), normal(new))

@@ -1,0 +1,166 @@
+"""Which frames are the user's own code: the project root, given or inferred, and relative paths."""
+
+import posixpath
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.includes import MODEL_LIBRARIES, is_absolute, parse_include
+from snapconv.stacks.paths import (
+    PathMap,
+    installed_part,
+    is_hidden,
+    is_library,
+    is_notebook,
+    is_python,
+    is_under,
+    normal,
+)
+
+# Folders that hold projects rather than being one; also every direct child of the second group. Some
+# images mount a single project at /workspace, others clone several below it. The root is what paths are shown
+# from: too wide a one makes them long, and says less of which folder is meant.
+_TOO_WIDE = {"", "/", "/root", "/home", "/Users", "/mnt", "/tmp", "/opt", "/srv", "/data", "/workspace"}
+_HOMES = {"/home", "/Users", "c:/Users"}
+# What every call of a module goes through, so that it tells where torch lies.
+_OF_TORCH = "/torch/nn/modules/module.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The user's code in one file's frames.
+
+    ``root`` is as recorded (after path maps), None if no frame looks like a project. ``seen_root`` is
+    the one that the frames themselves suggest, whatever was given. ``is_project`` (bool) and
+    ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries with frames
+    that count too, ``unused_includes`` those that were asked for and have none.
+    """
+
+    root: str | None
+    seen_root: str | None
+    is_inferred: bool
+    is_project: NDArray[np.bool_]
+    relative_paths: tuple[str, ...]
+    includes: tuple[str, ...] = ()
+    unused_includes: tuple[str, ...] = ()
+
+
+def find_project(
+    stacks: StackTable,
+    *,
+    root: str | None = None,
+    recorded: RecordedProject = NOT_RECORDED,
+    includes: Sequence[str] = (),
+    path_maps: tuple[PathMap, ...] = (),
+) -> Project:
+    """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
+
+    The user's are all Python files that no installer put there: a package beside the script's folder, or
+    installed as editable, as well. A root that somebody named keeps out what is not below it. ``includes``
+    are libraries that count too, beside those that were recorded.
+    """
+    filenames = stacks.frames.filenames
+    path_of = {name: _mapped(name, path_maps) for name in dict.fromkeys(filenames)}
+    paths = tuple(path_of[name] for name in filenames)
+    mine = _not_installed(set(paths))
+    seen = _infer_root(stacks, paths, {path for path in mine if not is_hidden(path)} or mine)
+    root_there = _mapped(recorded.root, path_maps) if recorded.root else None
+    chosen = normal(root) if root else root_there or seen
+    is_named = bool(root) or (root_there is not None and recorded.is_given)
+    wanted = dict.fromkeys((*MODEL_LIBRARIES, *recorded.includes, *includes))
+    included = [parse_include(text, root=chosen, path_maps=path_maps) for text in wanted]
+    held = {path: [one.text for one in included if one.holds(path)] for path in path_of.values()}
+    own = {
+        path
+        for path in path_of.values()
+        if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
+    }
+    own |= {path for path, by in held.items() if by and is_python(path)}
+    used = {text for by in held.values() for text in by}
+    shown = {path: _shown(path, chosen, is_own=path in own) for path in path_of.values()}
+    project = Project(
+        root=chosen,
+        seen_root=seen,
+        is_inferred=not (root or recorded.root),
+        is_project=np.array([path in own for path in paths], np.bool_),
+        relative_paths=tuple(shown[path] for path in paths),
+        includes=tuple(text for text in wanted if text in used),
+        unused_includes=tuple(t for t in wanted if t not in used and t not in MODEL_LIBRARIES),
+    )
+    return read_only(project)
+
+
+def _mapped(filename: str, path_maps: tuple[PathMap, ...]) -> str:
+    path = normal(filename)
+    for path_map in path_maps:
+        path = path_map.apply(path)
+    return path
+
+
+def _not_installed(paths: set[str]) -> set[str]:
+    """The Python files that are of no library, nor of a checkout of torch."""
+    mine = {path for path in paths if is_python(path) and not is_library(path)}
+    checkouts = {path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)}
+    return {path for path in mine if not any(is_under(path, checkout) for checkout in checkouts)}
+
+
+def _belongs(path: str, root: str | None) -> bool:
+    # A script started as `python train.py` is recorded by that relative name.
+    return not is_absolute(path) or is_notebook(path) or (root is not None and is_under(path, root))
+
+
+def _shown(path: str, root: str | None, *, is_own: bool) -> str:
+    """A path as reports show it: from the root, or as a library's is imported; others in full."""
+    installed = installed_part(path) if is_own else None
+    if installed is not None:
+        return installed
+    if root is None or not is_absolute(path) or is_notebook(path):
+        return path
+    if is_under(path, root):
+        return path[len(root.rstrip("/")) + 1 :]
+    if is_own and is_absolute(root) and _drive(path) == _drive(root):
+        return posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :])
+    return path
+
+
+def _drive(path: str) -> str:
+    return path[:2].lower() if path[1:2] == ":" else ""
+
+
+def _infer_root(stacks: StackTable, paths: tuple[str, ...], mine: set[str]) -> str | None:
+    """The common folder of the user's files, starting from the script that ran."""
+    uses = np.bincount(stacks.frame_ids, minlength=len(paths))
+    folders: Counter[str] = Counter()
+    scripts: Counter[str] = Counter()
+    for frame, path in enumerate(paths):
+        if path in mine and is_absolute(path) and not is_notebook(path):
+            folder = posixpath.dirname(path)
+            folders[folder] += int(uses[frame])
+            if stacks.frames.names[frame] == "<module>":
+                scripts[folder] += int(uses[frame])
+    if not folders:
+        return None
+    # Even a folder that holds projects, where the script lies right in it: no other root has the script.
+    start = _most_common(scripts) if scripts else _most_common(folders)
+    common = start
+    for folder in sorted(folders):
+        wider = posixpath.commonpath([common, folder]) if common[:1] == folder[:1] else ""
+        if not _is_too_wide(wider):
+            common = wider
+    return common
+
+
+def _most_common(folders: Counter[str]) -> str:
+    """The most used folder; of equals, the first by name."""
+    return min(folders, key=lambda folder: (-folders[folder], folder))
+
+
+def _is_too_wide(folder: str) -> bool:
+    is_drive = folder[1:] == ":"
+    return is_drive or folder in _TOO_WIDE or folder in _HOMES or posixpath.dirname(folder) in _HOMES

@@ -1,0 +1,171 @@
+"""Which roles every stack has: the frame rules, applied once per distinct frame and stack."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import read_only
+from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.paths import is_native, is_python, normal
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+
+BoolColumn = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StackRoles:
+    """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave it, for the record.
+
+    ``rule_id[role, stack]`` is a position in ``rules``, -1 without one. ``is_empty`` marks stacks that
+    were captured but have no frame: with Python-only stacks, that is the engine's thread.
+    ``in_closure`` marks stacks of a closure within an optimizer's step.
+    """
+
+    stacks: StackTable
+    rules: tuple[FrameRule, ...]
+    has: BoolColumn
+    rule_id: NDArray[np.int32]
+    is_empty: BoolColumn
+    in_closure: BoolColumn
+    has_cpp: bool
+
+    def of(self, role: Role, stack_ids: NDArray[np.int32]) -> BoolColumn:
+        """Whether each of these stacks has the role; False for -1."""
+        if not self.has.shape[1]:
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.asarray((stack_ids >= 0) & self.has[role][stack_ids])
+
+    def is_in_closure(self, stack_ids: NDArray[np.int32]) -> BoolColumn:
+        """Whether each of these stacks is of a closure within a step; False for -1."""
+        if not len(self.in_closure):
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.asarray((stack_ids >= 0) & self.in_closure[stack_ids])
+
+
+# What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
+_IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
+_OF_TORCH = re.compile(r"(^|/)torch/")
+
+
+def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
+    """Apply the rules; earlier rules win the record where several give one role.
+
+    A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
+    """
+    n_stacks = len(stacks)
+    lengths = np.diff(stacks.offsets)
+    stack_of_frame = np.repeat(np.arange(n_stacks), lengths)
+    place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)
+    innermost = np.full((len(Role), n_stacks), np.iinfo(np.int64).max)
+    has = np.zeros((len(Role), n_stacks), np.bool_)
+    rule_id = np.full((len(Role), n_stacks), -1, np.int32)
+    outermost = _outermost_python(stacks, stack_of_frame)
+    for number, rule in enumerate(rules):
+        is_match = matching_frames(stacks.frames, rule)[stacks.frame_ids]
+        if rule.is_outermost:
+            is_match = is_match & outermost
+        hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
+        has[rule.role] |= hit
+        np.minimum.at(innermost[rule.role], stack_of_frame[is_match], place[is_match])
+        rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
+    in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
+    in_closure |= _called_by_optimizer(stacks, stack_of_frame, place)
+    has[Role.OPTIMIZER] &= ~in_closure
+    rule_id[Role.OPTIMIZER][in_closure] = -1
+    has_cpp = any(is_native(name) for name in stacks.frames.filenames)
+    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, has_cpp))
+
+
+def _called_by_optimizer(
+    stacks: StackTable, stack_of_frame: NDArray[np.int64], place: NDArray[np.int64]
+) -> BoolColumn:
+    """The stacks in which one of torch's optimizers has called Python code that is not torch's: a closure."""
+    rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
+    files = [normal(name) for name in stacks.frames.filenames]
+    is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
+    missing = np.iinfo(np.int64).max
+    innermost = np.full((2, len(stacks)), missing)
+    for number, frames in enumerate((is_foreign, matching_frames(stacks.frames, rule))):
+        here = frames[stacks.frame_ids]
+        np.minimum.at(innermost[number], stack_of_frame[here], place[here])
+    foreign, optimizer = innermost
+    return np.asarray((foreign < optimizer) & (optimizer < missing))
+
+
+def innermost_python(stacks: StackTable) -> NDArray[np.int32]:
+    """For every stack its innermost Python frame, -1 without one."""
+    return innermost_frames(stacks, np.array([is_python(name) for name in stacks.frames.filenames], np.bool_))
+
+
+def innermost_frames(stacks: StackTable, marked: BoolColumn) -> NDArray[np.int32]:
+    """For every stack the innermost of the marked frames, -1 without one."""
+    places = np.flatnonzero(marked[stacks.frame_ids])
+    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    found, first = np.unique(owner, return_index=True)
+    frames = np.full(len(stacks), -1, np.int32)
+    frames[found] = stacks.frame_ids[places[first]]
+    return frames
+
+
+def stacks_by_frame(stacks: StackTable) -> Callable[[int], NDArray[np.int64]]:
+    """What gives, for a frame, the stacks in which it stands."""
+    owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
+    order = np.argsort(stacks.frame_ids, kind="stable")
+    frames = stacks.frame_ids[order]
+
+    def stacks_with(frame: int) -> NDArray[np.int64]:
+        first, after = np.searchsorted(frames, (frame, frame + 1)).tolist()
+        return np.asarray(owner[order[first:after]])
+
+    return stacks_with
+
+
+def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> BoolColumn:
+    """Marks, among all frames of all stacks, the last Python frame of each."""
+    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
+    places = np.flatnonzero(python[stacks.frame_ids])
+    mark = np.zeros(len(stacks.frame_ids), np.bool_)
+    if len(places):
+        owner = stack_of_frame[places]
+        mark[places[np.concatenate((owner[1:] != owner[:-1], [True]))]] = True
+    return mark
+
+
+class FramePattern(Protocol):
+    """What a rule of any kind says of a frame: two regular expressions, empty for anything."""
+
+    @property
+    def function(self) -> str:
+        """Searched in the frame's name."""
+
+    @property
+    def file(self) -> str:
+        """Searched in its file name, with forward slashes."""
+
+
+def matching_frames(frames: FrameTable, rule: FramePattern) -> BoolColumn:
+    """The frames in which both of a rule's patterns are found."""
+    return np.fromiter(map(_test_of(frames, rule), range(len(frames))), np.bool_, len(frames))
+
+
+def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
+    """The innermost frame for which a rule has given a stack its role."""
+    ids: list[int] = stacks.frames_of(stack_id).tolist()
+    if rule.is_outermost:
+        ids.reverse()
+    fits = _test_of(stacks.frames, rule)
+    return next(frame for frame in ids if fits(frame))
+
+
+def _test_of(frames: FrameTable, rule: FramePattern) -> Callable[[int], bool]:
+    function, file = re.compile(rule.function), re.compile(rule.file)
+
+    def fits(frame: int) -> bool:
+        path = frames.filenames[frame].replace("\\", "/")
+        return bool(function.search(frames.names[frame]) and file.search(path))
+
+    return fits
