@@ -10,16 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import Joined
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.torch_knowledge.frame_patterns import Role
-
-BoolColumn = NDArray[np.bool_]
-Int8Column = NDArray[np.int8]
-Int64Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ class Features:
     # The first event after the alloc that shows forward.
     next_forward: Int64Column
     # The iteration of the alloc; -1 for what is pre-existing.
-    iteration: NDArray[np.int32]
+    iteration: Int32Column
     # Allocated by the autograd engine, or in a recorded backward.
     by_engine: BoolColumn
     # Freed by the autograd engine, or in a backward; never where frees have no stacks of their own.
@@ -187,7 +183,7 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
 
 
 def _uses(
-    phases: Phases, roles: StackRoles, stack: NDArray[np.int32], lives: _Columns, origins: _Columns
+    phases: Phases, roles: StackRoles, stack: Int32Column, lives: _Columns, origins: _Columns
 ) -> _Columns:
     """The columns about what an allocation may be used for, by what ran after it."""
     outside, by_module, n_events = origins["outside"], origins["by_module"], len(phases.certain)
@@ -208,18 +204,14 @@ def _uses(
     }
 
 
-def _is_backward(
-    phases: Phases, roles: StackRoles, stack_id: NDArray[np.int32], phase: Int8Column
-) -> BoolColumn:
+def _is_backward(phases: Phases, roles: StackRoles, stack_id: Int32Column, phase: Int8Column) -> BoolColumn:
     """Whether the engine was at work: by the recorded phases, or else by the stacks."""
     if phases.is_recorded:
         return np.asarray(phase == Phase.BACKWARD)
     return is_engine(roles, stack_id)
 
 
-def _is_forward(
-    phases: Phases, roles: StackRoles, stack_id: NDArray[np.int32], phase: Int8Column
-) -> BoolColumn:
+def _is_forward(phases: Phases, roles: StackRoles, stack_id: Int32Column, phase: Int8Column) -> BoolColumn:
     by_stack = roles.of(Role.MODULE_CALL, stack_id) | roles.of(Role.LOSS, stack_id)
     if phases.is_recorded:
         return np.asarray(by_stack | (phase == Phase.FORWARD))
@@ -249,7 +241,7 @@ def _between_modules(
     return mid_forward, next_module < np.minimum(next_loss, next_backward)
 
 
-def _has_no_frames(roles: StackRoles, stack: NDArray[np.int32]) -> BoolColumn:
+def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
     if not len(roles.is_empty):
         return np.asarray(stack < 0)
     return np.asarray((stack < 0) | roles.is_empty[np.maximum(stack, 0)])

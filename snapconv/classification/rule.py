@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features
-from snapconv.columns import read_only
+from snapconv.classification.features import Features
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, read_only
 from snapconv.torch_knowledge.frame_patterns import Role
 
 _Found = TypeVar("_Found")
@@ -58,9 +57,9 @@ class PipelineRule(Protocol):
 class Classification:
     """One entry per allocation: codes of Category and Evidence, and a position in ``reasons``."""
 
-    category: NDArray[np.int8]
-    evidence: NDArray[np.int8]
-    reason_id: NDArray[np.int32]
+    category: Int8Column
+    evidence: Int8Column
+    reason_id: Int32Column
     reasons: tuple[str, ...]
 
 

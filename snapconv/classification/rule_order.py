@@ -6,7 +6,7 @@ The first rule that marks an allocation decides. What nothing is evidence for st
 from dataclasses import dataclass
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features, Int64Column
+from snapconv.classification.features import Features
 from snapconv.classification.rule import Classification, Decided, PipelineRule
 from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_frames import BY_FRAMES, OF_HOST
@@ -18,6 +18,7 @@ from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWAR
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.columns import Int64Column
 
 PIPELINE: tuple[PipelineRule, ...] = (
     *USER_RULES,

@@ -4,17 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int32Column, read_only
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.stack_roles import matching_frames
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
-
-BoolColumn = NDArray[np.bool_]
 
 # What FrameRule.seen says of our own rules: the releases of torch.
 _SEEN = "a rule of the user"
@@ -46,7 +43,7 @@ class UserRules:
     rules: tuple[UserRule, ...]
     has: BoolColumn
 
-    def of(self, number: int, stack_ids: NDArray[np.int32]) -> BoolColumn:
+    def of(self, number: int, stack_ids: Int32Column) -> BoolColumn:
         """Whether a rule matches each of these stacks; False for -1."""
         if not self.has.shape[1]:
             return np.zeros(len(stack_ids), np.bool_)

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category
 from snapconv.classification.features import find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
-from snapconv.columns import read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.findings.few_lines import few_lines_note
 from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.naming.modules import Modules, find_modules
@@ -31,9 +30,6 @@ from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.units import format_bytes
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +209,7 @@ def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
 
 
 def _activations(
-    allocations: AllocationTable, category: NDArray[np.int8], around: Iteration, n_events: int
+    allocations: AllocationTable, category: Int8Column, around: Iteration, n_events: int
 ) -> tuple[int, Int64Column]:
     """The first moment of the iteration at which activations hold most, and who they are."""
     rows = np.flatnonzero(category == Category.ACTIVATION)

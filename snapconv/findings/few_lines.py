@@ -8,8 +8,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -17,10 +17,6 @@ from snapconv.stacks.paths import installed_part, is_generated, is_library, is_p
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import format_share
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-BoolColumn = NDArray[np.bool_]
 
 _FEW_LINES = 2
 # Of the bytes at the peak: what the few lines hold before it is worth a note, and what they must lose by it.

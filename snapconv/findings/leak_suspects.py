@@ -8,18 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 from snapconv.units import format_bytes
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
 
 # Two may be chance: a state that is made late, an expert that is used for the first time.
 _LEAST_ITERATIONS = 3

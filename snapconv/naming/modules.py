@@ -7,18 +7,15 @@ called, so ``model.py:35 < train.py:53`` is the module called there, within the 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import Joined
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_library, is_python, normal
 from snapconv.stacks.project_frames import Project
 
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
 _Known = dict[tuple[str, Evidence], int]
 
 WITHIN = " < "
@@ -46,7 +43,7 @@ def find_modules(
     stacks: StackTable,
     project: Project,
     allocations: AllocationTable,
-    category: NDArray[np.int8],
+    category: Int8Column,
     noted: Joined | None,
 ) -> Modules:
     """Find the module that every allocation was made in, or that a parameter is of.
@@ -79,7 +76,7 @@ def _by_frames(stacks: StackTable, project: Project, stack_id: Int32Column, know
     return ids[inverse.reshape(-1)]
 
 
-def _calls(stacks: StackTable) -> NDArray[np.bool_]:
+def _calls(stacks: StackTable) -> BoolColumn:
     """The frames of ``Module.__call__``, which goes through ``_call_impl`` (torch 1.6 to 2.13)."""
     frames = stacks.frames
     is_call = [
@@ -89,13 +86,13 @@ def _calls(stacks: StackTable) -> NDArray[np.bool_]:
     return np.array(is_call, np.bool_)
 
 
-def _places(stacks: StackTable) -> NDArray[np.bool_]:
+def _places(stacks: StackTable) -> BoolColumn:
     """The Python frames that are not torch's own: a Sequential calls all that it holds on one line."""
     paths = map(normal, stacks.frames.filenames)
     return np.array([is_python(p) and not (is_library(p) and "/torch/" in p) for p in paths], np.bool_)
 
 
-def _callers(frames: list[int], is_call: NDArray[np.bool_], is_place: NDArray[np.bool_]) -> list[int]:
+def _callers(frames: list[int], is_call: BoolColumn, is_place: BoolColumn) -> list[int]:
     """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
     found = []
     is_open = False

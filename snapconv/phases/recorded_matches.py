@@ -7,15 +7,12 @@ live then whose block holds the address. Notes in, rows of the AllocationTable o
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.snapshot.recorded.metadata_rows import NotedTable
-
-Int64Column = NDArray[np.int64]
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000

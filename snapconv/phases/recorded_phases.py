@@ -1,16 +1,13 @@
 """The phases and iterations that a recorder marked, brought from its times to the events of a trace."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int8Column, Int32Column, Int64Column
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedPhase
 
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
 
-
-def recorded_phases(metadata: Metadata, events: EventTable) -> NDArray[np.int8] | None:
+def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:
     """The phase of every event in codes of RecordedPhase; None where phases cannot be placed."""
     if events.time_us is None or not len(metadata.phases.phase):
         return None
@@ -42,7 +39,7 @@ def _iteration_numbers(metadata: Metadata, events: EventTable) -> Int64Column | 
     return np.asarray(np.maximum.accumulate(table.iteration[np.maximum(place, 0)]))
 
 
-def _phase_at(table: PhaseTable, time_us: Int64Column) -> NDArray[np.int8]:
+def _phase_at(table: PhaseTable, time_us: Int64Column) -> Int8Column:
     """The phase that each time lies in; phases follow each other, so it is the last that began."""
     place = np.searchsorted(table.began_us, time_us, side="right") - 1
     row = np.maximum(place, 0)

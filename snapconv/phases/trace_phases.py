@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
@@ -20,10 +19,6 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.torch_knowledge.frame_patterns import Role
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-BoolColumn = NDArray[np.bool_]
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 
@@ -57,8 +52,8 @@ class Phases:
     ``has_several_steps``: whether there may be several. ``ends_in_oom``: nothing follows a failed allocation.
     """
 
-    certain: NDArray[np.int8]
-    phase: NDArray[np.int8]
+    certain: Int8Column
+    phase: Int8Column
     run_end: Int64Column
     run_last: Int64Column
     iteration: Int32Column
@@ -159,7 +154,7 @@ def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolCo
     return inside
 
 
-def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: NDArray[np.int8]) -> Int64Column:
+def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Column) -> Int64Column:
     """The first events after annotated steps in which nothing was allocated or freed.
 
     SGD, and every fused optimizer, updates in place once its states are there.
@@ -201,7 +196,7 @@ def _labels(
     in_zero_grad: BoolColumn,
     *,
     free_sites_known: bool,
-) -> NDArray[np.int8]:
+) -> Int8Column:
     stack = events.stack_id
     if not free_sites_known:
         stack = np.where(events.action == 1, stack, -1).astype(np.int32)
@@ -226,7 +221,7 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
 
 
 def _iterations(
-    phase: NDArray[np.int8],
+    phase: Int8Column,
     run_end: Int64Column,
     run: Int64Column,
     begins: Int64Column,

@@ -11,15 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import Int64Column, read_only
 from snapconv.replay.lifetimes import releases
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
-
-Int64Column = NDArray[np.int64]
 
 _CHUNK_EVENTS = 1 << 16
 # What the walk does with an event; the segments' actions stand for themselves, all others do nothing.

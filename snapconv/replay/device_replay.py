@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes, pair_events
@@ -21,10 +21,6 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.units import format_bytes
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-BoolColumn = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,10 @@ Events in, one row per lifetime out. Knows addresses and order, not sizes of blo
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
-
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 _ALLOC, _REQUESTED, _COMPLETED = 0, 1, 2
 
@@ -86,7 +82,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return np.asarray(frees | requests)
 
 
-def _kinds(events: EventTable) -> tuple[Int64Column, NDArray[np.int8], Int64Column]:
+def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
     """The events that begin or end allocations, sorted by address, then by time."""
     kind_of_action = np.full(len(Action), -1, np.int8)
     kind_of_action[Action.ALLOC] = _ALLOC

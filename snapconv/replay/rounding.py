@@ -7,12 +7,10 @@ CUDAAllocatorConfig.cpp (roundup_power2_divisions), torch 2.1 to 2.13.
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int64Column
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 from snapconv.snapshot.settings_table import AllocatorSettings
-
-Int64Column = NDArray[np.int64]
 
 MIN_BLOCK_BYTES = 512
 SMALL_REQUEST_BYTES = 1 << 20

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn
 from snapconv.devices import device_argument
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.naming.weights.weight_names import weight_names
@@ -39,8 +39,6 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 from snapconv.version import VERSION
-
-BoolColumn = NDArray[np.bool_]
 
 # TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
 _CLASSES = (

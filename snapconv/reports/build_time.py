@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from snapconv.columns import MsColumn
 from snapconv.notes import Note
 from snapconv.reports.memory_report import SourceLine, StackColumns
 from snapconv.reports.time_report import (
@@ -11,7 +12,6 @@ from snapconv.reports.time_report import (
     IterationTimes,
     LaunchRow,
     LineTime,
-    MsColumn,
     RunTimeEntry,
     TimeReport,
     TimeTotal,

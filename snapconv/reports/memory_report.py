@@ -6,14 +6,8 @@ look anything up anywhere else.
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.notes import Note
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-Int8Column = NDArray[np.int8]
 
 # The Moments that every report has: start, peak and end of every curve, and one more.
 CURVES = ("requested", "allocated", "active", "reserved")
@@ -148,7 +142,7 @@ class StackColumns:
     frame_names: tuple[str, ...]
     frame_filenames: tuple[str, ...]
     frame_lines: Int64Column
-    frame_is_project: NDArray[np.bool_]
+    frame_is_project: BoolColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +164,7 @@ class AllocationColumns:
     pool_id: Int32Column
     requested_bytes: Int64Column
     block_bytes: Int64Column
-    is_exact: NDArray[np.bool_]
+    is_exact: BoolColumn
     category: Int8Column
     evidence: Int8Column
     rule_id: Int32Column

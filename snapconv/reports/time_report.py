@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn
 from snapconv.notes import Note
-from snapconv.reports.memory_report import Int32Column, Int64Column, SourceLine, StackColumns
-
-MsColumn = NDArray[np.float64]
+from snapconv.reports.memory_report import SourceLine, StackColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ class CallColumns:
 
     iteration: Int64Column
     name_id: Int32Column
-    phase: NDArray[np.int8]
+    phase: Int8Column
     module_id: Int32Column
     stack_id: Int32Column
     entry_id: Int32Column
@@ -137,5 +133,5 @@ class TimeReport:
     notes: tuple[Note, ...]
     calls: CallColumns
     stacks: StackColumns
-    is_of_module: NDArray[np.bool_]
+    is_of_module: BoolColumn
     project_includes: tuple[str, ...] = ()

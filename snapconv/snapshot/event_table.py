@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.columns import Int8Column, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     TIME,
     Bounds,
-    Int32Column,
-    Int64Column,
     Interner,
     Path,
     check_range,
@@ -80,7 +79,7 @@ class EventTable:
     where no stack was captured.
     """
 
-    action: NDArray[np.int8]
+    action: Int8Column
     addr: Int64Column
     size: Int64Column
     stream: Int64Column
@@ -156,7 +155,7 @@ class TraceReader:
             internal_metadata_id=texts("internal_metadata"),
         )
 
-    def _actions(self, events: list[dict[str, object]], path: Path) -> NDArray[np.int8]:
+    def _actions(self, events: list[dict[str, object]], path: Path) -> Int8Column:
         values = raw_column(events, "action")
         try:
             return np.fromiter(map(_ACTION_CODES.__getitem__, values), np.int8, len(values))  # type: ignore[arg-type]

@@ -11,12 +11,10 @@ from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
 Path = Callable[[int], str]
 
 _UINT64 = 1 << 64
@@ -131,7 +129,7 @@ def check_range(
     key: str,
     *,
     path: Path,
-    where: NDArray[np.bool_] | None = None,
+    where: BoolColumn | None = None,
 ) -> None:
     """Raise MalformedSnapshotError for the first value out of bounds, among the rows marked in ``where``."""
     if column is None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.capture_format import snapshot_file
+from snapconv.columns import Int64Column
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.notes import Note
@@ -332,7 +332,7 @@ def _list(value: object, where: str) -> list[object]:
     return value
 
 
-def _take(table: _Table, rows: NDArray[np.int64]) -> _Table:
+def _take(table: _Table, rows: Int64Column) -> _Table:
     columns = {field.name: getattr(table, field.name)[rows] for field in fields(table)}
     for column in columns.values():
         column.setflags(write=False)

@@ -11,15 +11,13 @@ from enum import IntEnum
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     DEVICE,
-    Int32Column,
-    Int64Column,
     Interner,
     Path,
     check_range,
@@ -77,8 +75,8 @@ class SegmentTable:
     addr: Int64Column
     total_bytes: Int64Column
     stream: Int64Column
-    is_small: NDArray[np.bool_]
-    is_expandable: NDArray[np.bool_]
+    is_small: BoolColumn
+    is_expandable: BoolColumn
     pool_id: Int32Column
     stack_id: Int32Column
 
@@ -97,7 +95,7 @@ class BlockTable:
     addr: Int64Column
     block_bytes: Int64Column
     requested_bytes: Int64Column
-    state: NDArray[np.int8]
+    state: Int8Column
     stack_id: Int32Column
 
     def __len__(self) -> int:
@@ -210,7 +208,7 @@ def _block_table(
 
 
 def _requested(
-    flat: list[dict[str, object]], occupants: list[dict[str, object]], is_live: NDArray[np.bool_], path: Path
+    flat: list[dict[str, object]], occupants: list[dict[str, object]], is_live: BoolColumn, path: Path
 ) -> tuple[Int64Column, bool]:
     """The requested size of every block, _MISSING where there is none, and whether a live block lacks it."""
     requested = _filled(int_column(flat, "requested_size", path=path, missing=_MISSING), len(flat), _MISSING)
@@ -237,7 +235,7 @@ def _newest_occupant(block: dict[str, object], path: Path, i: int) -> dict[str, 
     return history[0]  # type: ignore[index,no-any-return]
 
 
-def _states(flat: Sequence[dict[str, object]], path: Path) -> NDArray[np.int8]:
+def _states(flat: Sequence[dict[str, object]], path: Path) -> Int8Column:
     values = raw_column(flat, "state")
     for i, value in enumerate(values):
         if type(value) is not str or value not in _STATES:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     TIME,
-    Int32Column,
-    Int64Column,
     Interner,
     check_range,
     expect,
@@ -102,7 +101,7 @@ class AnnotationTable:
     """record_function ranges as they were entered and left; ``name_id`` is a position in ``texts``."""
 
     name_id: Int32Column
-    is_start: NDArray[np.bool_]
+    is_start: BoolColumn
     device: Int64Column
     time_us: Int64Column
 

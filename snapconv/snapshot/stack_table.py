@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import Path, expect
 
@@ -36,7 +36,7 @@ class FrameTable:
 
     names: tuple[str, ...]
     filenames: tuple[str, ...]
-    lines: NDArray[np.int64]
+    lines: Int64Column
     originals: tuple[str, ...]
     targets: tuple[str, ...]
 
@@ -49,13 +49,13 @@ class StackTable:
     """Distinct stacks: stack ``i`` is ``frame_ids[offsets[i]:offsets[i + 1]]``, leaf first."""
 
     frames: FrameTable
-    offsets: NDArray[np.int64]
-    frame_ids: NDArray[np.int32]
+    offsets: Int64Column
+    frame_ids: Int32Column
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def frames_of(self, stack_id: int) -> NDArray[np.int32]:
+    def frames_of(self, stack_id: int) -> Int32Column:
         """The frame ids of one stack, leaf first; empty for -1 (no stack captured)."""
         if stack_id < 0:
             return self.frame_ids[:0]
@@ -81,7 +81,7 @@ class StackInterner:
         """Whether any stack so far has a frame."""
         return bool(self._frames)
 
-    def ids(self, stacks: Sequence[object], path: Path) -> NDArray[np.int32]:
+    def ids(self, stacks: Sequence[object], path: Path) -> Int32Column:
         """The ids of many raw stacks (lists of frame dictionaries), -1 for None.
 
         ``path(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, read_only
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.includes import MODEL_LIBRARIES, is_absolute, parse_include
@@ -45,7 +44,7 @@ class Project:
     root: str | None
     seen_root: str | None
     is_inferred: bool
-    is_project: NDArray[np.bool_]
+    is_project: BoolColumn
     relative_paths: tuple[str, ...]
     includes: tuple[str, ...] = ()
     unused_includes: tuple[str, ...] = ()

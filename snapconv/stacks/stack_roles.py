@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
-
-BoolColumn = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +25,18 @@ class StackRoles:
     stacks: StackTable
     rules: tuple[FrameRule, ...]
     has: BoolColumn
-    rule_id: NDArray[np.int32]
+    rule_id: Int32Column
     is_empty: BoolColumn
     in_closure: BoolColumn
     has_cpp: bool
 
-    def of(self, role: Role, stack_ids: NDArray[np.int32]) -> BoolColumn:
+    def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks has the role; False for -1."""
         if not self.has.shape[1]:
             return np.zeros(len(stack_ids), np.bool_)
         return np.asarray((stack_ids >= 0) & self.has[role][stack_ids])
 
-    def is_in_closure(self, stack_ids: NDArray[np.int32]) -> BoolColumn:
+    def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of a closure within a step; False for -1."""
         if not len(self.in_closure):
             return np.zeros(len(stack_ids), np.bool_)
@@ -80,9 +77,7 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, has_cpp))
 
 
-def _called_by_optimizer(
-    stacks: StackTable, stack_of_frame: NDArray[np.int64], place: NDArray[np.int64]
-) -> BoolColumn:
+def _called_by_optimizer(stacks: StackTable, stack_of_frame: Int64Column, place: Int64Column) -> BoolColumn:
     """The stacks in which one of torch's optimizers has called Python code that is not torch's: a closure."""
     rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
     files = [normal(name) for name in stacks.frames.filenames]
@@ -96,12 +91,12 @@ def _called_by_optimizer(
     return np.asarray((foreign < optimizer) & (optimizer < missing))
 
 
-def innermost_python(stacks: StackTable) -> NDArray[np.int32]:
+def innermost_python(stacks: StackTable) -> Int32Column:
     """For every stack its innermost Python frame, -1 without one."""
     return innermost_frames(stacks, np.array([is_python(name) for name in stacks.frames.filenames], np.bool_))
 
 
-def innermost_frames(stacks: StackTable, marked: BoolColumn) -> NDArray[np.int32]:
+def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
     """For every stack the innermost of the marked frames, -1 without one."""
     places = np.flatnonzero(marked[stacks.frame_ids])
     owner = np.searchsorted(stacks.offsets, places, side="right") - 1
@@ -111,20 +106,20 @@ def innermost_frames(stacks: StackTable, marked: BoolColumn) -> NDArray[np.int32
     return frames
 
 
-def stacks_by_frame(stacks: StackTable) -> Callable[[int], NDArray[np.int64]]:
+def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
     """What gives, for a frame, the stacks in which it stands."""
     owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     order = np.argsort(stacks.frame_ids, kind="stable")
     frames = stacks.frame_ids[order]
 
-    def stacks_with(frame: int) -> NDArray[np.int64]:
+    def stacks_with(frame: int) -> Int64Column:
         first, after = np.searchsorted(frames, (frame, frame + 1)).tolist()
         return np.asarray(owner[order[first:after]])
 
     return stacks_with
 
 
-def _outermost_python(stacks: StackTable, stack_of_frame: NDArray[np.int64]) -> BoolColumn:
+def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolColumn:
     """Marks, among all frames of all stacks, the last Python frame of each."""
     python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
     places = np.flatnonzero(python[stacks.frame_ids])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from cutting import Cut
-from numpy.typing import NDArray
 from setups import Setup
 from truth import Truth
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.naming.operations.source_files import source_lines
 from snapconv.replay.device_replay import AllocationTable
@@ -19,7 +19,6 @@ from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 
 ENTRIES_FOLDER = Path(__file__).parent
-Int64Column = NDArray[np.int64]
 Confusion = Counter[tuple[str, str]]
 
 
@@ -120,7 +119,7 @@ def match(cut: AllocationTable, whole: AllocationTable, n_lost: int) -> Int64Col
     return np.array([rows[key] for key in keys(cut, 0)], np.int64)
 
 
-def _highest(allocations: AllocationTable, rows: NDArray[np.bool_]) -> int:
+def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:
     """The first event at which these rows together hold most; -1: before the first one."""
     n_bytes, n_events = allocations.block_bytes[rows], int(allocations.alloc_event.max()) + 1
     end = np.where(
@@ -133,9 +132,7 @@ def _highest(allocations: AllocationTable, rows: NDArray[np.bool_]) -> int:
     return int(np.cumsum(change).argmax()) - 1
 
 
-def _bytes(
-    found: DeviceAnalysis, true: NDArray[np.int8], noted: NDArray[np.bool_], live: NDArray[np.bool_]
-) -> Bytes:
+def _bytes(found: DeviceAnalysis, true: Int8Column, noted: BoolColumn, live: BoolColumn) -> Bytes:
     total = Bytes()
     said, n_bytes = found.classification.category, found.allocations.block_bytes
     for row in np.flatnonzero(live).tolist():
@@ -157,7 +154,7 @@ def _bytes(
     return total
 
 
-def _named_right(found: DeviceAnalysis, true: NDArray[np.int8], names: Sequence[str]) -> float | None:
+def _named_right(found: DeviceAnalysis, true: Int8Column, names: Sequence[str]) -> float | None:
     """Of the bytes of activations that the cut itself allocates, the share with the right name."""
     right = total = 0
     said, n_bytes = found.operation_id.tolist(), found.allocations.block_bytes.tolist()
@@ -169,7 +166,7 @@ def _named_right(found: DeviceAnalysis, true: NDArray[np.int8], names: Sequence[
 
 
 def _decided(
-    found: DeviceAnalysis, true: NDArray[np.int8], live: NDArray[np.bool_]
+    found: DeviceAnalysis, true: Int8Column, live: BoolColumn
 ) -> dict[tuple[str, str], tuple[int, int]]:
     decided: Counter[tuple[str, str]] = Counter()
     right: Counter[tuple[str, str]] = Counter()

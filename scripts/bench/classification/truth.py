@@ -12,20 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from recording import WORKSPACE_BYTES, Recording
 
 from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.phases.recorded_matches import Joined, join_metadata
 from snapconv.phases.recorded_phases import recorded_phases
 from snapconv.replay.device_replay import AllocationTable, replay
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
-
-Int8Column = NDArray[np.int8]
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 _NEVER = np.iinfo(np.int64).max
 

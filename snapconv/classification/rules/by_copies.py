@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, Int64Column
+from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, Int64Column
+from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 

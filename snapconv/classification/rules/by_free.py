@@ -3,8 +3,9 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, at, first_before
+from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
+from snapconv.columns import BoolColumn
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, Int64Column, last_before
+from snapconv.classification.features import Features, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.recorded_matches import Joined
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role

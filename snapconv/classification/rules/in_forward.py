@@ -3,10 +3,11 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, next_of
+from snapconv.classification.features import Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD
 from snapconv.classification.rules.in_backward import WITHIN
+from snapconv.columns import BoolColumn
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features, Int64Column, next_of
+from snapconv.classification.features import Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 

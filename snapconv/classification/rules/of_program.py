@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import (
-    BoolColumn,
-    Features,
-    Int64Column,
-    first_before,
-    last_before,
-    next_of,
-)
+from snapconv.classification.features import Features, first_before, last_before, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.classification.rules.by_free import FREED_LIKE_OTHERS, USED_IN_FORWARD
 from snapconv.classification.rules.in_forward import (
@@ -31,6 +24,7 @@ from snapconv.classification.rules.in_forward import (
     is_freed_after_own,
     made_in_bulk,
 )
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
 from snapconv.torch_knowledge.frame_patterns import Role

@@ -8,9 +8,10 @@ from collections import Counter
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import BoolColumn, Features
+from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
 from snapconv.classification.rules.by_record import LIKE_INPUTS, made_like_inputs
+from snapconv.columns import BoolColumn
 from snapconv.torch_knowledge.frame_patterns import Role
 
 ATTRIBUTE = Reason(

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import UserRules
-from snapconv.columns import read_only
+from snapconv.columns import Int32Column, Int64Column, read_only
 from snapconv.naming.operations.operation_of_stack import (
     BY_ORDER,
     Told,
@@ -27,8 +26,6 @@ from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
-Int32Column = NDArray[np.int32]
-Int64Column = NDArray[np.int64]
 _Known = dict[Told, int]
 
 BY_NODE = "the node of backward that freed it"

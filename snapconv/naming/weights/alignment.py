@@ -8,10 +8,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
+from snapconv.columns import BoolColumn, Int64Column
 
 # Cells of the table; two bits are kept of each, and a hundred million take a second.
 _MAX_CELLS = 400_000_000

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int8Column
 from snapconv.naming.weights.param_names import Naming, name_weights
 from snapconv.naming.weights.weight_names import were_placed
 from snapconv.naming.weights.weights_by_size import WeightTable, live_weights, match_weights
@@ -20,7 +20,7 @@ def listed_weights(
     params: ParamList,
     stacks: StackTable,
     allocations: AllocationTable,
-    category: NDArray[np.int8],
+    category: Int8Column,
     *,
     event: int,
     iteration_events: tuple[int, int],

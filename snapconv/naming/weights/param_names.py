@@ -11,16 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.naming.weights.alignment import Alignment, align
 from snapconv.naming.weights.param_tree import module_tree
 from snapconv.naming.weights.param_windows import Listed, fit_windows
 from snapconv.snapshot.recorded.params_file import ParamList
-
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 # half(), bfloat16(), float() and double() convert a whole model; eight-bit floats are converted one by one.
 _WIDTHS = (2, 4, 8, 1)

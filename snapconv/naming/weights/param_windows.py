@@ -10,14 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int64Column, UInt64Column
 from snapconv.naming.weights.alignment import Alignment
 from snapconv.naming.weights.param_tree import Module, is_numbered, is_torch_module
-
-Int64Column = NDArray[np.int64]
-UInt64Column = NDArray[np.uint64]
-BoolColumn = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

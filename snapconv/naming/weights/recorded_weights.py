@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.naming.weights.weights_by_size import WeightTable
 from snapconv.phases.recorded_matches import Joined
 from snapconv.phases.recorded_phases import iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot
-
-Int64Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class _Places:
 
     row: Int64Column
     n_bytes: Int64Column
-    is_live: NDArray[np.bool_]
+    is_live: BoolColumn
 
 
 def noted_weights(
@@ -114,7 +111,7 @@ def _gradient_notes(joined: Joined, device: int, iteration: int, n_parameters: i
 
 def _stacks(
     joined: Joined, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
-) -> NDArray[np.int32]:
+) -> Int32Column:
     """Where each was registered, or else where its memory was allocated."""
     registered = joined.metadata.parameters.stack_ids[chosen]
     if not len(allocations):

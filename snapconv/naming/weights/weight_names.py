@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int32Column
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
-
-Int32Column = NDArray[np.int32]
 
 # Module.to, cuda, half and to_empty all go through _apply (torch 2.0 to 2.13).
 _APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"

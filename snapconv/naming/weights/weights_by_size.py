@@ -4,14 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category
-from snapconv.columns import read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
-
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +24,17 @@ class WeightTable:
     names: tuple[str, ...]
     size_bytes: Int64Column
     gradient_bytes: Int64Column
-    stack_id: NDArray[np.int32]
+    stack_id: Int32Column
 
 
-def live_weights(allocations: AllocationTable, category: NDArray[np.int8], event: int) -> Int64Column:
+def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:
     """The rows of the weights that are live after an event, in the order of allocation."""
     return np.flatnonzero(allocations.live_at(event) & (category == Category.WEIGHT))
 
 
 def match_weights(
     allocations: AllocationTable,
-    category: NDArray[np.int8],
+    category: Int8Column,
     *,
     event: int,
     iteration_events: tuple[int, int],

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
 from snapconv.classification.rule_catalog import EVIDENCE_WORTH, said_of
 from snapconv.classification.rule_order import opinions as opinions_of
 from snapconv.classification.rule_order import pipeline_of
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.naming.weights.weight_names import weight_names
 from snapconv.phases.recorded_matches import Joined
@@ -33,8 +33,6 @@ from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import matching_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-
-Int64Column = NDArray[np.int64]
 
 _MOST_REMARKS = 20
 
@@ -64,7 +62,7 @@ def unsigned(addr: int) -> str:
     return hex(addr & (1 << 64) - 1)
 
 
-def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> NDArray[np.bool_]:
+def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
     """The pieces of memory that an address lies in."""
     return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
 

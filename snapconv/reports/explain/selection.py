@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
@@ -22,8 +22,6 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.units import counted, format_bytes
-
-Int64Column = NDArray[np.int64]
 
 # A block of every iteration may have the address: the newest are enough, and each has its own event.
 _MOST_EXPLAINED = 100

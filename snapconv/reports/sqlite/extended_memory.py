@@ -3,17 +3,11 @@
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
-from snapconv.reports.memory_report import (
-    AllocationColumns,
-    Int64Column,
-    MemoryReport,
-    StackColumns,
-    Timeline,
-)
+from snapconv.reports.memory_report import AllocationColumns, MemoryReport, StackColumns, Timeline
 from snapconv.reports.sqlite import extended_memory_schema as schema
 from snapconv.reports.sqlite.database import Row, TableRows, rows_of, rows_of_columns
 
@@ -182,7 +176,7 @@ def _stack_chunk(stacks: StackColumns, start: int, stop: int) -> Iterable[Row]:
     return zip(range(start, stop), *(column.tolist() for column in columns), strict=True)
 
 
-def _frames_at(stacks: StackColumns, positions: Int64Column, exists: NDArray[np.bool_]) -> Int64Column:
+def _frames_at(stacks: StackColumns, positions: Int64Column, exists: BoolColumn) -> Int64Column:
     """Look up the frames at these positions; -1 where there is none."""
     frame_ids = np.full(len(positions), -1, np.int64)
     frame_ids[exists] = stacks.frame_ids[positions[exists]]

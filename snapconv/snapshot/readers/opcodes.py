@@ -8,7 +8,8 @@ nothing else; whatever else appears was put there by somebody. Knows lengths, no
 import pickle
 
 import numpy as np
-from numpy.typing import NDArray
+
+from snapconv.columns import Int64Column
 
 _FIXED_ARGUMENT_BYTES = {
     pickle.PROTO: 1, pickle.FRAME: 8, pickle.STOP: 0, pickle.MARK: 0, pickle.POP: 0,
@@ -38,7 +39,7 @@ CODE_OPCODES = {
 PLAIN, SCALAR, COUNTED, FRAME, MEMO_INDEX, TUPLE, STOP, REFUSED = range(8)
 
 
-def _table(entries: dict[bytes, int], default: int = 0) -> NDArray[np.int64]:
+def _table(entries: dict[bytes, int], default: int = 0) -> Int64Column:
     table = np.full(256, default, np.int64)
     for opcode, value in entries.items():
         table[opcode[0]] = value

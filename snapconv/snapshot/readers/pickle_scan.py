@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import MalformedSnapshotError, TruncatedFileError, UnsafePickleError
 from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers import opcodes as op
@@ -56,18 +57,16 @@ for _code, _least, _most in (
 _MAX_ARGUMENT_BYTES = np.full(256, _HUGE, np.int64)
 _MAX_ARGUMENT_BYTES[list(op.INTEGER_PREFIX_BYTES)] = _MAX_INTEGER_BYTES
 
-Int64s = NDArray[np.int64]
-
 
 @dataclass(slots=True)
 class _Walk:
     """What walking some lanes found, one row per lane; -1 where nothing was."""
 
-    exit: Int64s
-    scalar_run: Int64s
-    first_stop: Int64s
-    first_refused: Int64s
-    n_odd_tuples: Int64s
+    exit: Int64Column
+    scalar_run: Int64Column
+    first_stop: Int64Column
+    first_refused: Int64Column
+    n_odd_tuples: Int64Column
 
     def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
         """One tuple per lane: exit, scalar run, first STOP, first refusal, odd tuples."""
@@ -141,12 +140,14 @@ class _Chunk:
                 "take 100 times the memory of the file: not read"
             )
 
-    def _guess_entries(self, starts: Int64s) -> tuple[Int64s, Int64s]:
+    def _guess_entries(self, starts: Int64Column) -> tuple[Int64Column, Int64Column]:
         leads = np.maximum(starts - _LEAD_BYTES, 0)
         walk = self._walk(leads, starts, np.zeros_like(leads))
         return walk.exit, walk.scalar_run
 
-    def _follow(self, walk: _Walk, guesses: Int64s, runs: Int64s, ends: Int64s) -> tuple[int, int, int, int]:
+    def _follow(
+        self, walk: _Walk, guesses: Int64Column, runs: Int64Column, ends: Int64Column
+    ) -> tuple[int, int, int, int]:
         """Chain the lanes from the chunk's first token; walk wrongly guessed ones again."""
         position, n_odd, run = 0, 0, int(runs[0])
         lanes = zip(ends.tolist(), guesses.tolist(), runs.tolist(), walk.rows(), strict=True)
@@ -184,7 +185,7 @@ class _Chunk:
             position = following
         return position, run, -1, -1, n_odd
 
-    def _walk(self, start: Int64s, end: Int64s, run: Int64s) -> _Walk:
+    def _walk(self, start: Int64Column, end: Int64Column, run: Int64Column) -> _Walk:
         """Walk every lane from ``start`` until at or beyond ``end``, all in step."""
         n = len(start)
         none = np.full(n, -1, np.int64)
@@ -208,7 +209,13 @@ class _Chunk:
         return found
 
     def _visit(
-        self, found: _Walk, lanes: Int64s, position: Int64s, step: Int64s, rows: Int64s, run: Int64s
+        self,
+        found: _Walk,
+        lanes: Int64Column,
+        position: Int64Column,
+        step: Int64Column,
+        rows: Int64Column,
+        run: Int64Column,
     ) -> None:
         """Handle the tokens of one step that are more than a fixed number of bytes."""
         code = self.codes.take(position, mode="clip")
@@ -233,7 +240,7 @@ class _Chunk:
         # A frame may begin between the numbers of a tuple; it counts as a scalar, so take it off again.
         run[rows[role == op.FRAME]] -= 1
 
-    def _counts(self, position: Int64s, width: Int64s) -> Int64s:
+    def _counts(self, position: Int64Column, width: Int64Column) -> Int64Column:
         """Read the little-endian counts of 1, 4 or 8 bytes that follow the opcodes."""
         count = np.zeros(len(position), np.int64)
         for byte in range(int(width.max())):
@@ -294,7 +301,7 @@ class _Chunk:
         return known if len(known) == 2 else []
 
 
-def _keep_first(first: Int64s, lanes: Int64s, position: Int64s, mask: NDArray[np.bool_]) -> None:
+def _keep_first(first: Int64Column, lanes: Int64Column, position: Int64Column, mask: BoolColumn) -> None:
     if mask.any():
         new = mask & (first[lanes] < 0)
         first[lanes[new]] = position[new]

@@ -10,18 +10,13 @@ from enum import IntEnum
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS
 from snapconv.snapshot.recorded.metadata_rows import ITERATION, NotedTable, Rows, texts_of
 from snapconv.snapshot.stack_table import StackInterner
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-Int8Column = NDArray[np.int8]
-BoolColumn = NDArray[np.bool_]
 
 VERSION = 1
 KEY = "snapconv"

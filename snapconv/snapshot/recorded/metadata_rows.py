@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -23,10 +24,6 @@ from snapconv.snapshot.fields import (
     raw_column,
 )
 from snapconv.snapshot.stack_table import StackInterner
-
-Int64Column = NDArray[np.int64]
-Int32Column = NDArray[np.int32]
-BoolColumn = NDArray[np.bool_]
 
 ITERATION = Bounds(0, 1 << 31, "0 to 2^31")
 _DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")

@@ -13,13 +13,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.snapshot.fields import BYTES, check_total, shown
-
-Int64Column = NDArray[np.int64]
-BoolColumn = NDArray[np.bool_]
 
 VERSION = 1
 # What the safetensors library itself allows for a header; a list as JSON is no longer than one.

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.notes import Note
-from snapconv.snapshot.fields import Int32Column, Int64Column, Interner, shown
+from snapconv.snapshot.fields import Interner, shown
 from snapconv.snapshot.stack_table import FrameTable, StackTable
-
-MsColumn = NDArray[np.float64]
 
 VERSION = 1
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -73,7 +71,7 @@ class CallTable:
 
     iteration: Int64Column
     name_id: Int32Column
-    phase: NDArray[np.int8]
+    phase: Int8Column
     module_id: Int32Column
     stack_id: Int32Column
     forward_ms: MsColumn
@@ -106,7 +104,7 @@ class Timing:
     empty_pair_ms: float | None
     overflowed: bool
     stacks: StackTable
-    is_of_module: NDArray[np.bool_]
+    is_of_module: BoolColumn
     texts: tuple[str, ...]
     calls: CallTable
 
@@ -289,7 +287,7 @@ def _text_ids(key: str, values: list[Any], texts: Interner, *, may_be_missing: b
 # --- the stacks
 
 
-def _stacks(raw: list[Any]) -> tuple[StackTable, NDArray[np.bool_]]:
+def _stacks(raw: list[Any]) -> tuple[StackTable, BoolColumn]:
     frames = Interner()
     stacks: list[list[int]] = []
     for i, stack in enumerate(raw):
