@@ -1,4 +1,4 @@
-"""What a linter does not check: how long functions are, that everything public has a docstring, links of the README."""
+"""What a linter does not check: the length of functions, docstrings of public names, links of the README."""
 
 import ast
 import re

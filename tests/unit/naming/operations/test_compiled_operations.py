@@ -10,7 +10,7 @@ from snapconv.stacks.project_frames import find_project
 from tests.builders import MIB, TraceBuilder, frame
 
 REAL = (
-    Path(__file__).parents[3] / "shared" / "snapshots" / "bcrafton-assignment2-systems-memory_snapshot.pickle"
+    Path(__file__).parents[5] / "shared" / "snapshots" / "bcrafton-assignment2-systems-memory_snapshot.pickle"
 )
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HASH = "c" + "abcdefgh234567" * 3 + "abcdefghi"

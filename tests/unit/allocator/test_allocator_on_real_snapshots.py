@@ -15,7 +15,7 @@ import pytest
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.caching_allocator import CachingAllocator
 
-REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
+REAL_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "snapshots"
 FILES = sorted(REAL_SNAPSHOTS.glob("*.pickle"))
 
 

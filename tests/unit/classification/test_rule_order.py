@@ -11,7 +11,7 @@ from snapconv.classification.features import find_features
 from snapconv.classification.rule import Decided, Proposal, Reason, Rule
 from snapconv.classification.rule_order import PIPELINE, classify, opinions
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 def features_of(analysis):

@@ -9,7 +9,7 @@ import pytest
 from snapconv.naming.weights.param_names import name_weights
 from snapconv.snapshot.recorded.params_file import ParamList
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 
 
 def listing(rows, *, is_ordered=True, width=4, tied=(), buffers=(), integers=()):

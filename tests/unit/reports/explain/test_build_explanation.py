@@ -14,7 +14,7 @@ from snapconv.classification.rule_order import opinions
 from snapconv.devices import device_name
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 MAIN = [frame("<module>", "/home/me/project/train.py", 3)]
 CALL = [frame("_call_impl", f"{TORCH}/nn/modules/module.py", 1750), *MAIN]

@@ -17,7 +17,7 @@ import pytest
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.cli.app import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])
 
 

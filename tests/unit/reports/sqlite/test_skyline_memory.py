@@ -23,7 +23,7 @@ from tests.report_builder import (
     small_report,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def query(path, sql):

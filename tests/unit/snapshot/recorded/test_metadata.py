@@ -9,7 +9,7 @@ from snapconv.snapshot.recorded.metadata import RecordedPhase
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, noted, parameter, phase
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def load(tmp_path, raw_metadata, builder=None):
