@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from snapconv.capture_format import timing_file
 from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.progress import Progress
@@ -13,11 +14,13 @@ from snapconv.replay.device_replay import replay
 from snapconv.replay.history_verdict import judge_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import counted, format_bytes, format_duration_us, shortened
 
 # Names and commands come from the file, which may hold a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
+_MOST_ITERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,17 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TimesFacts:
+    """The times of a capture in numbers; ``clock`` is that of the device (cuda) or of the CPU."""
+
+    n_calls: int
+    iterations: tuple[int, ...]
+    device: int
+    device_name: str
+    clock: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileFacts:
     """One file in facts; ``settings`` as the file has them, ``annotations`` with their counts."""
 
@@ -56,6 +70,7 @@ class FileFacts:
     settings: dict[str, str]
     annotations: dict[str, int]
     recorder: dict[str, str]
+    times: TimesFacts | None
     notes: tuple[Note, ...]
 
     def values(self) -> dict[str, object]:
@@ -76,6 +91,8 @@ class FileFacts:
         if self.recorder:
             told = (self.recorder.get(key, "") for key in ("snapconv", "command"))
             yield shortened("  recorded by snapconv {}: {}".format(*told), _MOST_OF_COMMAND)
+        if self.times:
+            yield _times_line(self.times)
         if self.annotations:
             first = list(self.annotations.items())[:8]
             shown = ", ".join(f"{shortened(name, _MOST_OF_NAME)} ({count})" for name, count in first)
@@ -97,6 +114,7 @@ def _told(settings: dict[str, str]) -> str:
 def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
     """Read a file and say what it is; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
+    times, time_notes = _times_facts(path)
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
@@ -113,8 +131,24 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
         settings=dict(snapshot.settings.entries),
         annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
         recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
-        notes=snapshot.notes,
+        times=times,
+        notes=(*snapshot.notes, *time_notes),
     )
+
+
+def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
+    """The times of a capture; None where the path has none, or in a version that is not known."""
+    file = timing_file(path)
+    timing, notes = load_timing(file) if file else (None, ())
+    if timing is None:
+        return None, notes
+    return TimesFacts(
+        n_calls=len(timing.calls),
+        iterations=tuple(timed.iteration for timed in timing.iterations),
+        device=timing.device,
+        device_name=timing.device_name,
+        clock=timing.clock,
+    ), notes
 
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
@@ -140,6 +174,17 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
         active_bytes=int(blocks.block_bytes[live].sum()),
         history=history.verdict.value,
         history_reason=history.reason,
+    )
+
+
+def _times_line(times: TimesFacts) -> str:
+    numbers = ", ".join(map(str, times.iterations[:_MOST_ITERATIONS]))
+    more = len(times.iterations) - _MOST_ITERATIONS
+    shown = f"{numbers} and {more} more" if more > 0 else numbers or "none"
+    device = shortened(times.device_name, _MOST_OF_NAME)
+    return (
+        f"  times: {counted(times.n_calls, 'call')} of {device_name(times.device)} ({device}), "
+        f"by the clock of the {'GPU' if times.clock == 'cuda' else 'CPU'}; timed iterations: {shown}"
     )
 
 
