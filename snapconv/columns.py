@@ -1,4 +1,4 @@
-"""What all tables share: the kinds of columns, and that nobody writes to one that is built."""
+"""What all tables share: kinds of columns, -1 for what is not known, and that nobody writes to one."""
 
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -24,3 +24,10 @@ def read_only(table: _Table) -> _Table:
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
     return table
+
+
+def first_known(first: Int64Column, *others: Int64Column) -> Int64Column:
+    """Row by row the first value that is known; -1 where none is."""
+    for other in others:
+        first = np.where(first >= 0, first, other)
+    return first

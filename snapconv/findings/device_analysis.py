@@ -215,8 +215,7 @@ def _activations(
     rows = np.flatnonzero(category == Category.ACTIVATION)
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
-    let_go = allocations.free_requested_event[rows]
-    end = np.where(let_go >= 0, let_go, allocations.end_event[rows])
+    end = allocations.let_go_event[rows]
     change = np.zeros(n_events + 1, np.int64)
     np.add.at(change, alloc + 1, n_bytes)
     np.subtract.at(change, end[end >= 0] + 1, n_bytes[end >= 0])

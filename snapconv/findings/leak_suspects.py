@@ -69,8 +69,7 @@ def find_leak_suspects(
 
 def _gone(allocations: AllocationTable, phases: Phases) -> Int64Column:
     """The iteration in which each allocation was let go; the number of iterations where it stays."""
-    requested = allocations.free_requested_event
-    let_go = np.where(requested >= 0, requested, allocations.end_event)
+    let_go = allocations.let_go_event
     gone = np.full(len(allocations), phases.n_iterations, np.int64)
     gone[let_go >= 0] = phases.iteration[let_go[let_go >= 0]]
     return gone

@@ -67,9 +67,7 @@ class _Index:
         key = addr_id.reshape(-1) * self._n_moments + allocations.alloc_event + 1
         self._order = np.argsort(key, kind="stable")
         self._keys = key[self._order]
-        let_go = np.where(
-            allocations.free_requested_event >= 0, allocations.free_requested_event, allocations.end_event
-        )
+        let_go = allocations.let_go_event
         self._let_go = np.where(let_go >= 0, let_go, _NEVER)
 
     def find(self, noted: NotedTable, device: int) -> Int64Column:

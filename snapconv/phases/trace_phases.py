@@ -199,7 +199,7 @@ def _labels(
 ) -> Int8Column:
     stack = events.stack_id
     if not free_sites_known:
-        stack = np.where(events.action == 1, stack, -1).astype(np.int32)
+        stack = np.where(events.action == Action.ALLOC, stack, -1).astype(np.int32)
     label = np.zeros(len(events), np.int8)
     label[in_step & ~roles.is_in_closure(stack)] = Phase.OPTIMIZER
     forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)

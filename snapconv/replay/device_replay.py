@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes, pair_events
@@ -51,12 +51,15 @@ class AllocationTable:
     def __len__(self) -> int:
         return len(self.addr)
 
+    @property
+    def let_go_event(self) -> Int64Column:
+        """Where each stopped counting as allocated: at its free_requested, or else its end."""
+        return first_known(self.free_requested_event, self.end_event)
+
     def live_at(self, event: int) -> BoolColumn:
         """Which allocations count as allocated just after an event; -1: before the first one."""
-        begun = self.alloc_event <= event
-        let_go = (self.free_requested_event >= 0) & (self.free_requested_event <= event)
-        ended = (self.end_event >= 0) & (self.end_event <= event)
-        return begun & ~let_go & ~ended
+        let_go = self.let_go_event
+        return (self.alloc_event <= event) & ((let_go < 0) | (let_go > event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +147,7 @@ def _allocation_table(
 ) -> AllocationTable:
     events, blocks = device.events, device.blocks
     # Where a column's value comes from: the alloc, else the final block, else the first free.
-    first_free = np.where(
-        lifetimes.free_requested_event >= 0, lifetimes.free_requested_event, lifetimes.end_event
-    )
-    event = np.where(lifetimes.alloc_event >= 0, lifetimes.alloc_event, first_free)
+    event = first_known(lifetimes.alloc_event, lifetimes.free_requested_event, lifetimes.end_event)
     from_block = (lifetimes.block_id >= 0) & (lifetimes.alloc_event < 0)
     block, segment = lifetimes.block_id, _rows(blocks.segment_id, lifetimes.block_id, -1)
     requested = np.where(from_block, _rows(blocks.requested_bytes, block, 0), _rows(events.size, event, 0))
@@ -225,13 +225,10 @@ def _most_more(room: Int64Column, rounded: Int64Column, rules: RoundingRules) ->
 
 def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curve:
     n_bytes = allocations.requested_bytes if name == "requested" else allocations.block_bytes
-    end = allocations.end_event
+    # A free requested before the first event leaves no trace but its completion: until then the
+    # block counts as allocated, since it was in use shortly before.
+    end = allocations.let_go_event if name == "allocated" else allocations.end_event
     start_mask = allocations.alloc_event < 0
-    if name == "allocated":
-        # A free requested before the first event leaves no trace but its completion: until then the
-        # block counts, since it was in use shortly before.
-        requested = allocations.free_requested_event
-        end = np.where(requested >= 0, requested, end)
     change = np.zeros(n_events, np.int64)
     np.add.at(change, allocations.alloc_event[~start_mask], n_bytes[~start_mask])
     np.subtract.at(change, end[end >= 0], n_bytes[end >= 0])

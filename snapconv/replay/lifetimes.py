@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, read_only
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 
@@ -143,7 +143,7 @@ def _ends(
     next_alloc = np.full(len(alloc), -1, np.int64)
     same = (addr[1:] == addr[:-1]) & (alloc[1:] >= 0)
     next_alloc[:-1][same] = alloc[1:][same]
-    return np.where(completed >= 0, completed, next_alloc)
+    return first_known(completed, next_alloc)
 
 
 def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:

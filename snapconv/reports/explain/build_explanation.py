@@ -102,6 +102,7 @@ class _Told:
     def __init__(self, snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> None:
         self._snapshot, self._project, self._analysis = snapshot, project, analysis
         self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
+        self._let_go_event = analysis.allocations.let_go_event
         self._names = _names(snapshot, project, analysis)
         self._of_user = {rule.slug: rule.reason for rule in analysis.user_rules.rules}
 
@@ -142,22 +143,17 @@ class _Told:
 
     def _life(self, row: int) -> Life:
         table, events = self._analysis.allocations, self._analysis.device.events
-        alloc, requested, completed, end = (
-            int(column[row])
-            for column in (
-                table.alloc_event,
-                table.free_requested_event,
-                table.free_completed_event,
-                table.end_event,
-            )
+        alloc, end, let_go = (
+            int(table.alloc_event[row]),
+            int(table.end_event[row]),
+            int(self._let_go_event[row]),
         )
-        let_go = requested if requested >= 0 else end
         first, last = max(alloc, 0), let_go if let_go >= 0 else max(len(events) - 1, 0)
         times = events.time_us if len(events) else None
         return Life(
             allocated=self._happening(alloc),
-            free_requested=self._happening(requested),
-            free_completed=self._happening(completed),
+            free_requested=self._happening(int(table.free_requested_event[row])),
+            free_completed=self._happening(int(table.free_completed_event[row])),
             end_event=end if end >= 0 else None,
             in_use_us=None if times is None else int(times[last] - times[first]),
             in_use_events=last - first,
