@@ -128,7 +128,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
         devices=tuple(_device_facts(snapshot, device) for device in snapshot.devices),
         n_stacks=len(snapshot.stacks),
         n_frames=len(snapshot.stacks.frames),
-        settings=dict(snapshot.settings.entries),
+        settings=dict(snapshot.settings_entries),
         annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
         recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
         times=times,

@@ -1,7 +1,7 @@
 """PYTORCH_ALLOC_CONF text -> AllocatorSettings, and the size rules that depend on nothing else.
 
 Knows no blocks, no pools and no addresses. The rules are those of torch 2.1 to 2.13; each names
-its place in torch.
+its place in torch. replay/rounding.py has the same rules for columns.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from snapconv.errors import RecorderError
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 # c10/core/AllocatorConfig.h (before 2.9: the head of c10/cuda/CUDACachingAllocator.cpp).
 MIN_BLOCK_BYTES = 512
@@ -18,6 +19,7 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of its own size
 SEGMENT_GRANULE_BYTES = 2 * MIB
+NPU_PADDING_BYTES = 32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
 
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
@@ -25,20 +27,20 @@ NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What PYTORCH_ALLOC_CONF can change about where blocks go; all sizes in bytes.
+    """What PYTORCH_ALLOC_CONF can change about where blocks go.
 
-    ``max_split_size`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
-    of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding`` is added to every request
+    ``max_split_size_bytes`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
+    of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding_bytes`` are added to every request
     before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part of the device that
-    the process may have.
+    the process may have. ``conf`` is the text that the settings come from.
     """
 
-    max_split_size: int | None = None
-    max_non_split_rounding_size: int = LARGE_SEGMENT_BYTES
-    large_segment_size: int = LARGE_SEGMENT_BYTES
+    max_split_size_bytes: int | None = None
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
     roundup_power2_divisions: tuple[int, ...] = NO_ROUNDUP
     expandable_segments: bool = False
-    padding: int = 0
+    padding_bytes: int = 0
     memory_fraction: float = 1.0
     conf: str = ""
 
@@ -49,10 +51,10 @@ class AllocatorSettings:
         large = _megabytes(values, "large_segment_size_mb", at_least=11) or LARGE_SEGMENT_BYTES
         least = large // MIB
         return cls(
-            max_split_size=_megabytes(values, "max_split_size_mb", at_least=least),
-            max_non_split_rounding_size=_megabytes(values, "max_non_split_rounding_mb", at_least=least)
+            max_split_size_bytes=_megabytes(values, "max_split_size_mb", at_least=least),
+            max_non_split_rounding_bytes=_megabytes(values, "max_non_split_rounding_mb", at_least=least)
             or large,
-            large_segment_size=large,
+            large_segment_bytes=large,
             roundup_power2_divisions=_read_divisions(values.get("roundup_power2_divisions", "0")),
             expandable_segments=values.get("expandable_segments", "False") == "True",
             memory_fraction=_fraction(values.get("per_process_memory_fraction", "1")),
@@ -61,7 +63,7 @@ class AllocatorSettings:
 
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
-        n_bytes += self.padding
+        n_bytes += self.padding_bytes
         if n_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
         divisions = self.roundup_power2_divisions[_roundup_interval(n_bytes)]
@@ -74,12 +76,12 @@ class AllocatorSettings:
         if block_bytes <= SMALL_REQUEST_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_OWN_SEGMENT_BYTES:
-            return self.large_segment_size
+            return self.large_segment_bytes
         return _round_up(block_bytes, SEGMENT_GRANULE_BYTES)
 
     def page_size(self, *, is_small: bool) -> int:
         """Return the granule in which an expandable segment of that pool grows."""
-        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_size
+        return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
 
     def should_split(self, free_bytes: int, block_bytes: int, *, is_small: bool) -> bool:
         """Say whether the rest of a free block is cut off and kept (should_split).
@@ -94,13 +96,13 @@ class AllocatorSettings:
 
     def is_oversize(self, n_bytes: int) -> bool:
         """Say whether a size is at or above max_split_size."""
-        return self.max_split_size is not None and n_bytes >= self.max_split_size
+        return self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
 
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of a torch 2.9 snapshot."""
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
-            "max_split_size": -1 if self.max_split_size is None else self.max_split_size,
+            "max_split_size": -1 if self.max_split_size_bytes is None else self.max_split_size_bytes,
             "garbage_collection_threshold": 0.0,
             "expandable_segments": self.expandable_segments,
             "pinned_num_register_threads": 1,

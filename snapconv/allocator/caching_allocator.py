@@ -262,7 +262,7 @@ class CachingAllocator:
             # A block of max_split_size or more is kept for requests of that size.
             if self.settings.is_oversize(block.size):
                 return None
-        elif block.size >= size + self.settings.max_non_split_rounding_size:
+        elif block.size >= size + self.settings.max_non_split_rounding_bytes:
             return None
         pool.discard(block)
         return block
@@ -328,7 +328,7 @@ class CachingAllocator:
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
         """Give back oversize blocks until the request may fit (release_available_cached_blocks)."""
-        limit = self.settings.max_split_size
+        limit = self.settings.max_split_size_bytes
         if limit is None:
             return False
         wanted = max(size, limit)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes, pair_events
 from snapconv.replay.real_events import real_events
-from snapconv.replay.rounding import HOST_RULES, MIN_BLOCK_BYTES, RoundingRules, infer_rules
+from snapconv.replay.rounding import HOST_RULES, RoundingRules, infer_rules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import BlockState

@@ -1,40 +1,43 @@
 """How the caching allocator turns a request into a block, as columns.
 
-Source of the rules: c10/cuda/CUDACachingAllocator.cpp (round_size, should_split) and
-CUDAAllocatorConfig.cpp (roundup_power2_divisions), torch 2.1 to 2.13.
+The rules are those of allocator/allocator_settings.py, which has them for one request and names their
+source; a property test holds the two together.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from snapconv.allocator.allocator_settings import (
+    MIB,
+    MIN_BLOCK_BYTES,
+    N_ROUNDUP_INTERVALS,
+    NPU_PADDING_BYTES,
+    SMALL_REQUEST_BYTES,
+    AllocatorSettings,
+)
 from snapconv.columns import Int64Column
 from snapconv.snapshot.segment_table import BlockState, BlockTable
-from snapconv.snapshot.settings_table import AllocatorSettings
 
-MIN_BLOCK_BYTES = 512
-SMALL_REQUEST_BYTES = 1 << 20
-NPU_PADDING_BYTES = 32
 NEVER = 1 << 62
-_FIRST_INTERVAL_LOG2, _LAST_INTERVAL = 20, 15
+_FIRST_INTERVAL_LOG2 = MIB.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingRules:
-    """The settings that decide block sizes; ``padding_bytes`` is added before rounding (torch_npu).
+    """The settings that decide block sizes.
 
     ``sizes_are_blocks``: the trace has the sizes of blocks, and no request (pinned host memory).
     """
 
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
-    padding_bytes: int = 0
     sizes_are_blocks: bool = False
 
     def rounded(self, requested_bytes: Int64Column) -> Int64Column:
         """The least block size that serves each request."""
         if self.sizes_are_blocks:
             return requested_bytes
-        padded = np.maximum(requested_bytes + self.padding_bytes, 1)
+        padded = np.maximum(requested_bytes + self.settings.padding_bytes, 1)
         plain = -(-padded // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         divisions = self._divisions(padded)
         divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
@@ -56,7 +59,7 @@ class RoundingRules:
         table = np.array(self.settings.roundup_power2_divisions, np.int64)
         if not table.any():
             return np.zeros_like(size)
-        return table[np.clip(_log2_floor(size) - _FIRST_INTERVAL_LOG2, 0, _LAST_INTERVAL)]
+        return table[np.clip(_log2_floor(size) - _FIRST_INTERVAL_LOG2, 0, N_ROUNDUP_INTERVALS - 1)]
 
 
 def _log2_floor(size: Int64Column) -> Int64Column:
@@ -86,7 +89,7 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
     # Large blocks may keep a remainder, which would look like padding.
     small = (blocks.state != BlockState.INACTIVE) & (blocks.block_bytes <= SMALL_REQUEST_BYTES)
     requested, actual = blocks.requested_bytes[small], blocks.block_bytes[small]
-    plain, padded = RoundingRules(settings), RoundingRules(settings, NPU_PADDING_BYTES)
+    plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
     n_plain = np.count_nonzero(plain.rounded(requested) == actual)
     n_padded = np.count_nonzero(padded.rounded(requested) == actual)
     if n_padded == n_plain:

@@ -162,7 +162,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         rows.append(("pickle_protocol", str(container.pickle_protocol)))
     if snapshot.metadata is not None:
         rows += [(f"recorder.{key}", text) for key, text in snapshot.metadata.facts]
-    return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings.entries))
+    return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries))
 
 
 def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.capture_format import snapshot_file
 from snapconv.columns import Int64Column
 from snapconv.devices import HOST
@@ -23,12 +24,7 @@ from snapconv.snapshot.readers.containers import Container, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
-from snapconv.snapshot.settings_table import (
-    AllocatorSettings,
-    AnnotationTable,
-    read_annotations,
-    read_settings,
-)
+from snapconv.snapshot.settings_table import AnnotationTable, Entries, read_annotations, read_settings
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.top_level import as_snapshot_dict
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
@@ -68,6 +64,7 @@ class Snapshot:
 
     ``devices`` are those with memory or events, in order, pinned host memory last; a file without any has an
     empty device 0.
+    ``settings_entries`` are the allocator's settings as the file has them, as text.
     ``metadata`` is what a recorder noted beside it, None where the file has none that can be used.
     """
 
@@ -80,6 +77,7 @@ class Snapshot:
     texts: tuple[str, ...]
     pools: tuple[tuple[int, int], ...]
     settings: AllocatorSettings
+    settings_entries: Entries
     annotations: AnnotationTable
     notes: tuple[Note, ...]
     metadata: Metadata | None = None
@@ -152,7 +150,8 @@ class _Reading:
         host_memory = self._read_memory(
             _list(raw.get("host_segments"), "host_segments"), "host_segments", HOST
         )
-        settings = read_settings(raw.get("allocator_settings"), "allocator_settings")
+        settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
+        settings_keys = frozenset(key for key, _ in entries)
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
         *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
         recorded, remarks = read_metadata(raw.get(METADATA_KEY), self.stacks)
@@ -169,9 +168,9 @@ class _Reading:
             [*traces, host_trace],
             block_addresses=block_addresses,
             has_blocks=len(memory[1]) > 0,
-            settings_keys=frozenset(key for key, _ in settings.entries),
+            settings_keys=settings_keys,
             is_plot=is_plot,
-            backend=backend_of(traces, stacks, settings),
+            backend=backend_of(traces, stacks, settings_keys),
         )
         self._note_oddities(traits, stacks, has_host_blocks=len(host_memory[1]) > 0)
         return Snapshot(
@@ -184,6 +183,7 @@ class _Reading:
             texts=tuple(map(str, self.texts.values())),
             pools=self.pools.values(),  # type: ignore[arg-type]  # only pairs are interned
             settings=settings,
+            settings_entries=entries,
             annotations=annotations,
             notes=tuple(self.notes),
             metadata=recorded,

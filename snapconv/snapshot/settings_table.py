@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
@@ -21,60 +22,50 @@ from snapconv.snapshot.fields import (
     text_column,
 )
 
-_N_ROUNDUP_INTERVALS = 16
 # torch reads the divisions with stoi.
 _MAX_DIVISIONS = 2**31 - 1
 # torch writes a dozen settings of a few words; one text may stand in a file very many times.
 _MAX_ENTRIES, _MAX_TEXT = 200, 2000
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorSettings:
-    """What the file says of PYTORCH_CUDA_ALLOC_CONF (torch >= 2.3), with torch's defaults elsewhere.
+Entries = tuple[tuple[str, str], ...]
 
-    ``max_split_size_bytes`` is None when unlimited. ``roundup_power2_divisions[i]`` divides the powers
-    of two for requests of about ``2**i`` MiB; 0: plain rounding. ``entries`` is everything as text.
+
+def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
+    """Turn ``allocator_settings`` (torch >= 2.3) into what the allocator goes by, and everything as text.
+
+    What the file does not have is as torch has it by default.
     """
-
-    max_split_size_bytes: int | None = None
-    expandable_segments: bool = False
-    roundup_power2_divisions: tuple[int, ...] = (0,) * _N_ROUNDUP_INTERVALS
-    entries: tuple[tuple[str, str], ...] = ()
-
-    def conf(self) -> str:
-        """The configuration string as the process had it, empty if the file has none."""
-        return next((text for key, text in self.entries if key.endswith("ALLOC_CONF")), "")
-
-
-def read_settings(raw: object, where: str) -> AllocatorSettings:
-    """Turn ``allocator_settings`` into AllocatorSettings; None means a file older than torch 2.3."""
     if raw is None:
-        return AllocatorSettings()
+        return AllocatorSettings(), ()
     expect(raw, dict, where)
     known: dict[str, object] = raw  # type: ignore[assignment]  # checked just above
     limit = known.get("max_split_size")
     if limit is not None:
         expect(limit, int, f"{where}.max_split_size")
-    return AllocatorSettings(
+    entries = tuple(
+        (key[:_MAX_TEXT], _as_text(value))
+        for key, value in islice(known.items(), _MAX_ENTRIES)
+        if type(key) is str
+    )
+    settings = AllocatorSettings(
         # -1, or SIZE_MAX where an unsigned type was written, is unlimited.
         max_split_size_bytes=limit if isinstance(limit, int) and 0 <= limit < 1 << 63 else None,
         expandable_segments=known.get("expandable_segments") is True,
         roundup_power2_divisions=_divisions(known.get("roundup_power2_divisions"), where),
-        entries=tuple(
-            (key[:_MAX_TEXT], _as_text(value))
-            for key, value in islice(known.items(), _MAX_ENTRIES)
-            if type(key) is str
-        ),
+        # Each backend has a key of its own for it.
+        conf=next((text for key, text in entries if key.endswith("ALLOC_CONF")), ""),
     )
+    return settings, entries
 
 
 def _divisions(raw: object, where: str) -> tuple[int, ...]:
     if raw is None:
-        return (0,) * _N_ROUNDUP_INTERVALS
+        return NO_ROUNDUP
     path = f"{where}.roundup_power2_divisions"
     expect(raw, dict, path)
     divisions = []
-    for i in range(_N_ROUNDUP_INTERVALS):
+    for i in range(N_ROUNDUP_INTERVALS):
         value = raw.get(str(1 << i), 0)  # type: ignore[attr-defined]  # a dictionary, checked
         expect(value, int, f"{path}.{1 << i}")
         if not 0 <= value <= _MAX_DIVISIONS:

@@ -4,7 +4,6 @@ import numpy as np
 
 from snapconv.snapshot.era import Traits
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.settings_table import AllocatorSettings
 from snapconv.snapshot.stack_table import StackTable
 
 _ENOUGH_SEGMENTS = 50
@@ -62,7 +61,7 @@ def traits_of(
     )
 
 
-def backend_of(traces: list[EventTable], stacks: StackTable, settings: AllocatorSettings) -> str:
+def backend_of(traces: list[EventTable], stacks: StackTable, settings_keys: frozenset[str]) -> str:
     """Tell the backend that wrote a file: by its own actions, by frames, or by a setting."""
     npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
     if any(np.isin(trace.action, npu_actions).any() for trace in traces):
@@ -70,7 +69,6 @@ def backend_of(traces: list[EventTable], stacks: StackTable, settings: Allocator
     filenames = set(stacks.frames.filenames)
     if any("torch_npu" in filename for filename in filenames):
         return "npu"
-    keys = {key for key, _ in settings.entries}
-    if "PYTORCH_ALLOC_CONF" in keys or any("torch/xpu/" in filename for filename in filenames):
+    if "PYTORCH_ALLOC_CONF" in settings_keys or any("torch/xpu/" in filename for filename in filenames):
         return "xpu"
     return "cuda"

@@ -126,7 +126,7 @@ class _Machine:
     """An allocator and what a program needs to know to call it legally."""
 
     def __init__(self, program: Program) -> None:
-        settings = replace(AllocatorSettings.from_conf(program.conf), padding=program.padding)
+        settings = replace(AllocatorSettings.from_conf(program.conf), padding_bytes=program.padding)
         self.allocator = CachingAllocator(settings=settings, capacity=program.capacity)
         # Streams are pointers in real files; torch_npu's default stream is not 0.
         self.streams = [0x5500 * i + bool(program.padding) for i in range(program.n_streams)]

@@ -72,7 +72,10 @@ def with_trace(history: History, trace) -> History:
 
 def tells_padding(made: Replayed) -> bool:
     """Whether the blocks at the dump say that torch_npu wrote the file, if it did."""
-    return made.replay.rules.padding_bytes == made.history.program.padding or not made.history.program.padding
+    return (
+        made.replay.rules.settings.padding_bytes == made.history.program.padding
+        or not made.history.program.padding
+    )
 
 
 def pending_before(history: History) -> dict[int, int]:

@@ -195,7 +195,7 @@ class Machine:
         self.settle()
         device = self.device(index)
         segments = self._alone(device.allocator.segments)
-        limit = self.settings.max_split_size
+        limit = self.settings.max_split_size_bytes
         return device.statistics.as_nested_dict(segments, max_split_size=-1 if limit is None else limit)
 
     def reset_peaks(self, index: int | None) -> None:

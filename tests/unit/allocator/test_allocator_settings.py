@@ -42,13 +42,13 @@ def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
 
 
 def test_torch_npu_adds_32_bytes_before_rounding():
-    settings = AllocatorSettings(padding=32)
+    settings = AllocatorSettings(padding_bytes=32)
     assert [settings.round_size(n) for n in (1, 480, 481, 512)] == [512, 512, 1024, 1024]
 
 
 def test_options_for_other_things_are_skipped():
     settings = AllocatorSettings.from_conf("backend:native, max_split_size_mb:128 ,expandable_segments:True")
-    assert settings.max_split_size == 128 * MIB
+    assert settings.max_split_size_bytes == 128 * MIB
     assert settings.expandable_segments
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.replay import block_sizes
 from snapconv.replay.block_sizes import derive_block_sizes
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
-from snapconv.snapshot.settings_table import AllocatorSettings
 from tests.property.histories import run, seeded_program
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES
 from snapconv.replay.device_replay import AllocationTable, Curve, replay
-from snapconv.replay.rounding import NPU_PADDING_BYTES
 from snapconv.snapshot.load import load_snapshot
 
 MIB = 1 << 20
@@ -238,7 +238,7 @@ def test_the_bounds_of_several_blocks_add_up(replayed):
 
 def test_padding_of_torch_npu_is_seen_in_the_live_blocks(replayed):
     found = replayed([event("alloc", A, 512)], [segment(block(1024, 512), block(1024, 512))])
-    assert found.rules.padding_bytes == NPU_PADDING_BYTES
+    assert found.rules.settings.padding_bytes == NPU_PADDING_BYTES
     assert found.allocations.block_bytes.tolist() == [1024, 1024]
 
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from snapconv.allocator.allocator_settings import AllocatorSettings as ModelSettings
-from snapconv.replay.rounding import NEVER, NPU_PADDING_BYTES, RoundingRules, infer_rules
+from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
+from snapconv.replay.rounding import NEVER, RoundingRules, infer_rules
 from snapconv.snapshot.segment_table import BlockState, BlockTable
-from snapconv.snapshot.settings_table import AllocatorSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NO_DIVISIONS = (0,) * 16
@@ -19,8 +18,8 @@ BOUNDARIES = sorted(
 )
 
 
-def rules(*, padding=0, **settings) -> RoundingRules:
-    return RoundingRules(AllocatorSettings(**settings), padding)
+def rules(**settings) -> RoundingRules:
+    return RoundingRules(AllocatorSettings(**settings))
 
 
 def int64(*values):
@@ -47,7 +46,7 @@ def in_plain_python(n_bytes, divisions=NO_DIVISIONS, padding=0):
 
 def check(found: RoundingRules, sizes):
     divisions = found.settings.roundup_power2_divisions
-    wanted = [in_plain_python(size, divisions, found.padding_bytes) for size in sizes]
+    wanted = [in_plain_python(size, divisions, found.settings.padding_bytes) for size in sizes]
     assert found.rounded(int64(*sizes)).tolist() == wanted
 
 
@@ -66,7 +65,7 @@ def test_the_least_block_has_512_bytes_even_for_nothing():
     ("requested", "block"), [(448, 512), (480, 512), (481, 1024), (512, 1024), (992, 1024), (993, 1536)]
 )
 def test_torch_npu_pads_every_request_with_32_bytes(requested, block):
-    assert rules(padding=NPU_PADDING_BYTES).rounded(int64(requested)).tolist() == [block]
+    assert rules(padding_bytes=NPU_PADDING_BYTES).rounded(int64(requested)).tolist() == [block]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +104,7 @@ def test_every_interval_has_its_own_divisions():
     ids=str,
 )
 def test_every_boundary_is_rounded_by_the_rule_in_plain_python(divisions, padding):
-    check(rules(roundup_power2_divisions=divisions, padding=padding), BOUNDARIES)
-
-
-@pytest.mark.parametrize("divisions", [0, 2, 4, 8])
-def test_the_recorders_model_rounds_alike(divisions):
-    model = ModelSettings(roundup_power2_divisions=(divisions,) * 16)
-    found = rules(roundup_power2_divisions=(divisions,) * 16).rounded(int64(*BOUNDARIES))
-    assert found.tolist() == [model.round_size(size) for size in BOUNDARIES]
+    check(rules(roundup_power2_divisions=divisions, padding_bytes=padding), BOUNDARIES)
 
 
 @pytest.mark.parametrize("divisions", [0, 4])
@@ -154,7 +146,7 @@ def block_table(*blocks, state=BlockState.ACTIVE):
 
 
 def inferred(table, **settings):
-    return infer_rules(AllocatorSettings(**settings), table).padding_bytes
+    return infer_rules(AllocatorSettings(**settings), table).settings.padding_bytes
 
 
 def test_padding_is_inferred_where_it_explains_more_blocks():
@@ -172,14 +164,18 @@ def test_blocks_that_both_rules_explain_leave_the_rule_of_cuda():
 
 def test_where_both_rules_explain_the_blocks_the_backend_decides():
     for table in (block_table(), block_table((100, 512), (600, 1024))):
-        assert infer_rules(AllocatorSettings(), table, backend="npu").padding_bytes == NPU_PADDING_BYTES
-        assert infer_rules(AllocatorSettings(), table, backend="xpu").padding_bytes == 0
+        assert (
+            infer_rules(AllocatorSettings(), table, backend="npu").settings.padding_bytes == NPU_PADDING_BYTES
+        )
+        assert infer_rules(AllocatorSettings(), table, backend="xpu").settings.padding_bytes == 0
 
 
 def test_what_the_blocks_tell_goes_before_the_backend():
     plain, padded = block_table((512, 512)), block_table((512, 1024))
-    assert infer_rules(AllocatorSettings(), plain, backend="npu").padding_bytes == 0
-    assert infer_rules(AllocatorSettings(), padded, backend="cuda").padding_bytes == NPU_PADDING_BYTES
+    assert infer_rules(AllocatorSettings(), plain, backend="npu").settings.padding_bytes == 0
+    assert (
+        infer_rules(AllocatorSettings(), padded, backend="cuda").settings.padding_bytes == NPU_PADDING_BYTES
+    )
 
 
 def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
