@@ -53,11 +53,7 @@ PROGRAMS = (
     Program("llama-checkpointing", "llama_checkpointing.py"),
     Program("bert-classifier", "bert_classifier.py"),
     Program("t5-adafactor", "t5_adafactor.py"),
-    Program(
-        "mixtral-trainer",
-        "mixtral_trainer.py",
-        known_failures={"all": "torch.histc takes integers on a GPU, and torch._grouped_mm float32"},
-    ),
+    Program("mixtral-trainer", "mixtral_trainer.py"),
     Program("whisper", "whisper_finetune.py"),
     Program("lora", "lora_peft.py", is_short=True),
     Program("generate", "generate_text.py", recorded_step=1, is_trained=False),
