@@ -5,6 +5,7 @@
 A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
 
+import ast
 import inspect
 import json
 import os
@@ -17,6 +18,7 @@ import tempfile
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,31 @@ def _code(pattern: str) -> str:
     return f"`{pattern}`".replace("|", "\\|") if pattern else "any"
 
 
+def ecosystem_tables(name: str) -> str:
+    """Return one of the tables of the ecosystem's benchmark, as its last run left its figures."""
+    bench = ROOT / "scripts" / "bench" / "ecosystem"
+    figures = json.loads((bench / "results.json").read_text(encoding="utf-8"))
+    return str(runpy.run_path(str(bench / "tables.py"))[name](figures))
+
+
+def ecosystem_programs(name: str) -> str:
+    """Return the table of the programs of tests/ecosystem: ``PROGRAMS`` or ``REFUSED``."""
+    catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
+    rows = (
+        (program.name, f"`{' '.join((program.file, *program.arguments))}`", _first_line(program.path))
+        for program in catalogue[name]
+    )
+    return _table(("program", "in `tests/ecosystem/programs`", "what it is"), rows)
+
+
+def _first_line(program: Path) -> str:
+    """Return the first line of a program's docstring."""
+    docstring = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8")))
+    if not docstring:
+        raise ValueError(f"{program}: no docstring says what it is")
+    return docstring.splitlines()[0]
+
+
 def session() -> str:
     """Return a conversion of the example as the terminal shows it."""
     return _in_terminal("to-sqlite", CAPTURE)
@@ -268,7 +295,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {"schema.md": schema_page, "time-schema.md": time_schema_page}
-GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md")
+GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md", "ecosystem.md")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
     "classification.md": {
@@ -277,6 +304,13 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "decisions": decision_rules,
         "rules": frame_rules,
         "optimizers": optimizers,
+    },
+    "ecosystem.md": {
+        "programs": partial(ecosystem_programs, "PROGRAMS"),
+        "measured": partial(ecosystem_tables, "about"),
+        "cost": partial(ecosystem_tables, "cost"),
+        "agreement": partial(ecosystem_tables, "agreement"),
+        "refused": partial(ecosystem_programs, "REFUSED"),
     },
     "explain.md": {"session": explained},
     "library.md": {"examples": examples},

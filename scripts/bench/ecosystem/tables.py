@@ -1,0 +1,122 @@
+"""The figures of results.json -> tables in Markdown.
+
+Imports nothing of the others, so that the docs can be made without torch.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+Figures = dict[str, Any]
+
+MODES = ("compute", "no-compute")
+MIB = 2**20
+ABSENT = "–"
+
+
+def markdown(found: Figures) -> str:
+    """Both tables, with what the figures depend on."""
+    return "\n\n".join((about(found), cost(found), agreement(found)))
+
+
+def about(found: Figures) -> str:
+    """Say with what, when and how often was measured."""
+    facts = found["about"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    how_often = "one run of each" if found["n_runs"] == 1 else f"the least of {found['n_runs']} runs of each"
+    where = f"{facts['cpus']} CPUs, {facts['system']}, CPython {facts['python']}"
+    return f"Measured on {facts['date']}: {where}; {versions}; {how_often}, a fresh process every time."
+
+
+def cost(found: Figures) -> str:
+    """The seconds and the memory of every program in its three ways."""
+    head = ("program", "steps", "plain, s", "recorded, s", "×", "`--no-compute`, s")
+    head += ("after the first step: plain, s", "recorded, s")
+    head += ("peak RSS: plain, MiB", "recorded, MiB", "`--no-compute`, MiB")
+    programs = found["programs"]
+    rows = [_cost_row(name, figures) for name, figures in programs.items()]
+    return "\n\n".join((_table(head, rows), *_typical(programs.values()), *_failures(programs)))
+
+
+def _cost_row(name: str, figures: Figures) -> tuple[str, ...]:
+    plain, recorded, shapes = (figures[way] for way in ("plain", *MODES))
+    return (
+        name,
+        str(recorded.get("n_steps", ABSENT)),
+        _number(plain, "user_s"),
+        _number(recorded, "user_s"),
+        _ratio(figures),
+        _number(shapes, "user_s"),
+        *(_number(one, "later_steps_s", digits=2) for one in (plain, recorded)),
+        *(_number(one, "peak_rss_bytes", unit=MIB, digits=0) for one in (plain, recorded, shapes)),
+    )
+
+
+def ratio(figures: Figures) -> float | None:
+    """Return the seconds of the recorded program by those of the plain one; None where one of them failed."""
+    plain, recorded = figures["plain"], figures["compute"]
+    if "failure" in plain or "failure" in recorded:
+        return None
+    return float(recorded["user_s"] / plain["user_s"])
+
+
+def _ratio(figures: Figures) -> str:
+    found = ratio(figures)
+    return ABSENT if found is None else f"{found:.1f}"
+
+
+def _typical(programs: Iterable[Figures]) -> tuple[str, ...]:
+    """Say what recording costs half of the programs at most."""
+    ratios = [found for figures in programs if (found := ratio(figures)) is not None]
+    if not ratios:
+        return ()
+    return (f"Recorded, a program took {median(ratios):.1f} × in the median, {max(ratios):.1f} × at most.",)
+
+
+def _failures(programs: dict[str, Figures]) -> tuple[str, ...]:
+    lines = [
+        f"* `{name}`, {way}: {_in_one_line(one['failure'])}"
+        for name, figures in programs.items()
+        for way, one in figures.items()
+        if "failure" in one
+    ]
+    return ("What did not run:\n\n" + "\n".join(lines),) if lines else ()
+
+
+def _in_one_line(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def agreement(found: Figures) -> str:
+    """The peak of every program in both modes, and how much of it has no category."""
+    head = ("program", "peak of allocated, bytes", "with `--no-compute`", "unknown", "with `--no-compute`")
+    return _table(head, (_agreement_row(name, figures) for name, figures in found["programs"].items()))
+
+
+def _agreement_row(name: str, figures: Figures) -> tuple[str, ...]:
+    computed, shapes = (figures[mode] for mode in MODES)
+    return name, _bytes(computed), _difference(computed, shapes), _unknown(computed), _unknown(shapes)
+
+
+def _bytes(one: Figures) -> str:
+    return ABSENT if "failure" in one else f"{one['peak_bytes']:,}"
+
+
+def _difference(computed: Figures, shapes: Figures) -> str:
+    if "failure" in computed or "failure" in shapes:
+        return ABSENT
+    difference = shapes["peak_bytes"] - computed["peak_bytes"]
+    return "the same" if not difference else f"{difference:+,} ({difference / computed['peak_bytes']:+.1%})"
+
+
+def _unknown(one: Figures) -> str:
+    return ABSENT if "failure" in one else f"{one['unknown_bytes'] / one['peak_bytes']:.3%}"
+
+
+def _number(one: Figures, key: str, *, unit: float = 1, digits: int = 1) -> str:
+    return ABSENT if "failure" in one or one.get(key) is None else f"{one[key] / unit:.{digits}f}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
