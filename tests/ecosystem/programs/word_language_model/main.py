@@ -1,4 +1,5 @@
 """A word-level language model: a recurrent network, truncated backpropagation, and a step by hand."""
+
 import argparse
 import time
 
