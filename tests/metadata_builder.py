@@ -5,7 +5,7 @@ from typing import Any
 Raw = dict[str, Any]
 
 
-def noted(addr: int, n_bytes: int, at_us: int, *, device: int = 0, **fields: Any) -> Raw:
+def memory_row(addr: int, n_bytes: int, at_us: int, *, device: int = 0, **fields: Any) -> Raw:
     """Where memory lay at a time; further fields make a gradient, a state or another row of it."""
     place = {"device": device, "addr": addr, "bytes": n_bytes, "storage_bytes": n_bytes, "noted_us": at_us}
     return place | fields
@@ -24,7 +24,7 @@ def parameter(name: str, addr: int, n_bytes: int, at_us: int, **fields: Any) -> 
         "requires_grad": True,
         "frames": [],
     }
-    return about | noted(addr, n_bytes, at_us) | fields
+    return about | memory_row(addr, n_bytes, at_us) | fields
 
 
 def phase(name: str, began_us: int, ended_us: int | None, iteration: int = 0) -> Raw:

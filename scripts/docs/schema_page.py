@@ -112,7 +112,7 @@ VALUES = {
     ("snapconv_modules", "evidence"): (
         (
             "metadata",
-            "the recorder noted it: a parameter's module has its gradient and its optimizer states too, what "
+            "the recorder wrote it: a parameter's module has its gradient and its optimizer states too, what "
             "autograd saved is of the module that saved it first",
         ),
         ("frames", "from the stack: the module was running"),

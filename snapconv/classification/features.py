@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.stacks.stack_roles import StackRoles
@@ -29,7 +29,7 @@ class Features:
     phases: Phases
     roles: StackRoles
     user_rules: UserRules
-    recorded: Joined | None
+    recorded: RecordedMatches | None
     n_events: int
     # Stacks have C++ frames (anywhere in the file).
     has_cpp: bool
@@ -114,7 +114,7 @@ def find_features(
     roles: StackRoles,
     *,
     user_rules: UserRules = NO_RULES,
-    recorded: Joined | None = None,
+    recorded: RecordedMatches | None = None,
 ) -> Features:
     """Compute the features of one device. ``recorded`` are the allocations that a recorder named."""
     lives = _lives(allocations, phases)

@@ -46,7 +46,7 @@ class EvidenceWorth:
 EVIDENCE_WORTH: dict[Evidence, EvidenceWorth] = {
     Evidence.USER_RULE: EvidenceWorth("a rule of your own", "the rule matches more than its author meant"),
     Evidence.METADATA: EvidenceWorth(
-        "what the recorder noted in the file", "the program freed and reused it unseen"
+        "what the recorder wrote into the file", "the program freed and reused it unseen"
     ),
     Evidence.ANNOTATION: EvidenceWorth(
         "the ranges that torch (2.5 and newer) writes around step and zero_grad",

@@ -18,10 +18,10 @@ from snapconv.naming.operations.operation_names import Operations, name_allocati
 from snapconv.naming.operations.source_lines import SourceLines
 from snapconv.naming.weights.listed_weights import listed_weights, naming_notes, unused_list_note
 from snapconv.naming.weights.param_names import Naming
-from snapconv.naming.weights.recorded_weights import noted_weights
+from snapconv.naming.weights.recorded_weights import recorded_weights
 from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
 from snapconv.notes import Note
-from snapconv.phases.recorded_matches import Joined, join_metadata
+from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, Verdict, judge_history
@@ -59,7 +59,7 @@ class DeviceAnalysis:
     user_rules: UserRules
     roles: StackRoles
     phases: Phases
-    noted: Joined | None
+    recorded: RecordedMatches | None
     classification: Classification
     named: Operations
     modules: Modules
@@ -116,15 +116,15 @@ def analyze_device(
     replayed = replay(snapshot, device)
     allocations, n_events = replayed.allocations, len(device.events)
     phases = find_phases(snapshot, device, allocations, roles)
-    noted = _noted(snapshot, device, allocations)
-    features = find_features(allocations, phases, roles, user_rules=user, recorded=noted)
+    recorded = _recorded(snapshot, device, allocations)
+    features = find_features(allocations, phases, roles, user_rules=user, recorded=recorded)
     classification = classify(features, pipeline_of(is_host=device.is_host))
     named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
     iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
     around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
     at_most, activation_rows = _activations(allocations, classification.category, around, n_events)
-    weights, naming = _weights(snapshot, device, allocations, classification, noted, peak, around, params)
+    weights, naming = _weights(snapshot, device, allocations, classification, recorded, peak, around, params)
     found = DeviceAnalysis(
         device=device,
         replay=replayed,
@@ -132,10 +132,10 @@ def analyze_device(
         user_rules=user,
         roles=roles,
         phases=phases,
-        noted=noted,
+        recorded=recorded,
         classification=classification,
         named=named,
-        modules=find_modules(snapshot.stacks, project, allocations, classification.category, noted),
+        modules=find_modules(snapshot.stacks, project, allocations, classification.category, recorded),
         iteration=iteration,
         iterations=iterations,
         leak_suspects=find_leak_suspects(allocations, phases, iteration),
@@ -148,10 +148,12 @@ def analyze_device(
     return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params, sources))))
 
 
-def _noted(snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable) -> Joined | None:
+def _recorded(
+    snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable
+) -> RecordedMatches | None:
     if snapshot.metadata is None or device.is_host:
         return None
-    return join_metadata(snapshot.metadata, device.device, device.events, allocations)
+    return match_recorded(snapshot.metadata, device.device, device.events, allocations)
 
 
 def _weights(
@@ -159,15 +161,15 @@ def _weights(
     device: DeviceSnapshot,
     allocations: AllocationTable,
     classification: Classification,
-    noted: Joined | None,
+    recorded: RecordedMatches | None,
     peak: int,
     around: Iteration,
     params: ParamList | None,
 ) -> tuple[WeightTable, Naming | None]:
     """The weights at the peak, with the names that were recorded, or else those of a list."""
-    is_wanted = params is None or _has_names(noted, device)
-    if is_wanted and noted is not None and len(noted.parameters):
-        return noted_weights(noted, device, allocations, event=peak), None
+    is_wanted = params is None or _has_names(recorded, device)
+    if is_wanted and recorded is not None and len(recorded.parameters):
+        return recorded_weights(recorded, device, allocations, event=peak), None
     category, iteration_events = classification.category, (around.first_event, around.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
@@ -176,11 +178,11 @@ def _weights(
     )
 
 
-def _has_names(noted: Joined | None, device: DeviceSnapshot) -> bool:
+def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool:
     """Whether the recorder read names of parameters on this device from the model itself."""
-    if noted is None:
+    if recorded is None:
         return False
-    parameters, earlier = noted.metadata.parameters, noted.metadata.earlier
+    parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
     is_here = parameters.memory.device == device.device
     moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
     is_here[earlier.parameter[moved]] = True  # it lay here first, and may have done so at the peak
@@ -262,8 +264,8 @@ def _notes(
     # What became of the names and the rules that were asked for.
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
-    elif params and found.noted:
-        yield unused_list_note(params, found.noted.metadata.parameters, ordinal)
+    elif params and found.recorded:
+        yield unused_list_note(params, found.recorded.metadata.parameters, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
     yield from sources.notes if sources else ()
 

@@ -1,4 +1,4 @@
-"""Which ``nn.Module`` every allocation is of: its path where a recorder noted it, else the lines of its call.
+"""Which ``nn.Module`` every allocation is of: its path where a recorder wrote it, else the lines of its call.
 
 A frame has the name of a function, never of a class. What it does have is the line at which a module is
 called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
@@ -10,7 +10,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_library, is_python, normal
@@ -44,7 +44,7 @@ def find_modules(
     project: Project,
     allocations: AllocationTable,
     category: Int8Column,
-    noted: Joined | None,
+    recorded: RecordedMatches | None,
 ) -> Modules:
     """Find the module that every allocation was made in, or that a parameter is of.
 
@@ -54,8 +54,8 @@ def find_modules(
     known: _Known = {}
     ids = _by_frames(stacks, project, allocations.stack_id, known)
     ids[category == Category.WORKSPACE] = -1
-    if noted is not None:
-        _by_notes(ids, noted, known)
+    if recorded is not None:
+        _by_recorded_paths(ids, recorded, known)
     used, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
     every = list(known)
     kept = [every[number] for number in used.tolist()]
@@ -112,20 +112,20 @@ def _place(stacks: StackTable, project: Project, frame: int) -> str:
     return path[-_MAX_PATH:] + (f":{line}" if line else "")
 
 
-def _by_notes(ids: Int32Column, noted: Joined, known: _Known) -> None:
-    """Overwrite with the paths that a recorder noted; the last word is that of the parameters."""
-    metadata = noted.metadata
+def _by_recorded_paths(ids: Int32Column, recorded: RecordedMatches, known: _Known) -> None:
+    """Overwrite with the paths that a recorder wrote; those of the parameters come last, and win."""
+    metadata = recorded.metadata
     saved = _ids_of(metadata.saved.modules, known)
     # Backwards, so that the first that saved a tensor has the last word.
-    _set(ids, noted.saved[::-1], saved[::-1])
+    _set(ids, recorded.saved[::-1], saved[::-1])
     of_parameter = _ids_of([module or _ROOT for module in metadata.parameters.modules], known)
     for rows, parameter in (
-        (noted.states, metadata.states.parameter),
-        (noted.gradients, metadata.gradients.parameter),
+        (recorded.states, metadata.states.parameter),
+        (recorded.gradients, metadata.gradients.parameter),
     ):
         has_one = parameter >= 0
         _set(ids, rows[has_one], of_parameter[parameter[has_one]])
-    _set(ids, noted.parameters[::-1], of_parameter[::-1])
+    _set(ids, recorded.parameters[::-1], of_parameter[::-1])
 
 
 def _ids_of(modules: tuple[str, ...] | list[str], known: _Known) -> Int32Column:

@@ -1,7 +1,8 @@
-"""What a recorder noted, joined with the allocations of one device by address and time.
+"""What a recorder wrote, matched with the allocations of one device by address and time.
 
-A note says: at this time, the storage at this address was such and such. The allocation meant is the one
-live then whose block holds the address. Notes in, rows of the AllocationTable out.
+A record means: at this time, the storage at this address was a parameter, a gradient, and so on. Its
+allocation is the one that was live then and whose block contains the address. Records in, rows of the
+AllocationTable out.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from snapconv.columns import Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata
-from snapconv.snapshot.recorded.metadata_rows import NotedTable
+from snapconv.snapshot.recorded.metadata_rows import RecordedMemory
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000
@@ -20,8 +21,8 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """The allocation that each note of one device means, -1 for other devices and where there is none."""
+class RecordedMatches:
+    """The allocation of each record of one device, -1 for other devices and where there is none."""
 
     metadata: Metadata
     parameters: Int64Column
@@ -35,12 +36,12 @@ class Joined:
     attributes: Int64Column
 
 
-def join_metadata(
+def match_recorded(
     metadata: Metadata, device: int, events: EventTable, allocations: AllocationTable
-) -> Joined:
-    """Find the allocations that were noted on one device."""
+) -> RecordedMatches:
+    """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
-    found = Joined(
+    found = RecordedMatches(
         metadata=metadata,
         parameters=index.find(metadata.parameters.memory, device),
         earlier=index.find(metadata.earlier.memory, device),
@@ -70,29 +71,29 @@ class _Index:
         let_go = allocations.let_go_event
         self._let_go = np.where(let_go >= 0, let_go, _NEVER)
 
-    def find(self, noted: NotedTable, device: int) -> Int64Column:
-        """The row of each note's allocation."""
-        found = np.full(len(noted), -1, np.int64)
-        mine = np.flatnonzero(noted.device == device)
+    def find(self, recorded: RecordedMemory, device: int) -> Int64Column:
+        """The row of each record's allocation."""
+        found = np.full(len(recorded), -1, np.int64)
+        mine = np.flatnonzero(recorded.device == device)
         if not len(mine) or not len(self._addrs):
             return found
-        before, after = self._moments(noted.noted_us[mine])
-        found[mine] = self._at_start(noted.addr[mine], before, after)
-        for i in np.flatnonzero((found < 0) & (noted.device == device))[:_MAX_INSIDE].tolist():
+        before, after = self._moments(recorded.recorded_us[mine])
+        found[mine] = self._at_start(recorded.addr[mine], before, after)
+        for i in np.flatnonzero((found < 0) & (recorded.device == device))[:_MAX_INSIDE].tolist():
             position = int(np.searchsorted(mine, i))
-            found[i] = self._inside(int(noted.addr[i]), int(before[position]), int(after[position]))
+            found[i] = self._inside(int(recorded.addr[i]), int(before[position]), int(after[position]))
         return found
 
-    def _moments(self, noted_us: Int64Column) -> tuple[Int64Column, Int64Column]:
+    def _moments(self, recorded_us: Int64Column) -> tuple[Int64Column, Int64Column]:
         """The last event before each time, and the last one not after it.
 
         Events of the same microsecond may be on either side. Without times, the end of the trace stands in.
         """
         if self._times is None:
-            end = np.full(len(noted_us), self._last, np.int64)
+            end = np.full(len(recorded_us), self._last, np.int64)
             return end, end
-        before = np.searchsorted(self._times, noted_us, side="left") - 1
-        after = np.searchsorted(self._times, noted_us, side="right") - 1
+        before = np.searchsorted(self._times, recorded_us, side="left") - 1
+        after = np.searchsorted(self._times, recorded_us, side="right") - 1
         return before, after
 
     def _at_start(self, addr: Int64Column, before: Int64Column, after: Int64Column) -> Int64Column:

@@ -65,7 +65,7 @@ class Snapshot:
     ``devices`` are those with memory or events, in order, pinned host memory last; a file without any has an
     empty device 0.
     ``settings_entries`` are the allocator's settings as the file has them, as text.
-    ``metadata`` is what a recorder noted beside it, None where the file has none that can be used.
+    ``metadata`` is what a recorder wrote beside it, None where the file has none that can be used.
     """
 
     path: Path

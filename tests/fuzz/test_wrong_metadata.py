@@ -11,7 +11,7 @@ from snapconv.reports.build_memory import build_memory_report
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
-from tests.metadata_builder import metadata, noted, parameter, phase
+from tests.metadata_builder import memory_row, metadata, parameter, phase
 
 WHOLE = metadata(
     simulated={"not_modelled": ["everything"]},
@@ -19,10 +19,10 @@ WHOLE = metadata(
         parameter("a.weight", ADDR, 512, START_US + 2, frames=[frame()]),
         parameter("a.mean", ADDR + 512, 512, START_US + 3, kind="buffer"),
     ],
-    gradients=[noted(ADDR + 1024, 512, START_US + 4, parameter=0, iteration=0)],
-    optimizer_states=[noted(ADDR + 1536, 512, START_US + 5, parameter=0, state="exp_avg")],
-    inputs=[noted(ADDR + 2048, 512, START_US + 6, iteration=0, shape=[2, 64], dtype="float32")],
-    saved=[noted(ADDR + 2048, 512, START_US + 6, iteration=0, module="a")],
+    gradients=[memory_row(ADDR + 1024, 512, START_US + 4, parameter=0, iteration=0)],
+    optimizer_states=[memory_row(ADDR + 1536, 512, START_US + 5, parameter=0, state="exp_avg")],
+    inputs=[memory_row(ADDR + 2048, 512, START_US + 6, iteration=0, shape=[2, 64], dtype="float32")],
+    saved=[memory_row(ADDR + 2048, 512, START_US + 6, iteration=0, module="a")],
     phases=[phase("forward", START_US, START_US + 3), phase("backward", START_US + 4, None)],
     iterations=[{"iteration": 0, "kind": "memory", "began_us": START_US, "ended_us": None}],
     devices=[{"device": 0, "name": "GPU", "max_memory_allocated": 3072}],

@@ -191,7 +191,7 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(sessions, name):
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_figures_that_are_off_are_noted(sessions, name):
+def test_figures_that_are_off_give_a_note(sessions, name):
     notes = {note.slug for note in sessions[name].notes}
     is_off = any(
         "active" in figures and found.replay.active.start != figures["active"]["start"]

@@ -156,7 +156,7 @@ def test_a_rule_of_ones_own_counts_for_pinned_memory(written, tmp_path):
     assert [total.category for total in report.categories_at_peak if total.n_allocations] == ["input"]
 
 
-def test_what_is_unknown_of_pinned_memory_is_no_failure_to_be_noted(both):
+def test_what_is_unknown_of_pinned_memory_is_no_failure_and_gives_no_note(both):
     slugs = {note.slug for note in devices_of(both)[HOST].notes}
     assert "much-unknown" not in slugs
     assert "host-sizes" in slugs

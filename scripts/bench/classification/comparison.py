@@ -30,7 +30,7 @@ class Bytes:
     wrong: int = 0
     unknown: int = 0
     not_counted: int = 0
-    noted: int = 0
+    recorded: int = 0
     confusion: Confusion = field(default_factory=Counter)
     by_rule: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
@@ -89,7 +89,7 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
     found = analyze_device(snapshot, device, project)
     row = match(found.allocations, truth.allocations, cut.n_lost)
     true = truth.category[row]
-    noted = truth.is_noted[row]
+    recorded = truth.is_recorded[row]
     peak = found.allocations.live_at(found.peak_event)
     highest = found.allocations.live_at(_highest(found.allocations, true == Category.ACTIVATION))
     true_names = [names[i] for i in row.tolist()]
@@ -99,8 +99,8 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
         with_source = analyze_device(snapshot, device, project, sources=sources)
     return Result(
         case,
-        _bytes(found, true, noted, peak),
-        _bytes(found, true, noted, highest),
+        _bytes(found, true, recorded, peak),
+        _bytes(found, true, recorded, highest),
         _decided(found, true, peak),
         _named_right(found, true, true_names),
         _named_right(with_source, true, true_names) if with_source else None,
@@ -130,7 +130,7 @@ def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:
     return int(np.cumsum(change).argmax()) - 1
 
 
-def _bytes(found: DeviceAnalysis, true: Int8Column, noted: BoolColumn, live: BoolColumn) -> Bytes:
+def _bytes(found: DeviceAnalysis, true: Int8Column, recorded: BoolColumn, live: BoolColumn) -> Bytes:
     total = Bytes()
     said, n_bytes = found.classification.category, found.allocations.block_bytes
     for row in np.flatnonzero(live).tolist():
@@ -138,7 +138,7 @@ def _bytes(found: DeviceAnalysis, true: Int8Column, noted: BoolColumn, live: Boo
         if true[row] == Category.UNKNOWN:
             total.not_counted += size
             continue
-        total.noted += size * int(noted[row])
+        total.recorded += size * int(recorded[row])
         if said[row] == true[row]:
             total.right += size
         elif said[row] == Category.UNKNOWN:

@@ -83,7 +83,7 @@ def _shares(n_bytes: Bytes) -> Figures:
         "in_sum": _share(n_bytes.in_sum, total),
         "wrong": _share(n_bytes.wrong, total),
         "unknown": _share(n_bytes.unknown, total),
-        "noted": _share(n_bytes.noted, total),
+        "recorded": _share(n_bytes.recorded, total),
         "not_counted": _share(n_bytes.not_counted, everything),
     }
 

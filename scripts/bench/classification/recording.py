@@ -1,7 +1,7 @@
 """Record an entry on a simulated device: the snapshot, and everything that is known of its memory.
 
 Names and purposes come from the recorder's observer; what it cannot see, the entry tells itself. Ranges in
-which modules run inside of backward (a checkpoint computes again) are noted by hooks of our own.
+which modules run inside of backward (a checkpoint computes again) are recorded by hooks of our own.
 """
 
 import os
@@ -98,12 +98,12 @@ def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> N
             recorded.step_ends.append(now_us())
     observer.stop()
     raw = history.take_snapshot()
-    noted = observer.facts(raw)
+    metadata = observer.facts(raw)
     frames.clean_snapshot(raw)
     _complete_stacks(raw)
     for key, rows in told.items():
-        noted[key] = [*noted[key], *rows]
-    recorded.raw = {**raw, "snapconv": {"version": 1, **noted}}
+        metadata[key] = [*metadata[key], *rows]
+    recorded.raw = {**raw, "snapconv": {"version": 1, **metadata}}
 
 
 def _complete_stacks(raw: dict[str, Any]) -> None:

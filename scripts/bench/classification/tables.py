@@ -116,7 +116,7 @@ def _summary(cases: Sequence[Figures]) -> str:
             _percent(min(case["peak"]["right"] for case in mine)),
             *(
                 _percent(_mean(case["peak"][word] for case in mine))
-                for word in ("in_sum", "wrong", "unknown", "noted", "not_counted")
+                for word in ("in_sum", "wrong", "unknown", "recorded", "not_counted")
             ),
             _percent(_mean(case["activations"]["right"] for case in mine)),
             *(_percent(_named(mine, names)) for names in ("names", "names_with_source")),
@@ -130,7 +130,7 @@ def _summary(cases: Sequence[Figures]) -> str:
         "right in sum",
         "wrong",
         "unknown",
-        "noted",
+        "recorded",
         "not counted",
     )
     names = ("right at activations", "named right", "named right with sources")

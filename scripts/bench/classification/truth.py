@@ -1,4 +1,4 @@
-"""What every allocation of a recorded run was for, from what was noted and not from any rule of ours.
+"""What every allocation of a recorded run was for, from what was recorded and not from any rule of ours.
 
 A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the category
 follows from the definitions, by the phases that were marked: what forward made is an activation if it is
@@ -16,7 +16,7 @@ from recording import WORKSPACE_BYTES, Recording
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
-from snapconv.phases.recorded_matches import Joined, join_metadata
+from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.recorded_phases import recorded_phases
 from snapconv.replay.device_replay import AllocationTable, replay
 from snapconv.snapshot.event_table import Action, EventTable
@@ -28,11 +28,11 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Per allocation of the whole run: its category, and whether it was noted by name."""
+    """Per allocation of the whole run: its category, and whether it was recorded by name."""
 
     allocations: AllocationTable
     category: Int8Column
-    is_noted: BoolColumn
+    is_recorded: BoolColumn
 
 
 def truth_of(recorded: Recording, folder: Path) -> Truth:
@@ -41,20 +41,20 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     path.write_bytes(pickle.dumps(recorded.raw))
     snapshot = load_snapshot(path)
     if snapshot.metadata is None:
-        raise ValueError(f"what was noted cannot be read: {snapshot.notes}")
+        raise ValueError(f"what was recorded cannot be read: {snapshot.notes}")
     (device,) = snapshot.devices
     allocations = replay(snapshot, device).allocations
     phases = recorded_phases(snapshot.metadata, device.events)
     assert phases is not None
-    joined = join_metadata(snapshot.metadata, device.device, device.events, allocations)
+    matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     moments = _Moments(allocations, device.events, phases, recorded)
-    category = _noted(joined, moments)
-    is_noted = category != Category.UNKNOWN
+    category = _recorded(matches, moments)
+    is_recorded = category != Category.UNKNOWN
     blas = is_open(category) & (allocations.requested_bytes == WORKSPACE_BYTES)
     category[blas] = Category.WORKSPACE
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
-    return Truth(allocations, category, is_noted | blas)
+    return Truth(allocations, category, is_recorded | blas)
 
 
 def _with_forward(phases: Int8Column) -> Int8Column:
@@ -74,15 +74,15 @@ def is_open(category: Int8Column) -> BoolColumn:
     return np.asarray(category == Category.UNKNOWN)
 
 
-def _noted(joined: Joined, moments: "_Moments") -> Int8Column:
+def _recorded(matches: RecordedMatches, moments: "_Moments") -> Int8Column:
     """Categories from notes alone; the first that applies."""
     category = np.zeros(len(moments.alloc), np.int8)
     for rows, found in (
-        (joined.parameters, Category.WEIGHT),
-        (joined.gradients, Category.GRADIENT),
-        (joined.states, Category.OPTIMIZER_STATE),
-        (joined.inputs, Category.INPUT),
-        (joined.saved, Category.ACTIVATION),
+        (matches.parameters, Category.WEIGHT),
+        (matches.gradients, Category.GRADIENT),
+        (matches.states, Category.OPTIMIZER_STATE),
+        (matches.inputs, Category.INPUT),
+        (matches.saved, Category.ACTIVATION),
     ):
         where = np.zeros(len(category), np.bool_)
         where[rows[rows >= 0]] = True
@@ -115,7 +115,7 @@ class _Moments:
         self._recomputed = np.searchsorted(events.time_us, starts), after[np.searchsorted(after, ends)]
 
     def by_phase(self) -> tuple[tuple[BoolColumn, Category], ...]:
-        """What follows from the phases, for rows that nothing was noted of."""
+        """What follows from the phases, for rows that nothing was recorded of."""
         forward, backward = self.phase == RecordedPhase.FORWARD, self.phase == RecordedPhase.BACKWARD
         step, other = self.phase == RecordedPhase.OPTIMIZER, self.phase == RecordedPhase.OTHER
         again, until = self._again()

@@ -81,7 +81,7 @@ def residual_cnn(setup: Setup) -> Iterations:
 
 
 class UNet(nn.Module):
-    """Two levels down and up, joined by concatenation."""
+    """Two levels down and up, matches by concatenation."""
 
     def __init__(self) -> None:
         super().__init__()

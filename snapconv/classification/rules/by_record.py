@@ -9,21 +9,21 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
 from snapconv.columns import BoolColumn, Int64Column
-from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
-PARAMETER = Reason("noted-as-parameter", "a parameter of the model lay there")
-BUFFER = Reason("noted-as-buffer", "a buffer of the model lay there")
-GRADIENT = Reason("noted-as-gradient", "the gradient of a parameter lay there")
-STATE = Reason("noted-as-optimizer-state", "a state of an optimizer lay there")
-INPUT = Reason("noted-as-input", "the model was called with it, and no module made it")
+PARAMETER = Reason("recorded-as-parameter", "a parameter of the model lay there")
+BUFFER = Reason("recorded-as-buffer", "a buffer of the model lay there")
+GRADIENT = Reason("recorded-as-gradient", "the gradient of a parameter lay there")
+STATE = Reason("recorded-as-optimizer-state", "a state of an optimizer lay there")
+INPUT = Reason("recorded-as-input", "the model was called with it, and no module made it")
 GIVEN = Reason(
-    "noted-as-saved-and-given",
+    "recorded-as-saved-and-given",
     "autograd saved it, and it came from outside: no module made it, and nothing that has a gradient",
 )
-SAVED = Reason("noted-as-saved", "autograd saved it for backward")
-COPY = Reason("noted-as-copy", "`deepcopy` made it of a weight, or of a state")
+SAVED = Reason("recorded-as-saved", "autograd saved it for backward")
+COPY = Reason("recorded-as-copy", "`deepcopy` made it of a weight, or of a state")
 LIKE_INPUTS = Reason(
     "made-where-inputs-are",
     "it stays, and the code that made it made inputs and nothing else: the next batch",
@@ -50,7 +50,7 @@ class UserRulesFirst:
                 yield Proposal(where, own.category, Evidence.USER_RULE, own.slug)
 
 
-def _recorded(features: Features, rows_of: Callable[[Joined], Int64Column]) -> BoolColumn:
+def _recorded(features: Features, rows_of: Callable[[RecordedMatches], Int64Column]) -> BoolColumn:
     """The allocations that a recorder named; none in a file without a recorder's metadata."""
     if features.recorded is None:
         return np.zeros(len(features.alloc), np.bool_)
@@ -58,7 +58,7 @@ def _recorded(features: Features, rows_of: Callable[[Joined], Int64Column]) -> B
     return features.mask(rows[rows >= 0])
 
 
-def _was_buffer(recorded: Joined) -> BoolColumn:
+def _was_buffer(recorded: RecordedMatches) -> BoolColumn:
     """Whether an earlier place of a parameter was that of a buffer."""
     is_buffer, owner = recorded.metadata.parameters.is_buffer, recorded.metadata.earlier.parameter
     if not len(is_buffer):
@@ -108,7 +108,7 @@ def recorded_input(features: Features, _: Decided) -> BoolColumn:
     return _recorded(features, lambda found: found.inputs) & ~features.made_through(Role.MODULE_CALL)
 
 
-def _without_history(found: Joined, *, is_integral: bool | None = None) -> Int64Column:
+def _without_history(found: RecordedMatches, *, is_integral: bool | None = None) -> Int64Column:
     """What was saved though nothing with a gradient computed it; of all types, or of integers alone."""
     saved = found.metadata.saved
     where = saved.without_history.copy()
@@ -154,7 +154,7 @@ def _copies_of(features: Features, decided: Decided, category: Category) -> Bool
         return found
     copies, originals = features.recorded.copies, features.recorded.originals
     is_original = decided.has(category)
-    order = np.argsort(features.recorded.metadata.copies.memory.noted_us, kind="stable")
+    order = np.argsort(features.recorded.metadata.copies.memory.recorded_us, kind="stable")
     for original, copy in zip(originals[order].tolist(), copies[order].tolist(), strict=True):
         if original >= 0 and copy >= 0:
             found[copy] |= bool(is_original[original] or found[original])

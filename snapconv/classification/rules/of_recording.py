@@ -15,7 +15,7 @@ from snapconv.columns import BoolColumn
 from snapconv.torch_knowledge.frame_patterns import Role
 
 ATTRIBUTE = Reason(
-    "noted-as-attribute",
+    "recorded-as-attribute",
     "a module held it as a plain attribute: written since it was made, a cache; else as good as a buffer",
 )
 MOMENTS = Reason(

@@ -1,4 +1,4 @@
-"""Weights by name, with their gradients, as the recorder noted them: nothing is matched by size."""
+"""Weights by name, with their gradients, as the recorder wrote them: nothing is matched by size."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.naming.weights.weights_by_size import WeightTable
-from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.recorded_phases import iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot
@@ -24,26 +24,26 @@ class _Places:
     is_live: BoolColumn
 
 
-def noted_weights(
-    joined: Joined, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
+def recorded_weights(
+    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
 ) -> WeightTable:
     """The parameters of one device that are live at ``event``, in the model's order, one row each.
 
     Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else the last
-    one that was noted. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
+    one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
     they were last seen before ``event``.
     """
-    parameters = joined.metadata.parameters
-    places = _places_at(joined, device, allocations, event)
+    parameters = recorded.metadata.parameters
+    places = _places_at(recorded, device, allocations, event)
     chosen = np.flatnonzero(places.is_live & ~parameters.is_buffer)
-    iteration = iteration_at(joined.metadata, device.events, event)
-    note = _gradient_notes(joined, device.device, iteration, len(places.row))[chosen]
-    gradients = joined.metadata.gradients
-    has_gradient = note >= 0
-    at = np.maximum(note, 0)
+    iteration = iteration_at(recorded.metadata, device.events, event)
+    record = _gradient_records(recorded, device.device, iteration, len(places.row))[chosen]
+    gradients = recorded.metadata.gradients
+    has_gradient = record >= 0
+    at = np.maximum(record, 0)
     row = np.full(len(chosen), -1, np.int64)
     n_bytes = np.zeros(len(chosen), np.int64)
-    row[has_gradient] = joined.gradients[at[has_gradient]]
+    row[has_gradient] = recorded.gradients[at[has_gradient]]
     n_bytes[has_gradient] = gradients.memory.n_bytes[at[has_gradient]]
     table = WeightTable(
         row=places.row[chosen],
@@ -52,30 +52,32 @@ def noted_weights(
         names=tuple(parameters.names[i] for i in chosen.tolist()),
         size_bytes=places.n_bytes[chosen],
         gradient_bytes=n_bytes,
-        stack_id=_stacks(joined, allocations, chosen, places.row[chosen]),
+        stack_id=_stacks(recorded, allocations, chosen, places.row[chosen]),
     )
     return read_only(table)
 
 
-def _places_at(joined: Joined, device: DeviceSnapshot, allocations: AllocationTable, event: int) -> _Places:
+def _places_at(
+    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
+) -> _Places:
     """Where each parameter lay at ``event``, as far as that is on this device.
 
     Of several places that are live then (the program may hold the memory that a parameter had before), it
-    is the first that was noted afterwards, or else the last that was noted before. One whose memory is
-    nowhere in the trace counts if it was the first place noted afterwards.
+    is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
+    nowhere in the trace counts if it was the first place recorded afterwards.
     """
-    parameters, earlier = joined.metadata.parameters.memory, joined.metadata.earlier
+    parameters, earlier = recorded.metadata.parameters.memory, recorded.metadata.earlier
     moved = np.flatnonzero(earlier.parameter >= 0)
     owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
-    found = np.concatenate((joined.earlier[moved], joined.parameters))
+    found = np.concatenate((recorded.earlier[moved], recorded.parameters))
     n_bytes = np.concatenate((earlier.memory.n_bytes[moved], parameters.n_bytes))
-    noted_us = np.concatenate((earlier.memory.noted_us[moved], parameters.noted_us))
+    recorded_us = np.concatenate((earlier.memory.recorded_us[moved], parameters.recorded_us))
     is_mine = np.concatenate((earlier.memory.device[moved], parameters.device)) == device.device
     times = device.events.time_us
     moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
-    is_after = noted_us >= moment
-    # The best comes last, and overwrites: notes from before, oldest first, then later ones, newest first.
-    order = np.lexsort((np.where(is_after, -noted_us, noted_us), is_after))
+    is_after = recorded_us >= moment
+    # The best comes last, and overwrites: records from before, oldest first, then later ones, newest first.
+    order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
     first_after = np.full(len(parameters), -1, np.int64)
     first_after[owner[order]] = np.where(is_after[order], order, -1)
     is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
@@ -96,24 +98,26 @@ def _places_at(joined: Joined, device: DeviceSnapshot, allocations: AllocationTa
     return places
 
 
-def _gradient_notes(joined: Joined, device: int, iteration: int, n_parameters: int) -> Int64Column:
-    """The note of each parameter's gradient: the last one of the iteration, or else the last of all."""
-    gradients = joined.metadata.gradients
+def _gradient_records(
+    recorded: RecordedMatches, device: int, iteration: int, n_parameters: int
+) -> Int64Column:
+    """The record of each parameter's gradient: the last one of the iteration, or else the last of all."""
+    gradients = recorded.metadata.gradients
     chosen = np.full(n_parameters, -1, np.int64)
     is_mine = (gradients.memory.device == device) & (gradients.parameter >= 0)
-    notes = np.flatnonzero(is_mine)
-    is_asked = gradients.iteration[notes] == iteration
-    notes = notes[np.lexsort((gradients.memory.noted_us[notes], is_asked))]
+    records = np.flatnonzero(is_mine)
+    is_wanted = gradients.iteration[records] == iteration
+    records = records[np.lexsort((gradients.memory.recorded_us[records], is_wanted))]
     # Later entries overwrite earlier ones: NumPy assigns in order.
-    chosen[gradients.parameter[notes]] = notes
+    chosen[gradients.parameter[records]] = records
     return chosen
 
 
 def _stacks(
-    joined: Joined, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
+    recorded: RecordedMatches, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
 ) -> Int32Column:
     """Where each was registered, or else where its memory was allocated."""
-    registered = joined.metadata.parameters.stack_ids[chosen]
+    registered = recorded.metadata.parameters.stack_ids[chosen]
     if not len(allocations):
         return registered
     allocated = np.where(rows >= 0, allocations.stack_id[np.maximum(rows, 0)], -1)

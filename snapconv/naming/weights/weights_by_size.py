@@ -12,7 +12,7 @@ from snapconv.replay.device_replay import AllocationTable
 
 @dataclass(frozen=True, slots=True)
 class WeightTable:
-    """The weights live at the report's moment: in the order of allocation, or as they were noted.
+    """The weights live at the report's moment: in the order of allocation, or as they were recorded.
 
     ``row`` is their row in the AllocationTable, ``gradient_row`` that of their gradient; -1 for none.
     ``names`` are empty where there is none. ``n_unmatched_gradients``: gradients that fit no weight.

@@ -12,7 +12,7 @@ from snapconv.classification.rule_order import pipeline_of
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.naming.weights.weight_names import weight_names
-from snapconv.phases.recorded_matches import Joined
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, is_engine
 from snapconv.reports.explain.explanation import (
     AllocationStory,
@@ -48,7 +48,7 @@ def tell_stories(
         analysis.phases,
         analysis.roles,
         user_rules=analysis.user_rules,
-        recorded=analysis.noted,
+        recorded=analysis.recorded,
     )
     pipeline = pipeline_of(is_host=analysis.device.is_host)
     for said in opinions_of(features, rows, pipeline):
@@ -73,24 +73,24 @@ def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> di
     names = weight_names(weights.names, snapshot.stacks, weights.stack_id, project)
     rows = np.concatenate((weights.row, weights.gradient_row))
     known = dict(zip(rows.tolist(), names * 2, strict=True))
-    if analysis.noted is not None:
-        known |= _noted_names(analysis.noted)
+    if analysis.recorded is not None:
+        known |= _recorded_names(analysis.recorded)
     return known
 
 
-def _noted_names(noted: Joined) -> dict[int, str]:
-    """The names that a recorder noted: of parameters and buffers, their gradients and states.
+def _recorded_names(recorded: RecordedMatches) -> dict[int, str]:
+    """The names that a recorder wrote: of parameters and buffers, their gradients and states.
 
     What only the program holds has none.
     """
-    metadata = noted.metadata
+    metadata = recorded.metadata
     names = metadata.parameters.names
-    known = dict(zip(noted.parameters.tolist(), names, strict=True))
-    for row, owner in zip(noted.gradients.tolist(), metadata.gradients.parameter.tolist(), strict=True):
+    known = dict(zip(recorded.parameters.tolist(), names, strict=True))
+    for row, owner in zip(recorded.gradients.tolist(), metadata.gradients.parameter.tolist(), strict=True):
         if owner >= 0:
             known[row] = names[owner]
     states = zip(
-        noted.states.tolist(), metadata.states.parameter.tolist(), metadata.states.states, strict=True
+        recorded.states.tolist(), metadata.states.parameter.tolist(), metadata.states.states, strict=True
     )
     known |= {row: f"{names[owner]} ({state})" for row, owner, state in states if owner >= 0}
     return {row: name for row, name in known.items() if name}
@@ -165,11 +165,11 @@ class _Told:
         """What was said at its alloc (_set_memory_metadata, or the allocator), and annotated later."""
         events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
         alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
-        is_noted = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
-        noted = np.flatnonzero(is_noted)
-        noted = noted[(noted > alloc) & ((end < 0) | (noted < end))]
+        is_annotation = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
+        annotations = np.flatnonzero(is_annotation)
+        annotations = annotations[(annotations > alloc) & ((end < 0) | (annotations < end))]
         columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
-        for event in [*([alloc] if alloc >= 0 else []), *noted[:_MOST_REMARKS].tolist()]:
+        for event in [*([alloc] if alloc >= 0 else []), *annotations[:_MOST_REMARKS].tolist()]:
             for ids, is_internal in columns:
                 if ids is not None and ids[event] >= 0 and texts[ids[event]]:
                     yield Remark(event, texts[ids[event]], is_internal)

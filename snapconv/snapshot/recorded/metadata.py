@@ -15,7 +15,7 @@ from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS
-from snapconv.snapshot.recorded.metadata_rows import ITERATION, NotedTable, Rows, texts_of
+from snapconv.snapshot.recorded.metadata_rows import ITERATION, RecordedMemory, Rows, texts_of
 from snapconv.snapshot.stack_table import StackInterner
 
 VERSION = 1
@@ -48,16 +48,16 @@ class ParameterTable:
     is_buffer: BoolColumn
     requires_grad: BoolColumn
     stack_ids: Int32Column
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
 class GradientTable:
-    """Gradients as they were noted; ``parameter`` is a row of the ParameterTable."""
+    """Gradients as they were recorded; ``parameter`` is a row of the ParameterTable."""
 
     parameter: Int64Column
     iteration: Int64Column
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class EarlierTable:
     """Where parameters and buffers lay before; ``parameter`` is a position in theirs, -1 for none."""
 
     parameter: Int64Column
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class StateTable:
 
     parameter: Int64Column
     states: tuple[str, ...]
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class InputTable:
     iteration: Int64Column
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SavedTable:
     modules: tuple[str, ...]
     without_history: BoolColumn
     dtypes: tuple[str, ...]
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,15 @@ class AttributeTable:
     modules: tuple[str, ...]
     names: tuple[str, ...]
     is_written: BoolColumn
-    memory: NotedTable
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTable:
     """Copies that ``deepcopy`` made of tensors; ``originals`` lay on the same devices at the same times."""
 
-    originals: NotedTable
-    memory: NotedTable
+    originals: RecordedMemory
+    memory: RecordedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def read_metadata(raw: object, stacks: StackInterner) -> tuple[Metadata | None, 
     try:
         metadata = _read(raw, stacks)
     except MalformedSnapshotError as error:
-        return None, (Note("metadata-left-out", f"what the recorder noted was left out: {error}"),)
+        return None, (Note("metadata-left-out", f"what the recorder wrote was left out: {error}"),)
     return metadata, metadata.notes()
 
 
@@ -334,7 +334,7 @@ def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
 
 
 def _remarks(raw: object) -> tuple[Note, ...]:
-    """What the recorder noted of the program; whatever is no note is left out."""
+    """The notes that the recorder wrote about the program; anything else is left out."""
     rows = (
         [row for row in islice(raw, _MAX_REMARKS) if isinstance(row, dict)] if isinstance(raw, list) else []
     )

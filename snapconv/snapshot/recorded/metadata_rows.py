@@ -36,8 +36,8 @@ Raw = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class NotedTable:
-    """Where memory lay when it was noted; read-only columns.
+class RecordedMemory:
+    """Where memory lay when it was recorded; read-only columns.
 
     ``addr`` is the base of the storage, ``n_bytes`` what the tensor itself has; ``noted_us`` is a time of the
     trace's clock.
@@ -47,7 +47,7 @@ class NotedTable:
     addr: Int64Column
     n_bytes: Int64Column
     storage_bytes: Int64Column
-    noted_us: Int64Column
+    recorded_us: Int64Column
 
     def __len__(self) -> int:
         return len(self.addr)
@@ -135,14 +135,14 @@ class Rows:
             return _frozen(np.full(len(self), -1, np.int32))
         return _frozen(interner.ids(raw_column(self._rows, key), self._path))
 
-    def memory(self) -> NotedTable:
+    def memory(self) -> RecordedMemory:
         """Where the memory of every row lay."""
-        table = NotedTable(
+        table = RecordedMemory(
             device=self.ints("device", DEVICE),
             addr=self.ints("addr", ADDRESS),
             n_bytes=self.ints("bytes", BYTES),
             storage_bytes=self.ints("storage_bytes", BYTES),
-            noted_us=self.times("noted_us"),
+            recorded_us=self.times("noted_us"),
         )
         check_total(table.n_bytes, self._where)
         return table

@@ -38,7 +38,7 @@ def call(model, device="cuda"):
     model(torch.ones(2, 4, device=device))
 
 
-def test_a_layer_left_on_the_cpu_is_noted_by_its_names(observer):
+def test_a_layer_left_on_the_cpu_gives_a_note_by_its_names(observer):
     call(Patched())
     [note] = observer.notes()
     assert note.slug == "parameters-elsewhere"
@@ -53,7 +53,7 @@ def test_where_all_are_together_there_is_nothing_to_note(observer):
     assert observer.notes() == ()
 
 
-def test_what_is_moved_later_is_noted_no_more(observer):
+def test_what_is_moved_later_gives_a_note_no_more(observer):
     model = Patched()
     call(model)
     assert observer.notes()
@@ -62,7 +62,7 @@ def test_what_is_moved_later_is_noted_no_more(observer):
     assert observer.notes() == ()
 
 
-def test_a_layer_on_the_meta_device_is_noted(observer):
+def test_a_layer_on_the_meta_device_gives_a_note(observer):
     model = nn.Sequential(nn.Linear(4, 4).cuda(), nn.Identity())
     model.unused = nn.Linear(4, 4, bias=False, device="meta")
     model.forward = lambda x: model[0](x)
@@ -105,7 +105,7 @@ def test_a_wrapper_whose_parts_are_on_the_device_is_not_noted(observer):
     assert observer.notes() == ()
 
 
-def test_a_wrapper_with_a_part_on_the_cpu_is_noted(observer):
+def test_a_wrapper_with_a_part_on_the_cpu_gives_a_note(observer):
     two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda()
     model[0].weight = nn.Parameter(two_tensor.TwoTensor(torch.zeros(4, 4), torch.zeros(4, 4)))

@@ -129,7 +129,7 @@ def test_states_in_lists_are_noted_too():
     assert phases[:4] == ["optimizer", "forward", "backward", "optimizer"]
 
 
-def test_where_a_parameter_lay_before_is_noted_too():
+def test_where_a_parameter_lay_before_gives_a_note_too():
     """An average that a program makes anew in every iteration."""
     with watching() as observer:
         model, held = nn.Linear(3, 3), []
@@ -264,7 +264,7 @@ def test_parameters_of_lazy_modules_are_noted_when_they_have_memory():
     assert [(row["name"], row["shape"]) for row in rows] == [("0.weight", [3, 5]), ("0.bias", [3])]
 
 
-def test_a_sparse_gradient_is_noted_by_its_values():
+def test_a_sparse_gradient_gives_a_note_by_its_values():
     with watching() as observer:
         model = nn.Embedding(100, 4, sparse=True)
         model(torch.tensor([3, 5])).sum().backward()

@@ -98,7 +98,7 @@ def test_states_of_an_optimizer_that_never_steps_itself_are_noted_when_the_itera
     assert [row["state"] for row in rows] == ["climbed"] * 2
 
 
-def test_a_state_that_is_made_anew_is_noted_where_it_was_too():
+def test_a_state_that_is_made_anew_gives_a_note_where_it_was_too():
     with watching() as observer:
         model = nn.Linear(4, 3)
         optimizer = Climbing([model.weight], lambda groups: torch.optim.SGD(groups, lr=0.1))

@@ -72,7 +72,7 @@ def test_a_shape_that_is_not_known_is_the_largest_and_noted(simulation):
     assert "shapes that depend on them are the largest possible" in note_of(simulation)
 
 
-def test_every_read_of_what_was_not_computed_is_noted_with_its_line_and_how_often(simulation):
+def test_every_read_of_what_was_not_computed_gives_a_note_with_its_line_and_how_often(simulation):
     x = unknown(3)
     for _ in range(3):
         x.sum().item()

@@ -30,7 +30,7 @@ def doubled(x):
 
 
 @needs_stances
-def test_a_compiled_function_that_ran_as_written_is_noted(simulation):
+def test_a_compiled_function_that_ran_as_written_gives_a_note(simulation):
     torch.compile(doubled)(torch.ones(4, device="cuda"))
     assert slugs(simulation) == ["compiled-as-eager"]
     assert "compiled code" in simulation.values()["not_modelled"]
@@ -38,7 +38,7 @@ def test_a_compiled_function_that_ran_as_written_is_noted(simulation):
 
 @needs_stances
 @pytest.mark.parametrize("how", ["torch.compile", "Module.compile"])
-def test_a_compiled_module_that_ran_as_written_is_noted(simulation, how):
+def test_a_compiled_module_that_ran_as_written_gives_a_note(simulation, how):
     model = nn.Linear(4, 4).cuda()
     if how == "Module.compile":
         model.compile()

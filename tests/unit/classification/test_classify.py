@@ -226,7 +226,7 @@ def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
 
-# In test_by_copies.py, test_noted.py, the recorder's tests of metadata, and test_inference.py.
+# In test_by_copies.py, test_recorded.py, the recorder's tests of metadata, and test_inference.py.
 OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE}
 
 

@@ -1,17 +1,17 @@
-"""What was noted, joined with hand-made traces; event ``i`` is at START_US + i."""
+"""What was recorded, matched with hand-made traces; event ``i`` is at START_US + i."""
 
 import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.findings.device_analysis import DeviceAnalysis, _has_names, analyze_device
-from snapconv.phases.recorded_matches import join_metadata
+from snapconv.phases.recorded_matches import match_recorded
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
-from tests.metadata_builder import metadata, noted, parameter, phase
+from tests.metadata_builder import memory_row, metadata, parameter, phase
 
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py")
 
@@ -20,13 +20,13 @@ def at(event: float) -> int:
     return START_US + int(event)
 
 
-def joined_saved(tmp_path, builder, *notes, **fields):
+def matched_saved(tmp_path, builder, *notes, **fields):
     """The alloc events of the allocations that these notes of saved tensors mean."""
     path = builder.write(tmp_path / "s.pickle", snapconv=metadata(saved=list(notes)), **fields)
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
     allocations = replay(snapshot, device).allocations
-    rows = join_metadata(snapshot.metadata, device.device, device.events, allocations).saved
+    rows = match_recorded(snapshot.metadata, device.device, device.events, allocations).saved
     return [int(allocations.alloc_event[row]) if row >= 0 else None for row in rows.tolist()]
 
 
@@ -36,40 +36,40 @@ def reused() -> TraceBuilder:
 
 
 def test_a_note_means_the_allocation_that_lived_then(tmp_path):
-    notes = [noted(ADDR, 512, at(1)), noted(ADDR, 1024, at(4)), noted(ADDR, 1024, at(900))]
-    assert joined_saved(tmp_path, reused(), *notes) == [1, 4, 4]
+    notes = [memory_row(ADDR, 512, at(1)), memory_row(ADDR, 1024, at(4)), memory_row(ADDR, 1024, at(900))]
+    assert matched_saved(tmp_path, reused(), *notes) == [1, 4, 4]
 
 
 def test_a_note_between_two_lives_means_nothing(tmp_path):
-    assert joined_saved(tmp_path, reused(), noted(ADDR, 512, at(3))) == [None]
+    assert matched_saved(tmp_path, reused(), memory_row(ADDR, 512, at(3))) == [None]
 
 
 def test_a_note_of_the_microsecond_of_a_free_means_what_is_freed(tmp_path):
-    assert joined_saved(tmp_path, reused(), noted(ADDR, 512, at(2))) == [1]
+    assert matched_saved(tmp_path, reused(), memory_row(ADDR, 512, at(2))) == [1]
 
 
 def test_a_note_before_the_first_event_means_nothing_unless_it_was_there(tmp_path):
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512)
-    notes = [noted(ADDR, 512, at(-5)), noted(ADDR + 512, 512, at(-5))]
-    assert joined_saved(tmp_path, builder, *notes) == [-1, None]
+    notes = [memory_row(ADDR, 512, at(-5)), memory_row(ADDR + 512, 512, at(-5))]
+    assert matched_saved(tmp_path, builder, *notes) == [-1, None]
 
 
 def test_an_address_within_a_block_means_the_block(tmp_path):
     builder = TraceBuilder().segment().alloc(512).alloc(4096)
-    notes = [noted(ADDR + 512 + 4095, 1, at(2)), noted(ADDR + 512 + 4096, 1, at(2))]
-    assert joined_saved(tmp_path, builder, *notes) == [2, None]
+    notes = [memory_row(ADDR + 512 + 4095, 1, at(2)), memory_row(ADDR + 512 + 4096, 1, at(2))]
+    assert matched_saved(tmp_path, builder, *notes) == [2, None]
 
 
 def test_notes_of_another_device_mean_nothing_here(tmp_path):
     builder = TraceBuilder().segment().alloc(512)
-    assert joined_saved(tmp_path, builder, noted(ADDR, 512, at(1), device=1)) == [None]
+    assert matched_saved(tmp_path, builder, memory_row(ADDR, 512, at(1), device=1)) == [None]
 
 
 def test_without_times_a_note_means_what_is_there_in_the_end(tmp_path):
     builder = reused()
     for event in builder.events:
         del event["time_us"]
-    assert joined_saved(tmp_path, builder, noted(ADDR, 512, at(1))) == [4]
+    assert matched_saved(tmp_path, builder, memory_row(ADDR, 512, at(1))) == [4]
 
 
 def test_many_notes_are_joined_as_one_by_one(tmp_path):
@@ -94,19 +94,21 @@ def test_many_notes_are_joined_as_one_by_one(tmp_path):
         fits = [b for a, n, b, e in lives if a <= addr < a + n and b <= time and e > time - 1]
         return fits[-1] if fits else None
 
-    found = joined_saved(tmp_path, builder, *(noted(a, 1, at(t)) for a, t in zip(places, times, strict=True)))
+    found = matched_saved(
+        tmp_path, builder, *(memory_row(a, 1, at(t)) for a, t in zip(places, times, strict=True))
+    )
     assert found == [expected(a, t) for a, t in zip(places, times, strict=True)]
     assert sum(event is not None for event in found) > 100
 
 
 def training() -> TraceBuilder:
-    """Two steps without a stack that tells anything; addresses of what is noted are in NOTES."""
+    """Two steps whose stacks have no known frame; see recorded_training for what is recorded."""
     nothing = [frame("x", "/elsewhere/y.cc")]
     builder = TraceBuilder().segment(20 << 20)
     builder.alloc(1000, frames=[frame("build")])  # 1: weight
     builder.alloc(400, frames=nothing)  # 2: input
     builder.alloc(3000, frames=nothing)  # 3: forward: saved
-    builder.alloc(5000, frames=nothing)  # 4: forward: held by the program, not noted
+    builder.alloc(5000, frames=nothing)  # 4: forward: kept by the program, not recorded
     builder.alloc(1024, frames=nothing)  # 5: forward: freed there
     builder.free()  # 6, 7
     builder.alloc(1000, frames=nothing)  # 8: backward: gradient
@@ -129,15 +131,15 @@ def analyse(tmp_path, builder, raw) -> DeviceAnalysis:
     return analyze_device(snapshot, snapshot.devices[0], find_project(snapshot.stacks))
 
 
-def noted_training(**fields):
+def recorded_training(**fields):
     notes = {
         "parameters": [parameter("fc.weight", WEIGHT, 1000, at(2), frames=[frame("make")])],
-        "gradients": [noted(GRADIENT, 996, at(11), parameter=0, iteration=0)],
-        "optimizer_states": [noted(STATE, 1000, at(15), parameter=0, state="exp_avg")],
-        "inputs": [noted(INPUT, 400, at(2), iteration=0, shape=[100], dtype="float32")],
+        "gradients": [memory_row(GRADIENT, 996, at(11), parameter=0, iteration=0)],
+        "optimizer_states": [memory_row(STATE, 1000, at(15), parameter=0, state="exp_avg")],
+        "inputs": [memory_row(INPUT, 400, at(2), iteration=0, shape=[100], dtype="float32")],
         "saved": [
-            noted(SAVED, 3000, at(3), iteration=0, module="fc"),
-            noted(WEIGHT, 1000, at(3), iteration=0, module="fc"),
+            memory_row(SAVED, 3000, at(3), iteration=0, module="fc"),
+            memory_row(WEIGHT, 1000, at(3), iteration=0, module="fc"),
         ],
         "phases": [
             phase("forward", at(3), at(7)),
@@ -161,27 +163,27 @@ def decided(analysis: DeviceAnalysis) -> dict[int, tuple[str, str, str]]:
     }
 
 
-def test_every_category_follows_from_what_was_noted_or_from_the_phases(tmp_path):
-    assert decided(analyse(tmp_path, training(), noted_training())) == {
-        1: ("weight", "metadata", "noted-as-parameter"),
-        2: ("input", "metadata", "noted-as-input"),
-        3: ("activation", "metadata", "noted-as-saved"),
+def test_every_category_follows_from_what_was_recorded_or_from_the_phases(tmp_path):
+    assert decided(analyse(tmp_path, training(), recorded_training())) == {
+        1: ("weight", "metadata", "recorded-as-parameter"),
+        2: ("input", "metadata", "recorded-as-input"),
+        3: ("activation", "metadata", "recorded-as-saved"),
         4: ("activation", "metadata", "kept-into-backward"),
         5: ("temporary", "metadata", "freed-before-backward"),
-        8: ("gradient", "metadata", "noted-as-gradient"),
+        8: ("gradient", "metadata", "recorded-as-gradient"),
         9: ("temporary", "metadata", "freed-within-backward"),
-        12: ("optimizer_state", "metadata", "noted-as-optimizer-state"),
+        12: ("optimizer_state", "metadata", "recorded-as-optimizer-state"),
         13: ("temporary", "metadata", "made-in-step-and-freed"),
     }
 
 
 def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
-    raw = noted_training(parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[])
-    assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "noted-as-buffer")
+    raw = recorded_training(parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[])
+    assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "recorded-as-buffer")
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("parameter", "noted-as-parameter"), ("buffer", "noted-as-buffer")]
+    ("kind", "reason"), [("parameter", "recorded-as-parameter"), ("buffer", "recorded-as-buffer")]
 )
 def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
     """The program gave it other memory, that of the input, and the first was let go of."""
@@ -190,9 +192,9 @@ def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
             "other", ADDR + (1 << 30), 512, at(2), kind="buffer" if kind == "parameter" else "parameter"
         )
     ]
-    raw = noted_training(
+    raw = recorded_training(
         parameters=[*other, parameter("w", ADDR + (1 << 29), 1000, at(9), kind=kind)],
-        earlier_parameters=[noted(WEIGHT, 1000, at(2), parameter=1)],
+        earlier_parameters=[memory_row(WEIGHT, 1000, at(2), parameter=1)],
         gradients=[],
     )
     assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", reason)
@@ -200,9 +202,9 @@ def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
 
 def test_what_a_module_made_is_no_input(tmp_path):
     builder = TraceBuilder().segment().alloc(512, frames=[CALL])
-    raw = metadata(inputs=[noted(ADDR, 512, at(1), iteration=0, shape=[], dtype="float32")])
+    raw = metadata(inputs=[memory_row(ADDR, 512, at(1), iteration=0, shape=[], dtype="float32")])
     category, _, reason = decided(analyse(tmp_path, builder, raw))[1]
-    assert (category, reason) != ("input", "noted-as-input")
+    assert (category, reason) != ("input", "recorded-as-input")
 
 
 COPY = frame("at::_ops::_to_copy::call(at::Tensor const&)", "??")
@@ -241,7 +243,7 @@ def test_what_is_saved_without_a_history_and_came_from_outside_is_an_input(
     about = {"iteration": 0, "module": None, "dtype": fields["dtype"]}
     about["without_history"] = fields["without_history"]
     raw = metadata(
-        saved=[noted(ADDR + 2048 + 512 * (made_at - 3), 400, at(5), **about)],
+        saved=[memory_row(ADDR + 2048 + 512 * (made_at - 3), 400, at(5), **about)],
         phases=[*fields["phases"], phase("forward", at(4), at(5)), phase("backward", at(6), at(7))],
     )
     assert decided(analyse(tmp_path, builder, raw))[made_at][0] == category
@@ -256,13 +258,13 @@ def test_a_copy_is_for_what_its_original_is_for(tmp_path):
     copies = [(2, 0, 3), (3, 1, 4), (4, 2, 5)]
     raw = metadata(
         parameters=[parameter("w", addrs[0], 512, at(2))],
-        optimizer_states=[noted(addrs[1], 512, at(2), parameter=0, state="exp_avg")],
-        copies=[noted(addrs[copy], 512, at(t), original=addrs[of]) for copy, of, t in copies],
+        optimizer_states=[memory_row(addrs[1], 512, at(2), parameter=0, state="exp_avg")],
+        copies=[memory_row(addrs[copy], 512, at(t), original=addrs[of]) for copy, of, t in copies],
     )
     found = decided(analyse(tmp_path, builder, raw))
     assert [found[event][0] for event in (3, 4, 5)] == ["weight", "optimizer_state", "weight"]
-    assert {found[event][1:] for event in (3, 4, 5)} == {("metadata", "noted-as-copy")}
-    assert found[6][2] != "noted-as-copy"
+    assert {found[event][1:] for event in (3, 4, 5)} == {("metadata", "recorded-as-copy")}
+    assert found[6][2] != "recorded-as-copy"
 
 
 @pytest.mark.parametrize(("written", "category"), [(True, "activation"), (False, "weight")])
@@ -270,10 +272,10 @@ def test_what_a_module_holds_as_an_attribute_is_a_cache_if_it_was_written_and_el
     written, category, tmp_path
 ):
     builder = TraceBuilder().segment().alloc(512)
-    place = noted(ADDR, 512, at(2), module="", name="table", written=written)
+    place = memory_row(ADDR, 512, at(2), module="", name="table", written=written)
     phases = [phase("forward", at(5), at(6))]
     found = decided(analyse(tmp_path, builder, metadata(attributes=[place], phases=phases)))
-    assert found[1] == (category, "metadata", "noted-as-attribute")
+    assert found[1] == (category, "metadata", "recorded-as-attribute")
 
 
 ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
@@ -316,7 +318,7 @@ def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
 ):
     """Events: 0 segment, 1 weight, 2 a batch, 3 the next one, made in forward and there in the end."""
     builder = TraceBuilder().segment().alloc(1024).alloc(400, frames=[BATCH]).alloc(600, frames=[frames])
-    batch = noted(ADDR + 1024, 400, at(2), iteration=0, shape=[100], dtype="float32")
+    batch = memory_row(ADDR + 1024, 400, at(2), iteration=0, shape=[100], dtype="float32")
     raw = metadata(
         inputs=[batch] if earlier_is_input else [],
         parameters=[] if earlier_is_input else [parameter("w", ADDR + 1024, 400, at(2))],
@@ -327,14 +329,14 @@ def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
 
 
 def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):
-    phases = analyse(tmp_path, training(), noted_training()).phases
+    phases = analyse(tmp_path, training(), recorded_training()).phases
     expected = [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4
     assert phases.phase.tolist() == expected
     assert phases.is_recorded
 
 
 def test_a_phase_without_an_end_lasts_to_the_end(tmp_path):
-    raw = noted_training(phases=[phase("forward", at(3), at(7)), phase("backward", at(8), None)])
+    raw = recorded_training(phases=[phase("forward", at(3), at(7)), phase("backward", at(8), None)])
     assert analyse(tmp_path, training(), raw).phases.phase.tolist()[8:] == [Phase.BACKWARD] * 8
 
 
@@ -349,7 +351,7 @@ def test_iterations_begin_where_they_were_marked(tmp_path):
     rows = [
         {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((3, 0), (4, 8), (5, 12))
     ]
-    analysis = analyse(tmp_path, training(), noted_training(iterations=rows))
+    analysis = analyse(tmp_path, training(), recorded_training(iterations=rows))
     assert analysis.phases.iteration.tolist() == [0] * 8 + [1] * 4 + [2] * 4
     assert [(it.first_event, it.last_event) for it in analysis.iterations] == [(0, 7), (8, 11), (12, 15)]
 
@@ -358,7 +360,7 @@ def test_iterations_of_which_nothing_is_left_do_not_count(tmp_path):
     rows = [
         {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((0, -9), (1, -5), (2, 8))
     ]
-    analysis = analyse(tmp_path, training(), noted_training(iterations=rows))
+    analysis = analyse(tmp_path, training(), recorded_training(iterations=rows))
     assert analysis.phases.n_iterations == 2
 
 
@@ -369,7 +371,7 @@ def weights_of(analysis: DeviceAnalysis):
 
 
 def test_weights_have_their_names_and_the_sizes_of_the_tensors(tmp_path):
-    analysis = analyse(tmp_path, training(), noted_training())
+    analysis = analyse(tmp_path, training(), recorded_training())
     assert weights_of(analysis) == [("fc.weight", 1000, 996)]
     rows = analysis.allocations
     assert rows.alloc_event[analysis.weights.row].tolist() == [1]
@@ -379,14 +381,14 @@ def test_weights_have_their_names_and_the_sizes_of_the_tensors(tmp_path):
 def test_a_weight_without_a_gradient_has_none_and_a_buffer_is_no_row(tmp_path):
     frozen = parameter("frozen", WEIGHT, 1000, at(2), requires_grad=False)
     mean = parameter("mean", INPUT, 400, at(2), kind="buffer")
-    raw = noted_training(parameters=[frozen, mean], gradients=[], inputs=[])
+    raw = recorded_training(parameters=[frozen, mean], gradients=[], inputs=[])
     assert weights_of(analyse(tmp_path, training(), raw)) == [("frozen", 1000, 0)]
 
 
 def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_path):
     def gradients(*iterations):
-        rows = [noted(GRADIENT, 500 + i, at(11) + i, parameter=0, iteration=i) for i in iterations]
-        return weights_of(analyse(tmp_path, training(), noted_training(gradients=rows)))[0][2]
+        rows = [memory_row(GRADIENT, 500 + i, at(11) + i, parameter=0, iteration=i) for i in iterations]
+        return weights_of(analyse(tmp_path, training(), recorded_training(gradients=rows)))[0][2]
 
     assert gradients(0, 1) == 500
     assert gradients(2, 1) == 502
@@ -428,8 +430,8 @@ def moved() -> TraceBuilder:
 @pytest.mark.parametrize(
     ("before_us", "now_us", "expected"),
     [
-        (at(1), at(3), ("w", 508)),  # the move was noted by the time of the peak
-        (at(1), at(5), ("w", 508)),  # it was noted after it: it may have been made by then
+        (at(1), at(3), ("w", 508)),  # the move was recorded by the time of the peak
+        (at(1), at(5), ("w", 508)),  # it was recorded after it: it may have been made by then
         (at(3), at(5), ("w", 512)),  # at the peak itself it was where it had been
     ],
 )
@@ -439,7 +441,7 @@ def test_a_parameter_that_moved_is_one_row_with_where_it_lay_at_the_peak(
     """The program holds both."""
     raw = metadata(
         parameters=[parameter("w", ADDR + 512, 508, now_us)],
-        earlier_parameters=[noted(ADDR, 512, before_us, parameter=0)],
+        earlier_parameters=[memory_row(ADDR, 512, before_us, parameter=0)],
     )
     analysis = analyse(tmp_path, moved(), raw)
     assert [row[:2] for row in weights_of(analysis)] == [expected]
@@ -451,7 +453,7 @@ def test_a_parameter_that_moved_after_the_peak_is_where_it_was(tmp_path):
     builder = TraceBuilder().segment().alloc(1024).alloc(4096).free().alloc(512).free(ADDR)
     raw = metadata(
         parameters=[parameter("w", ADDR + 1024, 512, at(6))],
-        earlier_parameters=[noted(ADDR, 1024, at(1), parameter=0)],
+        earlier_parameters=[memory_row(ADDR, 1024, at(1), parameter=0)],
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == [("w", 1024, 0)]
 
@@ -470,7 +472,7 @@ def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_p
     builder = TraceBuilder().segment().alloc(1024).alloc(512).alloc(4096)
     raw = metadata(
         parameters=[parameter("w", ADDR + (1 << 30), 1024, at(later_us), device=1)],
-        earlier_parameters=[noted(ADDR, 1024, at(first_us), parameter=0)],
+        earlier_parameters=[memory_row(ADDR, 1024, at(first_us), parameter=0)],
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == rows
 
@@ -479,13 +481,13 @@ def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_p
 def test_names_of_parameters_that_moved_away_stand_above_those_of_a_list(first_on, has_names, tmp_path):
     raw = metadata(
         parameters=[parameter("w", ADDR, 1024, at(6), device=1)],
-        earlier_parameters=[noted(ADDR, 1024, at(1), parameter=0, device=first_on)],
+        earlier_parameters=[memory_row(ADDR, 1024, at(1), parameter=0, device=first_on)],
     )
     builder = TraceBuilder().segment().alloc(1024)
     snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", snapconv=raw))
     device = snapshot.devices[0]
     allocations = replay(snapshot, device).allocations
-    joined = join_metadata(snapshot.metadata, device.device, device.events, allocations)
+    joined = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     assert _has_names(joined, device) == has_names
 
 
@@ -495,15 +497,15 @@ def test_a_parameter_that_came_from_another_device_is_no_row_of_this_one_before(
     builder = TraceBuilder().segment().alloc(4096).alloc(512)
     raw = metadata(
         parameters=[parameter("w", ADDR + (1 << 30), 512, at(6))],
-        earlier_parameters=[noted(ADDR, 512, at(left_us), parameter=0, device=1)],
+        earlier_parameters=[memory_row(ADDR, 512, at(left_us), parameter=0, device=1)],
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == rows
 
 
-@pytest.mark.parametrize(("noted_at", "rows"), [(0, []), (3, [("elsewhere", 512, 0)])])
-def test_a_weight_whose_memory_is_nowhere_is_a_row_if_it_was_seen_after_the_peak(noted_at, rows, tmp_path):
+@pytest.mark.parametrize(("recorded_at", "rows"), [(0, []), (3, [("elsewhere", 512, 0)])])
+def test_a_weight_whose_memory_is_nowhere_is_a_row_if_it_was_seen_after_the_peak(recorded_at, rows, tmp_path):
     builder = TraceBuilder().segment().alloc(4096).alloc(512)
-    raw = metadata(parameters=[parameter("elsewhere", ADDR + (1 << 30), 512, at(noted_at))])
+    raw = metadata(parameters=[parameter("elsewhere", ADDR + (1 << 30), 512, at(recorded_at))])
     assert weights_of(analyse(tmp_path, builder, raw)) == rows
 
 
@@ -512,7 +514,7 @@ def test_a_trace_without_allocations_has_weights_all_the_same(tmp_path, n_events
     builder = TraceBuilder()
     for _ in range(n_events):
         builder.event("snapshot")
-    raw = noted_training(phases=[], iterations=[])
+    raw = recorded_training(phases=[], iterations=[])
     analysis = analyse(tmp_path, builder, raw)
     assert weights_of(analysis) == [("fc.weight", 1000, 996)]
     assert analysis.weights.row.tolist() == [-1]

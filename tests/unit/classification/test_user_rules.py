@@ -337,7 +337,7 @@ def test_where_frees_repeat_their_allocs_a_rule_about_frees_has_no_effect_and_sa
     assert "kv-cache is about frees" in note.message
 
 
-def test_a_rule_that_matches_no_frame_is_noted(loaded):
+def test_a_rule_that_matches_no_frame_gives_a_note(loaded):
     session = loaded(CACHE, CACHE | {"slug": "typo", "function": "alocate"}, jobs=[(ALLOCATE, None)])
     (note,) = [note for note in session.notes if note.slug == "unused-rule"]
     assert "typo matches no frame" in note.message

@@ -177,12 +177,12 @@ def test_notes_of_the_file_and_of_the_replay_are_passed_on(analysed):
     assert "pending-free" in slugs(analysed(pending))
 
 
-def test_a_truncated_history_is_noted_with_its_device(analysed):
+def test_a_truncated_history_gives_a_note_with_its_device(analysed):
     (note,) = analysed(training(), trace_alloc_overflowed=True).notes
     assert (note.slug, note.device) == ("truncated-history", 0)
 
 
-def test_a_file_whose_frames_are_all_elsewhere_is_remarked_upon(analysed):
+def test_a_file_whose_frames_are_all_elsewhere_gives_a_note(analysed):
     (note,) = analysed(training(), root="/elsewhere").notes
     assert note.slug == "no-project-frames"
     assert note.message == "nothing lies under /elsewhere: the program's own files lie under /home/me/project"
@@ -198,10 +198,10 @@ def test_gradients_without_a_weight_are_remarked_upon(analysed):
     assert note.message.startswith("2 gradients")
 
 
-@pytest.mark.parametrize(("unknown", "is_noted"), [(512, False), (1024, True)])
-def test_more_than_a_twentieth_that_is_unknown_is_remarked_upon(analysed, unknown, is_noted):
+@pytest.mark.parametrize(("unknown", "has_note"), [(512, False), (1024, True)])
+def test_more_than_a_twentieth_that_is_unknown_gives_a_note(analysed, unknown, has_note):
     builder = TraceBuilder().segment().alloc(20 * 512 - 512, frames=BUILD).alloc(unknown, frames=MAIN)
-    assert ("much-unknown" in slugs(analysed(builder))) == is_noted
+    assert ("much-unknown" in slugs(analysed(builder))) == has_note
 
 
 @pytest.mark.parametrize(

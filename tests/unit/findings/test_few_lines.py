@@ -45,7 +45,7 @@ def test_torch_is_not_named(tmp_path):
     assert notes_of(tmp_path, *[(100, made_at(f"torch/nn/layers.py:{n}")) for n in range(1, 6)]) == []
 
 
-def test_two_lines_that_hold_less_than_half_of_the_peak_are_not_noted(tmp_path):
+def test_two_lines_that_hold_less_than_half_of_the_peak_give_no_note(tmp_path):
     own = [(100, [frame("forward", "/w/proj/net.py", line), MAIN]) for line in range(1, 13)]
     assert notes_of(tmp_path, *LAYERS, *own) == []
 

@@ -7,7 +7,7 @@ from snapconv.findings.device_analysis import analyze_device
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from tests.builders import ADDR, START_US, TraceBuilder, frame
-from tests.metadata_builder import metadata, noted, parameter
+from tests.metadata_builder import memory_row, metadata, parameter
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 LINEAR = frame("forward", f"{TORCH}/nn/modules/linear.py", 125)
@@ -96,10 +96,10 @@ def test_gradients_and_states_are_of_the_module_of_their_parameter(modules_of):
             parameter("blocks.3.attn.weight", places[0], 512, now),
             parameter("places", places[1], 1024, now),
         ],
-        gradients=[noted(places[2], 512, now, parameter=0, iteration=0)],
+        gradients=[memory_row(places[2], 512, now, parameter=0, iteration=0)],
         optimizer_states=[
-            noted(places[3], 512, now, parameter=0, state="exp_avg"),
-            noted(places[4], 1024, now, parameter=None, state="own"),
+            memory_row(places[3], 512, now, parameter=0, state="exp_avg"),
+            memory_row(places[4], 1024, now, parameter=None, state="own"),
         ],
     )
     of_block = ("blocks.3.attn", Evidence.METADATA)
@@ -114,10 +114,10 @@ def test_what_was_saved_is_of_the_module_that_saved_it_first_unless_it_is_a_para
     told = metadata(
         parameters=[parameter("head.weight", ADDR, 512, now)],
         saved=[
-            noted(ADDR + 512, 512, now, iteration=0, module="mlp.0"),
-            noted(ADDR + 512, 512, now, iteration=0, module="mlp.1"),
-            noted(ADDR, 512, now, iteration=0, module="mlp.1"),
-            noted(ADDR + 1024, 512, now, iteration=0, module=None),
+            memory_row(ADDR + 512, 512, now, iteration=0, module="mlp.0"),
+            memory_row(ADDR + 512, 512, now, iteration=0, module="mlp.1"),
+            memory_row(ADDR, 512, now, iteration=0, module="mlp.1"),
+            memory_row(ADDR + 1024, 512, now, iteration=0, module=None),
         ],
     )
     assert modules_of(builder, snapconv=told) == [

@@ -275,7 +275,7 @@ NOTES = {
 
 
 @pytest.mark.parametrize("slug", sorted(NOTES))
-def test_what_keeps_a_figure_from_being_exact_is_noted(slug, replayed):
+def test_what_keeps_a_figure_from_being_exact_gives_a_note(slug, replayed):
     found = replayed(*NOTES[slug])
     assert slug in slugs(found)
     assert all(note.device == 0 for note in found.notes)
@@ -316,7 +316,7 @@ def test_a_free_requested_before_the_first_event_counts_as_allocated_until_it_co
     assert values(replayed(events, [GONE]).allocated) == [1024, 0, 512, 0, 0]
 
 
-def test_a_free_requested_before_the_first_event_is_noted_also_if_it_completes(replayed):
+def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_completes(replayed):
     other = [event(action, B, 512) for action in ("alloc", "free_requested", "free_completed")]
     assert slugs(replayed([*other[:1], FREED[1], *other[1:]], [GONE])) == ["pending-free"]
 

@@ -175,7 +175,7 @@ def test_of_a_capture_the_verdict_says_how_far_the_recording_went(judged, ended,
         {"iteration": number, "kind": "memory", "began_us": START_US, "ended_us": START_US + 9}
         for number in (0, 1)
     ]
-    noted = metadata(iterations=marks, ended={"how": ended, "detail": ""})
-    verdict, reason = judged(TraceBuilder().segment().alloc(512).free(), snapconv=noted)
+    recorded = metadata(iterations=marks, ended={"how": ended, "detail": ""})
+    verdict, reason = judged(TraceBuilder().segment().alloc(512).free(), snapconv=recorded)
     assert verdict is Verdict.COMPLETE
     assert ("up to the end of its iteration 1, and it may have gone on" in reason) is goes_on

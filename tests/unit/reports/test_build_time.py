@@ -114,7 +114,7 @@ def test_times_of_a_gpu_need_no_note(report_of):
         ({"overflowed": True}, "too-many-calls"),
     ],
 )
-def test_times_that_are_not_a_gpus_and_missing_calls_are_noted(report_of, changes, slug):
+def test_times_that_are_not_a_gpus_and_missing_calls_give_a_note(report_of, changes, slug):
     report = report_of(**changes)
     assert slugs(report) == [slug]
     assert report.notes[0].device == 1
@@ -123,12 +123,12 @@ def test_times_that_are_not_a_gpus_and_missing_calls_are_noted(report_of, change
 @pytest.mark.parametrize(
     ("n_waited_for", "expected"), [(5, []), (6, ["launch-bound"]), (10, ["launch-bound"])]
 )
-def test_a_phase_in_which_most_waited_for_the_host_is_noted(report_of, n_waited_for, expected):
+def test_a_phase_in_which_most_waited_for_the_host_gives_a_note(report_of, n_waited_for, expected):
     counts = {"n": 10, "n_waited_for": n_waited_for, "device_ms": 1.0, "host_ms": 1.0}
     assert slugs(report_of(launch_bound={"forward": counts})) == expected
 
 
-def test_a_report_without_entries_is_noted(report_of):
+def test_a_report_without_entries_gives_a_note(report_of):
     report = report_of(root="/somewhere/else")
     assert report.entries == ()
     assert slugs(report) == ["no-timed-lines"]

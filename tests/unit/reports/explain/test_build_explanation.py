@@ -128,7 +128,7 @@ def test_a_segment_that_was_given_back_is_told_with_its_event(load):
     assert "given back at event 4" in text(explanation)
 
 
-def test_what_a_recorder_noted_has_the_name_of_its_weight():
+def test_what_a_recorder_named_has_the_name_of_its_weight():
     session = snapconv.load(FIXTURES / "transformer.capture")
     (analysis,) = session.devices
     category = analysis.classification.category

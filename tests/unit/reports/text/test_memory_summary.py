@@ -141,9 +141,9 @@ def modules_of(*rows):
 
 
 def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_of_none():
-    noted = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
+    recorded = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
     seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
-    assert modules_of(seen, *noted) == [
+    assert modules_of(seen, *recorded) == [
         "modules at the peak",
         "2.00 KiB  a.py:1 < b.py:2",
         "1.00 KiB  head",

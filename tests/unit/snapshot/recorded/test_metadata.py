@@ -7,7 +7,7 @@ import pytest
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
 from tests.builders import ADDR, START_US, TraceBuilder, frame
-from tests.metadata_builder import metadata, noted, parameter, phase
+from tests.metadata_builder import memory_row, metadata, parameter, phase
 
 ROOT = Path(__file__).parents[4]
 
@@ -27,19 +27,22 @@ def test_a_snapshot_without_a_recorder_has_no_metadata_and_no_note(tmp_path):
     assert snapshot.notes == ()
 
 
-def test_everything_that_was_noted_is_read(tmp_path):
+def test_everything_that_was_recorded_is_read(tmp_path):
     raw = metadata(
         parameters=[
             parameter("a.weight", ADDR, 512, 1, names=["a.weight", "b.weight"], frames=[frame("make")]),
             parameter("a.mean", ADDR + 512, 8, 2, kind="buffer", requires_grad=False, shape=[1, 2]),
         ],
-        gradients=[noted(ADDR, 512, 3, parameter=0, iteration=4)],
+        gradients=[memory_row(ADDR, 512, 3, parameter=0, iteration=4)],
         optimizer_states=[
-            noted(ADDR, 512, 5, parameter=0, state="exp_avg"),
-            noted(ADDR, 4, 6, parameter=None, state="step"),
+            memory_row(ADDR, 512, 5, parameter=0, state="exp_avg"),
+            memory_row(ADDR, 4, 6, parameter=None, state="step"),
         ],
-        inputs=[noted(ADDR, 24, 7, iteration=1, shape=[2, 3], dtype="float32")],
-        saved=[noted(ADDR, 24, 8, iteration=1, module=None), noted(ADDR, 24, 9, iteration=1, module="a")],
+        inputs=[memory_row(ADDR, 24, 7, iteration=1, shape=[2, 3], dtype="float32")],
+        saved=[
+            memory_row(ADDR, 24, 8, iteration=1, module=None),
+            memory_row(ADDR, 24, 9, iteration=1, module="a"),
+        ],
         phases=[phase("forward", 10, 20), phase("backward", 21, None, 1)],
         iterations=[{"iteration": 0, "kind": "warm-up", "began_us": 1, "ended_us": 9}],
     )
@@ -52,7 +55,7 @@ def test_everything_that_was_noted_is_read(tmp_path):
     assert (rows.is_buffer.tolist(), rows.requires_grad.tolist()) == ([False, True], [True, False])
     assert rows.memory.addr.tolist() == [ADDR, ADDR + 512]
     assert rows.memory.n_bytes.tolist() == [512, 8]
-    assert rows.memory.noted_us.tolist() == [1, 2]
+    assert rows.memory.recorded_us.tolist() == [1, 2]
     [made_by] = snapshot.stacks.frames_of(int(rows.stack_ids[0])).tolist()
     assert snapshot.stacks.frames.names[made_by] == "make"
     assert (found.gradients.parameter.tolist(), found.gradients.iteration.tolist()) == ([0], [4])
@@ -101,21 +104,21 @@ def test_the_page_that_the_note_names_has_that_section(tmp_path):
         ("interrupted", "interrupted"), ("oom", "ran out of memory"), ("exit", "left"), ("else", "ended"),
     ],
 )  # fmt: skip
-def test_a_program_that_ended_early_is_noted(tmp_path, how, words):
+def test_a_program_that_ended_early_gives_a_note(tmp_path, how, words):
     detail = "ValueError: no" if how == "exception" else ""
     [note] = load(tmp_path, metadata(ended={"how": how, "detail": detail})).notes
     assert note.slug == "ended-early"
     assert words in note.message
 
 
-def test_of_a_long_message_two_sentences_are_noted(tmp_path):
+def test_of_a_long_message_two_sentences_are_kept(tmp_path):
     detail = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 1 GiB. See"
     [note] = load(tmp_path, metadata(ended={"how": "oom", "detail": detail})).notes
     said = "(OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.)"
     assert f"the program ran out of memory {said} before" in note.message
 
 
-def test_a_termination_is_noted_with_its_signal(tmp_path):
+def test_a_termination_gives_a_note_with_its_signal(tmp_path):
     [note] = load(tmp_path, metadata(ended={"how": "interrupted", "detail": "SIGTERM"})).notes
     assert "the program was interrupted (SIGTERM) before" in note.message
 
@@ -139,15 +142,17 @@ WRONG = {
     "snapconv.version: expected 1, got NoneType": metadata(version=None),
     "snapconv.version: expected 1, got True": metadata(version=True),
     "snapconv.parameters: expected list, got dict": metadata(parameters={}),
-    "snapconv.saved[1]: expected dict, got int": metadata(saved=[noted(1, 1, 1, iteration=0), 7]),
+    "snapconv.saved[1]: expected dict, got int": metadata(saved=[memory_row(1, 1, 1, iteration=0), 7]),
     "snapconv.saved[0].addr: expected int, got nothing": metadata(saved=[{"device": 0}]),
-    "snapconv.saved[0].addr: expected int, got str": metadata(saved=[noted("1", 1, 1, iteration=0)]),
-    "snapconv.saved[0].bytes: expected 0 to 2^48 bytes, got -1": metadata(saved=[noted(1, -1, 1)]),
-    "snapconv.saved[0].device: expected a device from 0 to 127": metadata(saved=[noted(1, 1, 1, device=128)]),
-    "snapconv.saved[0].module: expected str, got int": metadata(saved=[noted(1, 1, 1, module=3)]),
-    "snapconv.saved[0].iteration: expected 0 to 2^31": metadata(saved=[noted(1, 1, 1, iteration=-3)]),
+    "snapconv.saved[0].addr: expected int, got str": metadata(saved=[memory_row("1", 1, 1, iteration=0)]),
+    "snapconv.saved[0].bytes: expected 0 to 2^48 bytes, got -1": metadata(saved=[memory_row(1, -1, 1)]),
+    "snapconv.saved[0].device: expected a device from 0 to 127": metadata(
+        saved=[memory_row(1, 1, 1, device=128)]
+    ),
+    "snapconv.saved[0].module: expected str, got int": metadata(saved=[memory_row(1, 1, 1, module=3)]),
+    "snapconv.saved[0].iteration: expected 0 to 2^31": metadata(saved=[memory_row(1, 1, 1, iteration=-3)]),
     "snapconv.gradients[0].parameter: expected an index below 0": metadata(
-        gradients=[noted(1, 1, 1, parameter=0)]
+        gradients=[memory_row(1, 1, 1, parameter=0)]
     ),
     "snapconv.parameters[0].name: expected str, got NoneType": metadata(
         parameters=[parameter("a", 1, 4, 1) | {"name": None}]
@@ -165,7 +170,9 @@ WRONG = {
         parameters=[parameter("a", 1, 4, 1, frames=3)]
     ),
     "snapconv.phases[0].began_us: expected int, got nothing": metadata(phases=[{"phase": "forward"}]),
-    "snapconv.saved: the sizes add up to more than 2^61 bytes": metadata(saved=[noted(1, 1 << 48, 1)] * 8193),
+    "snapconv.saved: the sizes add up to more than 2^61 bytes": metadata(
+        saved=[memory_row(1, 1 << 48, 1)] * 8193
+    ),
 }
 
 
@@ -186,7 +193,7 @@ def test_what_is_missing_is_as_good_as_empty(tmp_path):
 
 
 def test_too_many_rows_are_refused(tmp_path):
-    row = noted(1, 1, 1)
+    row = memory_row(1, 1, 1)
     snapshot = load(tmp_path, metadata(saved=[row] * 1_000_001))
     assert "expected at most 1000000 entries" in snapshot.notes[0].message
 

@@ -58,9 +58,9 @@ def test_of_many_annotations_the_first_twenty_are_told(remarks_of):
 
 def test_an_annotation_moves_no_memory(tmp_path):
     plain = TraceBuilder().segment().alloc(512)
-    noted = TraceBuilder().segment().alloc(512).event("annotate", addr=ADDR, size=512, user_metadata="x")
+    annotated = TraceBuilder().segment().alloc(512).event("annotate", addr=ADDR, size=512, user_metadata="x")
     peaks = [
         snapconv.load(builder.write(tmp_path / "run.pickle")).devices[0].replay.allocated.after.tolist()
-        for builder in (plain, noted)
+        for builder in (plain, annotated)
     ]
     assert peaks == [[0, 512], [0, 512, 512]]
