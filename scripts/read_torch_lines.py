@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from snapconv.naming.operations.source_lines import SourceFile, read_source
+from snapconv.stacks.operations.source_lines import SourceFile, read_source
 
 FILES = (
     "activation.py channelshuffle.py conv.py distance.py flatten.py linear.py pixelshuffle.py pooling.py "

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from snapconv.classification.user_rules import UserRule
+from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules
 from snapconv.classification.user_rules_file import read_rules
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
-from snapconv.naming.operations.source_files import source_lines
-from snapconv.naming.operations.source_lines import SourceLines
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.recorded.params_file import ParamList, load_params
 from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
+from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,19 @@ class Analyzer:
     """All that the analysis of a device needs beside the device."""
 
     snapshot: Snapshot
-    project: Project
-    rules: Sequence[UserRule]
+    facts: StackFacts
+    user_rules: UserRules
     params: ParamList | None
-    sources: SourceLines | None
+
+    @property
+    def project(self) -> Project:
+        """Which frames are the project's."""
+        return self.facts.project
 
     def analyze(self, device: DeviceSnapshot) -> DeviceAnalysis:
         """Analyse one device of the snapshot."""
         return analyze_device(
-            self.snapshot,
-            device,
-            self.project,
-            rules=self.rules,
-            params=self.params,
-            sources=self.sources,
+            self.snapshot, device, self.facts, user_rules=self.user_rules, params=self.params
         )
 
 
@@ -64,10 +63,12 @@ def read_options(options: AnalysisOptions) -> AnalysisOptions:
 
 
 def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
-    """Prepare the analysis of a snapshot's devices: what they share is found once."""
-    project = project_of(snapshot.stacks, snapshot.recorded_project, options)
-    sources = source_lines(options.sources, snapshot.stacks, project)
-    return Analyzer(snapshot, project, _rules(options), _params(options), sources)
+    """Prepare the analysis of a snapshot's devices: what they share, their stacks, is looked at once."""
+    rules, stacks = _rules(options), snapshot.stacks
+    project = project_of(stacks, snapshot.recorded_project, options)
+    sources = source_lines(options.sources, stacks, project)
+    facts = find_stack_facts(stacks, project, rules=frame_rules(rules), sources=sources)
+    return Analyzer(snapshot, facts, match_rules(rules, stacks), _params(options))
 
 
 def project_of(stacks: StackTable, recorded: RecordedProject, options: AnalysisOptions) -> Project:

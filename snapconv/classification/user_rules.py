@@ -65,7 +65,7 @@ class UserRules:
                 yield rule
 
 
-NO_RULES = UserRules((), np.zeros((0, 0), np.bool_))
+NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
 
 
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:

@@ -1,6 +1,6 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,13 +9,12 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
-from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules, rule_notes
+from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.findings.few_lines import few_lines_note
 from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.naming.modules import Modules, find_modules
-from snapconv.naming.operations.operation_names import Operations, name_allocations
-from snapconv.naming.operations.source_lines import SourceLines
+from snapconv.naming.operation_names import Operations, name_allocations
 from snapconv.naming.weights.listed_weights import listed_weights, naming_notes, unused_list_note
 from snapconv.naming.weights.param_names import Naming
 from snapconv.naming.weights.recorded_weights import recorded_weights
@@ -28,7 +27,8 @@ from snapconv.replay.history_verdict import History, Verdict, judge_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.stack_roles import StackRoles, assign_roles
+from snapconv.stacks.stack_facts import StackFacts
+from snapconv.stacks.stack_roles import StackRoles
 from snapconv.units import format_bytes
 
 
@@ -100,26 +100,23 @@ class DeviceAnalysis:
 def analyze_device(
     snapshot: Snapshot,
     device: DeviceSnapshot,
-    project: Project,
+    facts: StackFacts,
     *,
-    rules: Sequence[UserRule] = (),
+    user_rules: UserRules = NO_RULES,
     params: ParamList | None = None,
-    sources: SourceLines | None = None,
 ) -> DeviceAnalysis:
     """Replay and classify one device, and pick out what its report is about.
 
-    ``rules`` are the user's own; they win over ours. ``params`` names weights that the recorder did not name.
-    ``sources`` are lines of the program's own source: they name operations.
+    ``user_rules`` win over ours. ``params`` names weights that the recorder did not name.
     """
-    user = match_rules(rules, snapshot.stacks)
-    roles = assign_roles(snapshot.stacks, frame_rules(rules))
+    roles = facts.roles
     replayed = replay(snapshot, device)
     allocations, n_events = replayed.allocations, len(device.events)
     phases = find_phases(snapshot, device, allocations, roles)
     recorded = _recorded(snapshot, device, allocations)
-    features = find_features(allocations, phases, roles, user_rules=user, recorded=recorded)
+    features = find_features(allocations, phases, roles, user_rules=user_rules, recorded=recorded)
     classification = classify(features, pipeline_of(is_host=device.is_host))
-    named = name_allocations(snapshot.stacks, sources, allocations, phases, user)
+    named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
     iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
     around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
@@ -129,13 +126,13 @@ def analyze_device(
         device=device,
         replay=replayed,
         history=judge_history(snapshot, device, replayed),
-        user_rules=user,
+        user_rules=user_rules,
         roles=roles,
         phases=phases,
         recorded=recorded,
         classification=classification,
         named=named,
-        modules=find_modules(snapshot.stacks, project, allocations, classification.category, recorded),
+        modules=find_modules(facts.module_calls, allocations, classification.category, recorded),
         iteration=iteration,
         iterations=iterations,
         leak_suspects=find_leak_suspects(allocations, phases, iteration),
@@ -145,7 +142,7 @@ def analyze_device(
         activation_rows=activation_rows,
         notes=(),
     )
-    return read_only(replace(found, notes=tuple(_notes(snapshot, project, found, params, sources))))
+    return read_only(replace(found, notes=tuple(_notes(snapshot, facts, found, params))))
 
 
 def _recorded(
@@ -230,11 +227,11 @@ def _activations(
 
 def _notes(
     snapshot: Snapshot,
-    project: Project,
+    facts: StackFacts,
     found: DeviceAnalysis,
     params: ParamList | None,
-    sources: SourceLines | None,
 ) -> Iterator[Note]:
+    project = facts.project
     ordinal, history, weights = found.device.device, found.history, found.weights
     yield from snapshot.notes
     yield from found.replay.notes
@@ -267,7 +264,7 @@ def _notes(
     elif params and found.recorded:
         yield unused_list_note(params, found.recorded.metadata.parameters, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
-    yield from sources.notes if sources else ()
+    yield from facts.sources.notes if facts.sources else ()
 
 
 def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:

@@ -1,30 +1,19 @@
-"""Which ``nn.Module`` every allocation is of: its path where a recorder wrote it, else the lines of its call.
+"""The ``nn.Module`` of every allocation: its path where a recorder wrote it, else the lines of its call."""
 
-A frame has the name of a function, never of a class. What it does have is the line at which a module is
-called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.paths import is_library, is_python, normal
-from snapconv.stacks.project_frames import Project
 
 _Known = dict[tuple[str, Evidence], int]
 
-WITHIN = " < "
 # A recorder's word for the model itself is the empty path.
 _ROOT = "(model)"
-_CALL, _MODULE_FILE = "_call_impl", "torch/nn/modules/module.py"
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-# Models nest less deeply, recursion does not; and a path longer than this is none.
-_MAX_CALLS, _MAX_PATH = 12, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +29,7 @@ class Modules:
 
 
 def find_modules(
-    stacks: StackTable,
-    project: Project,
+    module_calls: Sequence[str],
     allocations: AllocationTable,
     category: Int8Column,
     recorded: RecordedMatches | None,
@@ -52,7 +40,7 @@ def find_modules(
     module that saved it first. A workspace is a library's, whichever module ran when it was made.
     """
     known: _Known = {}
-    ids = _by_frames(stacks, project, allocations.stack_id, known)
+    ids = _by_frames(module_calls, allocations.stack_id, known)
     ids[category == Category.WORKSPACE] = -1
     if recorded is not None:
         _by_recorded_paths(ids, recorded, known)
@@ -62,54 +50,14 @@ def find_modules(
     return read_only(Modules(tuple(name for name, _ in kept), tuple(evidence for _, evidence in kept), ids))
 
 
-def _by_frames(stacks: StackTable, project: Project, stack_id: Int32Column, known: _Known) -> Int32Column:
-    is_call, is_place = _calls(stacks), _places(stacks)
+def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:
     found, inverse = np.unique(stack_id, return_inverse=True)
     ids = np.full(len(found), -1, np.int32)
     for number, stack in enumerate(found.tolist()):
-        frames = stacks.frames_of(stack)
-        if is_call[frames].any():
-            callers = _callers(frames.tolist(), is_call, is_place)
-            label = WITHIN.join(_place(stacks, project, frame) for frame in callers)
-            if label:
-                ids[number] = known.setdefault((label, Evidence.FRAMES), len(known))
+        label = module_calls[stack] if stack >= 0 else ""
+        if label:
+            ids[number] = known.setdefault((label, Evidence.FRAMES), len(known))
     return ids[inverse.reshape(-1)]
-
-
-def _calls(stacks: StackTable) -> BoolColumn:
-    """The frames of ``Module.__call__``, which goes through ``_call_impl`` (torch 1.6 to 2.13)."""
-    frames = stacks.frames
-    is_call = [
-        name == _CALL and normal(filename).endswith(_MODULE_FILE)
-        for name, filename in zip(frames.names, frames.filenames, strict=True)
-    ]
-    return np.array(is_call, np.bool_)
-
-
-def _places(stacks: StackTable) -> BoolColumn:
-    """The Python frames that are not torch's own: a Sequential calls all that it holds on one line."""
-    paths = map(normal, stacks.frames.filenames)
-    return np.array([is_python(p) and not (is_library(p) and "/torch/" in p) for p in paths], np.bool_)
-
-
-def _callers(frames: list[int], is_call: BoolColumn, is_place: BoolColumn) -> list[int]:
-    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
-    found = []
-    is_open = False
-    for frame in frames:
-        if is_open and is_place[frame]:
-            found.append(frame)
-            is_open = False
-        is_open = is_open or bool(is_call[frame])
-    return found[:_MAX_CALLS]
-
-
-def _place(stacks: StackTable, project: Project, frame: int) -> str:
-    path = project.relative_paths[frame]
-    for folder in _INSTALLED:
-        path = path.rpartition(folder)[2]
-    line = int(stacks.frames.lines[frame])
-    return path[-_MAX_PATH:] + (f":{line}" if line else "")
 
 
 def _by_recorded_paths(ids: Int32Column, recorded: RecordedMatches, known: _Known) -> None:

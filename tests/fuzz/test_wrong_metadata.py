@@ -10,6 +10,7 @@ from snapconv.findings.device_analysis import analyze_device
 from snapconv.reports.build_memory import build_memory_report
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 
@@ -60,7 +61,9 @@ def analyse(file):
     snapshot = load_snapshot(file)
     project = find_project(snapshot.stacks, recorded=snapshot.recorded_project)
     for device in snapshot.devices:
-        build_memory_report(snapshot, project, analyze_device(snapshot, device, project))
+        build_memory_report(
+            snapshot, project, analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project))
+        )
     return snapshot
 
 

@@ -19,6 +19,7 @@ from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.segment_table import BlockState
+from snapconv.stacks.stack_facts import find_stack_facts
 
 REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
 TRUTH_FILE = REAL_SNAPSHOTS / "truth.json"
@@ -60,7 +61,10 @@ def converted(request, tmp_path_factory):
 def convert(name, folder):
     options = ConvertOptions(output=folder / "report.sqlite", extended=True)
     made = to_sqlite(REAL_SNAPSHOTS / name, options)
-    analyses = {d.device: analyze_device(made.snapshot, d, made.project) for d in made.snapshot.devices}
+    analyses = {
+        d.device: analyze_device(made.snapshot, d, find_stack_facts(made.snapshot.stacks, made.project))
+        for d in made.snapshot.devices
+    }
     truth = {int(device): figures for device, figures in TRUTH[name].items()}
     return Converted(name, {report.device: path for path, report in made.reports}, analyses, truth)
 

@@ -13,10 +13,11 @@ from truth import Truth
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
-from snapconv.naming.operations.source_files import source_lines
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
 
 ENTRIES_FOLDER = Path(__file__).parent
 Confusion = Counter[tuple[str, str]]
@@ -86,7 +87,7 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
     snapshot = load_snapshot(path)
     (device,) = snapshot.devices
     project = find_project(snapshot.stacks)
-    found = analyze_device(snapshot, device, project)
+    found = analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project))
     row = match(found.allocations, truth.allocations, cut.n_lost)
     true = truth.category[row]
     recorded = truth.is_recorded[row]
@@ -96,7 +97,9 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
     with_source = None
     if case.stacks == "python" and any(true_names):
         sources = source_lines([ENTRIES_FOLDER], snapshot.stacks, project)
-        with_source = analyze_device(snapshot, device, project, sources=sources)
+        with_source = analyze_device(
+            snapshot, device, find_stack_facts(snapshot.stacks, project, sources=sources)
+        )
     return Result(
         case,
         _bytes(found, true, recorded, peak),

@@ -11,6 +11,7 @@ from snapconv.findings.device_analysis import analyze_device
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
 from snapconv.stacks.stack_roles import assign_roles
 from tests.builders import ADDR, TraceBuilder, frame
 
@@ -32,7 +33,11 @@ def analysed(tmp_path):
         path = tmp_path / "snapshot.pickle"
         path.write_bytes(pickle.dumps(builder.snapshot(**fields)))
         snapshot = load_snapshot(path)
-        return analyze_device(snapshot, snapshot.devices[0], find_project(snapshot.stacks, root=root))
+        return analyze_device(
+            snapshot,
+            snapshot.devices[0],
+            find_stack_facts(snapshot.stacks, find_project(snapshot.stacks, root=root)),
+        )
 
     return analysed
 
@@ -240,6 +245,9 @@ def test_only_its_own_device_is_analysed(tmp_path):
     path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512, frames=MAIN).snapshot(other)))
     snapshot = load_snapshot(path)
     project = find_project(snapshot.stacks)
-    peaks = [analyze_device(snapshot, device, project).replay.allocated.peak for device in snapshot.devices]
+    peaks = [
+        analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project)).replay.allocated.peak
+        for device in snapshot.devices
+    ]
     assert peaks == [512, 4096]
     assert snapshot.devices[1].segments.addr.tolist() == [ADDR]

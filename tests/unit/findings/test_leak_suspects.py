@@ -6,6 +6,7 @@ import pytest
 from snapconv.findings.device_analysis import analyze_device
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
 from tests.builders import TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -49,7 +50,7 @@ def analysis_of(tmp_path):
     def analysis_of(training):
         snapshot = load_snapshot(training.trace.write(tmp_path / "s.pickle"))
         project = find_project(snapshot.stacks, root="/home/me/project")
-        return analyze_device(snapshot, snapshot.devices[0], project)
+        return analyze_device(snapshot, snapshot.devices[0], find_stack_facts(snapshot.stacks, project))
 
     return analysis_of
 

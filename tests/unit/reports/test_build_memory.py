@@ -20,6 +20,7 @@ from snapconv.reports.memory_report import (
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
@@ -53,7 +54,9 @@ def report_of(tmp_path):
         snapshot = load_snapshot(path)
         project = find_project(snapshot.stacks, **options)
         return build_memory_report(
-            snapshot, project, analyze_device(snapshot, snapshot.devices[device], project)
+            snapshot,
+            project,
+            analyze_device(snapshot, snapshot.devices[device], find_stack_facts(snapshot.stacks, project)),
         )
 
     return report_of

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from snapconv.naming.operations.source_lines import read_source
+from snapconv.stacks.operations.source_lines import read_source
 
 IMPORTS = """
 import math

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.naming.operations.lines_of_modules import name_of_line, releases_of
-from snapconv.naming.operations.operation_of_stack import name_operations
 from snapconv.snapshot.stack_table import StackInterner
+from snapconv.stacks.operations.lines_of_modules import name_of_line, releases_of
+from snapconv.stacks.operations.operation_of_stack import name_operations
 
 MODULES = "/venv/lib/python3.11/site-packages/torch/nn/modules"
 # Of torch 2.6, as its own file has them: `_conv_forward` of Conv2d, and where a module is called.

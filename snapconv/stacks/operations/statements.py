@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from snapconv.naming.operations.source_lines import Line
 from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.operations.source_lines import Line
 
 # The first line after a statement sorts before every stack that has it.
 _NO_STACK = -1

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from snapconv.naming.operations.lines_of_modules import name_of_line, releases_of
-from snapconv.naming.operations.source_lines import Line
 from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.operations.lines_of_modules import name_of_line, releases_of
+from snapconv.stacks.operations.source_lines import Line
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node, name_in_target
 

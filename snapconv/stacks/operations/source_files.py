@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from snapconv.errors import InputError
-from snapconv.naming.operations.operation_of_stack import leaf_frames
-from snapconv.naming.operations.source_lines import INSTALLED, Line, SourceLines, module_of, read_source
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.operations.operation_of_stack import leaf_frames
+from snapconv.stacks.operations.source_lines import INSTALLED, Line, SourceLines, module_of, read_source
 from snapconv.stacks.paths import is_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.units import counted

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from snapconv.classification.user_rules import NO_RULES
-from snapconv.naming.operations import operation_names
-from snapconv.naming.operations.operation_names import name_allocations, order_of
-from snapconv.naming.operations.source_lines import Line, SourceLines, read_source
-from snapconv.naming.operations.source_steps import Step
+from snapconv.naming import operation_names
+from snapconv.naming.operation_names import name_allocations, order_of
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.session import load
 from snapconv.snapshot.stack_table import StackInterner
+from snapconv.stacks.operations.operation_of_stack import find_sources, tell_operations
+from snapconv.stacks.operations.source_lines import Line, read_source
+from snapconv.stacks.operations.source_steps import Step
 from tests.builders import MIB, TraceBuilder, frame
 
 MODEL = """
@@ -230,6 +231,10 @@ def stacks_of_a_script(n):
     return table, {frame: replace(line, first_line=frame + 1, last_line=frame + 1) for frame in range(n)}
 
 
+def operations_of(stacks, lines):
+    return tell_operations(stacks, find_sources(stacks.frames, lines))
+
+
 def allocations_of(stack_ids):
     n = len(stack_ids)
     column = np.arange(n, dtype=np.int64)
@@ -243,7 +248,7 @@ def test_many_lines_that_run_throughout_a_long_trace_are_named_in_time():
     stacks, lines = stacks_of_a_script(n)
     rows = allocations_of(np.tile(np.repeat(np.arange(n, dtype=np.int32), 2), 125))
     began = time.process_time()
-    found = name_allocations(stacks, SourceLines(lines), rows, None, NO_RULES)
+    found = name_allocations(stacks, operations_of(stacks, lines), rows, None, NO_RULES)
     assert time.process_time() - began < 2
     assert [found.names[name] for name in found.name_id[:4].tolist()] == ["0", "1", "0", "1"]
     assert len(set(found.id.tolist())) == 2
@@ -256,5 +261,5 @@ def test_visits_of_a_length_are_looked_at_once(monkeypatch):
         operation_names, "order_of", lambda line, n, *, is_cut, is_alone: asked.append((n, is_cut)) or None
     )
     rows = allocations_of(np.array([0, 1, 0, 1, 0, 0, 1, 0], np.int32))
-    name_allocations(stacks, SourceLines({0: lines[0]}), rows, None, NO_RULES)
+    name_allocations(stacks, operations_of(stacks, {0: lines[0]}), rows, None, NO_RULES)
     assert asked == [(1, True), (1, False), (2, False)]

@@ -11,19 +11,17 @@ import numpy as np
 
 from snapconv.classification.user_rules import UserRules
 from snapconv.columns import Int32Column, Int64Column, read_only
-from snapconv.naming.operations.operation_of_stack import (
-    BY_ORDER,
-    Told,
-    find_sources,
-    name_of_node,
-    tell_operations,
-)
-from snapconv.naming.operations.source_lines import Line, SourceLines
-from snapconv.naming.operations.source_steps import Step
-from snapconv.naming.operations.statements import statements
 from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.operations.operation_of_stack import (
+    BY_ORDER,
+    Told,
+    name_of_node,
+)
+from snapconv.stacks.operations.source_lines import Line
+from snapconv.stacks.operations.source_steps import Step
+from snapconv.stacks.operations.statements import statements
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
 _Known = dict[Told, int]
@@ -46,13 +44,12 @@ class Operations:
 
 def name_allocations(
     stacks: StackTable,
-    sources: SourceLines | None,
+    by_stack: Sequence[Told],
     allocations: AllocationTable,
     phases: Phases,
     user: UserRules,
 ) -> Operations:
-    """Name every allocation, and say what told the name."""
-    by_stack = tell_operations(stacks, find_sources(stacks.frames, sources.lines if sources else None))
+    """Name every allocation, and say what told the name; ``by_stack`` has the operation of every stack."""
     known: _Known = {Told(UNNAMED, "no frame tells"): 0}
     id_of_stack = np.array([_id(known, told) for told in by_stack] or [0], np.int32)
     has_stack = allocations.stack_id >= 0

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from snapconv.naming.operations.source_names import Names
+from snapconv.stacks.operations.source_names import Names
 from snapconv.torch_knowledge.source_catalog import (
     ANY,
     NONE,

@@ -8,9 +8,9 @@ import pytest
 
 from snapconv.cli.app import main
 from snapconv.errors import InputError
-from snapconv.naming.operations.source_files import source_lines
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.project_frames import find_project
 from tests.builders import MIB, TraceBuilder, frame
 

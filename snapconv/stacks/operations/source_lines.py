@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from snapconv.naming.operations.source_names import Comprehension, Function, Names, names_of
-from snapconv.naming.operations.source_steps import Step, inner_steps, steps_of
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import FrameTable
+from snapconv.stacks.operations.source_names import Comprehension, Function, Names, names_of
+from snapconv.stacks.operations.source_steps import Step, inner_steps, steps_of
 from snapconv.stacks.paths import normal
 
 _NAMELESS: dict[type[ast.AST], str] = {

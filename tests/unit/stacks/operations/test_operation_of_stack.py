@@ -2,8 +2,8 @@
 
 import pytest
 
-from snapconv.naming.operations.operation_of_stack import UNNAMED, name_of_node, name_operations
 from snapconv.snapshot.stack_table import StackInterner
+from snapconv.stacks.operations.operation_of_stack import UNNAMED, name_of_node, name_operations
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 FUNCTIONAL = f"{TORCH}/nn/functional.py"

@@ -1,0 +1,70 @@
+"""In which calls of modules every stack stands, by the lines of these calls.
+
+A frame has the name of a function, never of a class. What it does have is the line at which a module is
+called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
+"""
+
+import numpy as np
+
+from snapconv.columns import BoolColumn
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.paths import is_library, is_python, normal
+from snapconv.stacks.project_frames import Project
+
+WITHIN = " < "
+_CALL, _MODULE_FILE = "_call_impl", "torch/nn/modules/module.py"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+# Models nest less deeply, recursion does not; and a path longer than this is none.
+_MAX_CALLS, _MAX_PATH = 12, 200
+
+
+def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
+    """The lines at which the modules of every stack were called, by stack id; empty where none was."""
+    is_call, is_place = _calls(stacks), _places(stacks)
+    return tuple(_label(stacks, project, stack, is_call, is_place) for stack in range(len(stacks)))
+
+
+def _label(
+    stacks: StackTable, project: Project, stack: int, is_call: BoolColumn, is_place: BoolColumn
+) -> str:
+    frames = stacks.frames_of(stack)
+    if not is_call[frames].any():
+        return ""
+    callers = _callers(frames.tolist(), is_call, is_place)
+    return WITHIN.join(_place(stacks, project, frame) for frame in callers)
+
+
+def _calls(stacks: StackTable) -> BoolColumn:
+    """The frames of ``Module.__call__``, which goes through ``_call_impl`` (torch 1.6 to 2.13)."""
+    frames = stacks.frames
+    is_call = [
+        name == _CALL and normal(filename).endswith(_MODULE_FILE)
+        for name, filename in zip(frames.names, frames.filenames, strict=True)
+    ]
+    return np.array(is_call, np.bool_)
+
+
+def _places(stacks: StackTable) -> BoolColumn:
+    """The Python frames that are not torch's own: a Sequential calls all that it holds on one line."""
+    paths = map(normal, stacks.frames.filenames)
+    return np.array([is_python(p) and not (is_library(p) and "/torch/" in p) for p in paths], np.bool_)
+
+
+def _callers(frames: list[int], is_call: BoolColumn, is_place: BoolColumn) -> list[int]:
+    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
+    found = []
+    is_open = False
+    for frame in frames:
+        if is_open and is_place[frame]:
+            found.append(frame)
+            is_open = False
+        is_open = is_open or bool(is_call[frame])
+    return found[:_MAX_CALLS]
+
+
+def _place(stacks: StackTable, project: Project, frame: int) -> str:
+    path = project.relative_paths[frame]
+    for folder in _INSTALLED:
+        path = path.rpartition(folder)[2]
+    line = int(stacks.frames.lines[frame])
+    return path[-_MAX_PATH:] + (f":{line}" if line else "")
