@@ -3,10 +3,10 @@
 A copied module goes through no registration hook, and a copied ``state_dict`` belongs to no module at all.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_types import Module, Tensor
 
 
@@ -23,8 +23,8 @@ class CopyListener(Protocol):
 class Copies:
     """Wraps what ``deepcopy`` and ``pickle`` call of tensors and modules, between ``start`` and ``stop``."""
 
-    def __init__(self, listener: CopyListener) -> None:
-        self._listener = listener
+    def __init__(self, listener: CopyListener, guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
         self._is_on = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -57,21 +57,19 @@ class Copies:
         self._replaced.append((kind, name, original, ours))
 
     def _copying(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def deepcopy(tensor: Any, memo: Any) -> Any:
-            copy = original(tensor, memo)
+        def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
+            copy = call()
             if self._is_on:
                 self._listener.tensor_copied(tensor, copy)
             return copy
 
-        return deepcopy
+        return self._guard.stand_in(original, copied)
 
     def _restoring(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def setstate(module: Any, state: Any) -> Any:
-            result = original(module, state)
+        def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
+            result = call()
             if self._is_on:
                 self._listener.module_restored(module)
             return result
 
-        return setstate
+        return self._guard.stand_in(original, restored)

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
 from snapconv.recorder.contents import Ended, Origin, contents_now, nothing_allocated
-from snapconv.recorder.guard import Guard
+from snapconv.recorder.features import Features
+from snapconv.recorder.guard import Guard, Guards, fault_note
 from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.options import RecordOptions
 from snapconv.recorder.schedule import Part, Schedule
+from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
     from snapconv.recorder.observer import Observer
@@ -46,8 +49,10 @@ class Driver:
         observer: "Observer",
         timer: "Timer | None",
         say: Say,
+        guards: Guards | None = None,
     ) -> None:
         self.guard = Guard()
+        self.guards = guards or Guards()
         self.schedule = Schedule(
             warm_up=options.warm_up, iterations=options.iterations, has_timing=timer is not None
         )
@@ -61,6 +66,10 @@ class Driver:
         self._iterations = IterationLog()
         self._has_history = self._has_used_device = False
         self.notes: list[Note] = []
+        self.features = Features()
+        self._times = self.guards.of(Feature.TIMES)
+        # What went wrong in the recording itself before there was anything to write.
+        self._faults: tuple[Note, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -111,12 +120,20 @@ class Driver:
     def out_of_memory(self, device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
         """Keep the state in which the allocator gave up: afterwards everything unwinds."""
         if self._contents is None and not self.is_complete:
-            self.guard.run(self._keep_out_of_memory)
+            self.guards.of(Feature.OUT_OF_MEMORY).run(self._keep_out_of_memory)
 
     def finish(self, ended: Ended) -> None:
         """Write what there is, unless all is written already; turn everything off."""
-        if self.n_bytes is None:
+        if self.n_bytes is None and not self.guard.is_child:
+            fault, self.guard = self.guard, Guard()
+            if isinstance(fault.failure, SnapconvError):
+                self.guard = fault
+            elif fault.failure is not None:
+                # It may have been of that moment only: a capture with what there is now is better than none.
+                self._faults = (fault_note(fault),)
             self.guard.run(self._finish, ended)
+            if self.guard.failure is not None and self._faults:
+                self.guard = fault
 
     def _begin(self) -> None:
         self._observer.start()
@@ -128,7 +145,7 @@ class Driver:
             self._iterations.begin(schedule.iteration, schedule.part.value)
             self._observer.iteration_began(schedule.iteration)
         elif self._timer:
-            self._timer.begin(schedule.iteration, warm_up=schedule.part is Part.TIMING_WARM_UP)
+            self._times.run(self._timer.begin, schedule.iteration, schedule.part is Part.TIMING_WARM_UP)
 
     def _iteration_ended(self) -> None:
         # What is timed waits for the device; and a graph that is captured runs later, if at all.
@@ -140,7 +157,7 @@ class Driver:
             self._observer.iteration_ended(schedule.iteration)
             self._iterations.end()
         elif self._timer:
-            self._timer.end()
+            self._times.run(self._timer.end)
         self._at_out_of_memory = None  # the program mended it
         self._say(f"iteration {schedule.iteration + 1} of {schedule.n_iterations} done ({ended.value})")
         schedule.iteration += 1
@@ -177,9 +194,11 @@ class Driver:
 
     def _write(self, ended: Ended) -> None:
         assert self._contents is not None
-        timing = self._timer.trace() if self._timer else None
+        timing = self._times.run(self._timer.trace) if self._timer else None
         metadata = {**self._contents["snapconv"], "ended": ended.values()}
         self._remark(ended, metadata, timing)
+        ours = (*self.features.notes(), *self.guards.notes(), *self._faults)
+        metadata["notes"] = [*metadata["notes"], *({"slug": n.slug, "message": n.message} for n in ours)]
         self.notes += [Note(**row) for row in metadata["notes"]]
         self._say(f"writing {self._options.output}")
         self.n_bytes = write_capture(
@@ -233,9 +252,6 @@ class Driver:
                     "raise --max-entries",
                 )
             )
-        if self._observer.failure is not None:
-            why = f"a fault of snapconv cut its notes short: {self._observer.failure!r}"
-            self.notes.append(Note("incomplete-metadata", why))
 
 
 def _busiest(devices: list[dict[str, Any]]) -> int | None:

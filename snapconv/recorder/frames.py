@@ -7,7 +7,7 @@ this package, is nothing that the user wrote: a snapshot and a traceback look as
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
@@ -24,6 +24,14 @@ def call_user(function: Callable[..., _Result], /, *arguments: Any) -> _Result:
 def is_ours(filename: str) -> bool:
     """Whether a frame's file belongs to snapconv itself."""
     return filename.startswith(_PACKAGE)
+
+
+def callers_frame() -> FrameType | None:
+    """Return the innermost frame that is none of ours: that of whoever has called us."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:

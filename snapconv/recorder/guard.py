@@ -1,49 +1,250 @@
-"""Our own work inside somebody else's program: it must neither break theirs nor run twice."""
+"""Our own work inside somebody else's program: it must neither break theirs nor run twice.
 
+Whatever torch calls of ours is made here. What goes wrong in it is kept, and turns one feature of the
+recording off; the program's own functions are called once, as it called them, and what they raise passes.
+"""
+
+import functools
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any, TypeVar
 
+from snapconv.notes import Note
+from snapconv.recorder.torch_surface import Feature
+
 _Result = TypeVar("_Result")
+_Error = TypeVar("_Error", bound=BaseException)
+
+_PACKAGE = str(Path(__file__).parents[1])
+_MAX_MESSAGE = 200
+
+
+def meant(error: _Error) -> _Error:
+    """Mark an exception as one that is for the program, before it is raised in work that is guarded."""
+    error._snapconv_is_meant = True  # type: ignore[attr-defined]  # every exception has a dictionary
+    return error
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an exception out of our work is a fault of ours: Ctrl-C and the like are not."""
+    return isinstance(error, Exception) and not getattr(error, "_snapconv_is_meant", False)
+
+
+class Theirs:
+    """A call of the program's that runs once: what came of it is kept until the guard is done."""
+
+    __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self._function, self._arguments = function, (arguments, named)
+        self._result: Any = None
+        self.is_done = False
+        self.raised: BaseException | None = None
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Run it, with the program's own arguments; another time, return what it returned."""
+        if self.is_done:
+            if self.raised is not None:
+                raise self.raised
+            return self._result
+        self.is_done = True
+        arguments, named = self._arguments
+        try:
+            self._result = self._function(*arguments, **named)
+        except BaseException as error:
+            self.raised = error
+            raise
+        return self._result
 
 
 class Guard:
-    """Runs our work: in the process that made it only, and with our failures kept, not thrown.
+    """Runs our work for one feature: in the process that made it only, and with our failures kept.
 
     ``failure`` is the first of them, and ``report`` says as text where it happened: a kept traceback would
     hold the program's frames, and with them its tensors, for as long as it runs. After a failure nothing more
-    is run: what it left is not to be trusted.
+    is run: what it left is not to be trusted. ``is_left_out``: there is nothing to run at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, feature: Feature = Feature.MEMORY) -> None:
         self._pid = os.getpid()
+        self.feature = feature
         self.failure: Exception | None = None
-        self.report = ""
+        self.report = self.place = ""
+        self.is_left_out = False
 
     @property
     def is_child(self) -> bool:
         """Whether this is a forked child of the process that records."""
         return os.getpid() != self._pid
 
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is run, or nothing any more."""
+        return self.failure is not None or self.is_left_out or os.getpid() != self._pid
+
     def run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
         """Do a piece of work; None where it failed, or may not run.
 
         Only Exceptions are kept: Ctrl-C and the like are meant for the program.
         """
-        if self.failure is not None or self.is_child:
+        if self.is_off:
             return None
         try:
             return work(*arguments)
-        except Exception as failure:  # noqa: BLE001  # whatever it is, it is not theirs
-            self.report = "".join(traceback.format_exception(failure))
-            self.failure = failure
-            _forget_frames(failure)
+        except BaseException as failure:
+            if not is_fault(failure):
+                raise
+            self.keep(failure)
             return None
 
+    def keep(self, failure: BaseException) -> None:
+        """Keep a failure of ours, unless there is one already: the feature is off from here on."""
+        if self.failure is None and isinstance(failure, Exception):
+            self.report = "".join(traceback.format_exception(failure))
+            self.place = _place(failure)
+            self.failure = failure
+        _forget_frames(failure)
 
-def _forget_frames(error: BaseException | None) -> None:
-    """Take the tracebacks off an exception and off all that led to it."""
-    while error is not None:
-        error.__traceback__ = None
-        error.__cause__, error.__context__, error = None, None, error.__context__
+    def enter(self, parts: ExitStack, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Enter a context of ours until the end of others; neither its beginning nor its end may fail."""
+
+        def begin() -> None:
+            context = make()
+            context.__enter__()
+            parts.callback(self.finish, lambda: context.__exit__(None, None, None))
+
+        self.run(begin)
+
+    def finish(self, work: Callable[..., object], /, *arguments: Any) -> None:
+        """Put something back: that is done after a failure too."""
+        try:
+            work(*arguments)
+        except BaseException as failure:
+            if not is_fault(failure):
+                raise
+            self.keep(failure)
+
+    def notice(self, work: Callable[..., object]) -> Callable[..., None]:
+        """Make a hook that only looks: torch goes on with what it has."""
+
+        def notice(*arguments: Any) -> None:
+            if not is_compiling():
+                self.run(work, *arguments)
+
+        return notice
+
+    def answer(self, work: Callable[..., _Result], otherwise: Callable[..., _Result]) -> Callable[..., Any]:
+        """Make a hook that has to return something, which does so after a failure too."""
+
+        @functools.wraps(work)
+        def answer(*arguments: Any, **named: Any) -> Any:
+            try:
+                return work(*arguments, **named)
+            except BaseException as failure:
+                if not is_fault(failure):
+                    raise
+                self.keep(failure)
+            return otherwise(*arguments, **named)
+
+        return answer
+
+    def stand_in(
+        self, original: Callable[..., Any], work: Callable[..., Any], *, like: Any = None
+    ) -> Callable[..., Any]:
+        """Make what stands in for a function: ``work(call, *arguments)`` does what it has to around a call.
+
+        ``call()`` is the original with the program's arguments. What is made looks like the original, or
+        ``like`` another.
+        """
+
+        @functools.wraps(original if like is None else like)
+        def stand_in(*arguments: Any, **named: Any) -> Any:
+            # Somebody may have kept this function beyond the recording.
+            if is_compiling() or self.is_off:
+                return original(*arguments, **named)
+            return self.around(Theirs(original, arguments, named), work, arguments, named)
+
+        return stand_in
+
+    def around(
+        self,
+        call: Theirs,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        otherwise: Callable[[], Any] | None = None,
+    ) -> Any:
+        """Do our work around a call of the program's; where that fails, the call alone.
+
+        ``otherwise`` does without the call where the program's own arguments would not do.
+        """
+        try:
+            return work(call, *arguments, **named)
+        except BaseException as failure:
+            if failure is call.raised or not is_fault(failure):
+                call.raised = None  # it holds the frames that hold it
+                raise
+            self.keep(failure)
+        try:
+            return call() if otherwise is None or call.is_done else otherwise()
+        finally:
+            call.raised = None
+
+
+class Guards:
+    """The guards of a recording, one for each feature, made when they are asked for."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Feature, Guard] = {}
+
+    def of(self, feature: Feature) -> Guard:
+        """Return the guard of a feature."""
+        if feature not in self._guards:
+            self._guards[feature] = Guard(feature)
+        return self._guards[feature]
+
+    def leave_out(self, features: "tuple[Feature, ...] | dict[Feature, str]") -> None:
+        """Let nothing be run for these."""
+        for feature in features:
+            self.of(feature).is_left_out = True
+
+    def notes(self) -> tuple[Note, ...]:
+        """Say which features a fault of ours has ended."""
+        return tuple(fault_note(guard) for guard in list(self._guards.values()) if guard.failure is not None)
+
+
+def fault_note(guard: Guard) -> Note:
+    """Say what a failure has ended, in one line."""
+    text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
+    return Note(
+        "recorder-fault",
+        f"a fault of snapconv ended one part of the recording, {guard.feature.value}; the program ran on as "
+        f"without it: {text[:_MAX_MESSAGE]} ({guard.place})",
+    )
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
+    import torch
+
+    # torch 2.1 cannot say: there our hooks are compiled with the program, and do nothing.
+    ask = getattr(torch.compiler, "is_compiling", None)
+    return bool(ask and ask())
+
+
+def _place(failure: BaseException) -> str:
+    """Name the innermost line of ours that a failure came through."""
+    ours = [
+        frame for frame in traceback.extract_tb(failure.__traceback__) if frame.filename.startswith(_PACKAGE)
+    ]
+    return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Keep nothing of the stack with an exception; what it happened during may be the program's."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None

@@ -1,12 +1,12 @@
 """Which modules are running, seen through torch's global module hooks: the outermost call is a model's."""
 
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from snapconv.recorder.phases import is_compiling
+from snapconv.recorder.frames import callers_frame
+from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_types import Module
 
 # What torch.compile says of hooks such as ours: it is nothing that the program did.
@@ -26,8 +26,8 @@ class CallListener(Protocol):
 class ModelCalls:
     """Keeps the stack of running modules of one thread, and tells a listener of the outermost ones."""
 
-    def __init__(self, listener: CallListener, is_here: Callable[[], bool]) -> None:
-        self._listener = listener
+    def __init__(self, listener: CallListener, is_here: Callable[[], bool], guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
         self._is_here = is_here
         self._running: list[Module] = []
         self._handles: list[Any] = []
@@ -43,20 +43,20 @@ class ModelCalls:
         from torch.nn.modules import module as torch_module
 
         def before(module: "Module", args: Any) -> None:
-            if not is_compiling() and self._is_here():
+            if self._is_here():
                 # The frame of torch's own _call_impl, whose arguments live as long as it does.
-                self._enter(module, args, {} if self._running else _keywords_of(sys._getframe(1)))
+                self._enter(module, args, {} if self._running else _keywords_of(callers_frame()))
 
         def after(module: "Module", _args: Any, result: Any) -> None:
-            if not is_compiling() and self._is_here():
+            if self._is_here():
                 self._leave(module, result)
 
         register_after = torch_module.register_module_forward_hook
         # Without always_call (torch 2.1) an exception leaves the stack as it was until ``forget``.
         knows_always = "always_call" in inspect.signature(register_after).parameters
         self._handles = [
-            torch_module.register_module_forward_pre_hook(before),
-            register_after(after, **({"always_call": True} if knows_always else {})),
+            torch_module.register_module_forward_pre_hook(self._guard.notice(before)),
+            register_after(self._guard.notice(after), **({"always_call": True} if knows_always else {})),
         ]
         warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
         self._filter = warnings.filters[0]
@@ -89,5 +89,5 @@ class ModelCalls:
 
 def _keywords_of(frame: Any) -> Mapping[str, Any]:
     """The keyword arguments of a module's call: global hooks are not given them."""
-    kwargs = frame.f_locals.get("kwargs")
+    kwargs = None if frame is None else frame.f_locals.get("kwargs")
     return kwargs if isinstance(kwargs, Mapping) else {}

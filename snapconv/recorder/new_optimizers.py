@@ -3,16 +3,17 @@
 A wrapper such as SAM keeps states of its own and lets another optimizer step.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
+
+from snapconv.recorder.guard import Guard
 
 
 class NewOptimizers:
     """Calls ``listener`` with every optimizer of torch's that is built between ``start`` and ``stop``."""
 
-    def __init__(self, listener: Callable[[Any], None]) -> None:
-        self._listener = listener
+    def __init__(self, listener: Callable[[Any], None], guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
         self._is_on = False
         self._replaced: tuple[Any, Any] | None = None
 
@@ -25,14 +26,13 @@ class NewOptimizers:
             return
         original = Optimizer.__init__
 
-        @functools.wraps(original)
-        def build(optimizer: Any, *arguments: Any, **named: Any) -> None:
-            original(optimizer, *arguments, **named)
+        def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
+            build()
             if self._is_on:
                 self._listener(optimizer)
 
-        Optimizer.__init__ = build
-        self._replaced = original, build
+        Optimizer.__init__ = self._guard.stand_in(original, built)
+        self._replaced = original, Optimizer.__init__
 
     def stop(self) -> None:
         """Put back what was there; what others have put around ours stays, and ours with it, idle."""

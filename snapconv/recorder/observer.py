@@ -16,7 +16,7 @@ from snapconv.notes import Note
 from snapconv.recorder.clock import ClockMarks
 from snapconv.recorder.copies import Copies
 from snapconv.recorder.elsewhere import Elsewhere
-from snapconv.recorder.guard import Guard
+from snapconv.recorder.guard import Guards
 from snapconv.recorder.loose_tensors import Leaves
 from snapconv.recorder.memory_notes import MemoryNotes
 from snapconv.recorder.model_calls import ModelCalls
@@ -26,6 +26,7 @@ from snapconv.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, Interception,
 from snapconv.recorder.registrations import Registrations
 from snapconv.recorder.saved_tensors import SavedTensors
 from snapconv.recorder.tensors import named_tensors
+from snapconv.recorder.torch_surface import Feature
 from snapconv.recorder.torch_types import Module, Tensor
 
 
@@ -45,15 +46,17 @@ class Observer:
         optimizer: Any = None,
         inputs: bool = True,
         leaves: bool = True,
+        guards: Guards | None = None,
     ) -> None:
-        self._guard = Guard()
+        self._guards = guards or Guards()
+        self._guard = self._guards.of(Feature.NOTES)
         self._home = (os.getpid(), threading.get_ident())
         self._is_on = False
         self._iteration = 0
-        self._registrations = Registrations(self._is_here)
+        self._registrations = Registrations(self._is_here, self._guards.of(Feature.MODULES))
         self._optimizers: list[weakref.ref[Any]] = []
-        self._new_optimizers = NewOptimizers(self._optimizer_built)
-        self._copies = Copies(self)
+        self._new_optimizers = NewOptimizers(self._optimizer_built, self._guards.of(Feature.BUILT_OPTIMIZERS))
+        self._copies = Copies(self, self._guards.of(Feature.COPIES))
         self._leaves = Leaves()
         self._models = Models(
             self._registrations, model, optimizers=self._living_optimizers, leaves=self._leaves
@@ -63,9 +66,9 @@ class Observer:
         self._has_inputs, self._has_leaves = inputs, leaves
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
-        self._interception = Interception(self)
-        self._calls = ModelCalls(self, self._is_here)
-        self._saved_tensors = SavedTensors(self._saved)
+        self._interception = Interception(self, self._guards.of(Feature.PHASES))
+        self._calls = ModelCalls(self, self._is_here, self._guards.of(Feature.MODEL_CALLS))
+        self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
         if optimizer is not None:
             self._remember(optimizer)
         self._n_backwards = self._n_calls = 0
@@ -80,7 +83,7 @@ class Observer:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong in here, if anything did: the program never learns of it."""
+        """What ended the notes, if anything did: the program never learns of it."""
         return self._guard.failure
 
     def start(self) -> None:
@@ -88,12 +91,15 @@ class Observer:
         if self._is_on:
             return
         self._is_on = True
-        self._registrations.start()
-        self._new_optimizers.start()
-        self._copies.start()
-        self._saved_tensors.start()
-        self._interception.start()
-        self._calls.start()
+        for feature, start in (
+            (Feature.MODULES, self._registrations.start),
+            (Feature.BUILT_OPTIMIZERS, self._new_optimizers.start),
+            (Feature.COPIES, self._copies.start),
+            (Feature.SAVED_TENSORS, self._saved_tensors.start),
+            (Feature.PHASES, self._interception.start),
+            (Feature.MODEL_CALLS, self._calls.start),
+        ):
+            self._guards.of(feature).run(start)
 
     def stop(self, *, in_last_hook: bool = False) -> None:
         """Take every hook away; ``facts`` and ``module_path`` still answer.
@@ -102,15 +108,16 @@ class Observer:
         Otherwise there is something left for another ``stop``.
         """
         # Always: it may have something left from the last time.
-        self._interception.stop(in_last_hook=in_last_hook)
-        self._new_optimizers.stop()
-        self._copies.stop()
+        finish = self._guard.finish
+        finish(lambda: self._interception.stop(in_last_hook=in_last_hook))
+        finish(self._new_optimizers.stop)
+        finish(self._copies.stop)
         if not self._is_on:
             return
         self._is_on = False
-        self._calls.stop()
-        self._saved_tensors.stop()
-        self._registrations.stop()
+        finish(self._calls.stop)
+        finish(self._saved_tensors.stop)
+        finish(self._registrations.stop)
         self._guard.run(self._phases.end)
 
     def iteration_began(self, iteration: int) -> None:

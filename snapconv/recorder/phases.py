@@ -4,7 +4,6 @@ torch's two entries to autograd are wrapped, and optimizers tell of their steps.
 into the trace too, as an annotation ``snapconv:forward`` and so on.
 """
 
-import functools
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from snapconv.recorder.clock import ClockMarks, now_us
+from snapconv.recorder.guard import Guard
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -87,8 +87,8 @@ class Listener(Protocol):
 class Interception:
     """Tells a listener of backward passes and optimizer steps, between ``start`` and ``stop``."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, listener: Listener, guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
         # By name: what torch had, and what stands in for it.
         self._replaced: dict[str, tuple[Any, Any]] = {}
         self._handles: list[Any] = []
@@ -106,14 +106,17 @@ class Interception:
                 setattr(torch.autograd, name, self._replaced[name][1])
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._is_on and not is_compiling():
+            if self._is_on:
                 self._listener.step_begins(optimizer)
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._is_on and not is_compiling():
+            if self._is_on:
                 self._listener.step_ends(optimizer)
 
-        self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        self._handles = [
+            register_optimizer_step_pre_hook(self._guard.notice(before)),
+            register_optimizer_step_post_hook(self._guard.notice(after)),
+        ]
         self._is_on = True
 
     def stop(self, *, in_last_hook: bool = False) -> None:
@@ -135,19 +138,17 @@ class Interception:
                 self._handles.pop().remove()
 
     def _wrapped(self, original: Callable[..., Any], *, is_grad: bool) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            # Somebody may have kept this function beyond the recording.
-            if not self._is_on or is_compiling():
-                return original(*args, **kwargs)
+        def listened(call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+            if not self._is_on:
+                return call()
             roots = args[0] if args else kwargs.get("outputs" if is_grad else "tensors")
             self._listener.backward_begins(roots, is_grad=is_grad)
             try:
-                return original(*args, **kwargs)
+                return call()
             finally:
                 self._listener.backward_ends(is_grad=is_grad)
 
-        return wrapper
+        return self._guard.stand_in(original, listened)
 
 
 def _is_in_step() -> bool:
@@ -158,12 +159,3 @@ def _is_in_step() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
-    import torch
-
-    # torch 2.1 cannot say: there our hooks are compiled with the program, and do nothing.
-    ask = getattr(torch.compiler, "is_compiling", None)
-    return bool(ask and ask())

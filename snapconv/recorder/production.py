@@ -19,11 +19,13 @@ from snapconv.recorder import environment, history
 from snapconv.recorder.capture import write_capture
 from snapconv.recorder.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
 from snapconv.recorder.cuda_start import CudaStart
-from snapconv.recorder.guard import Guard
+from snapconv.recorder.features import Features, of_recording, probe
+from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.iterations import IterationLog
 from snapconv.recorder.observer import Observer
 from snapconv.recorder.options import Context, ProjectOptions, Stacks
 from snapconv.recorder.schedule import StepCounter, counting_steps
+from snapconv.recorder.torch_surface import Feature
 
 _LOG = logging.getLogger("snapconv")
 
@@ -66,6 +68,8 @@ class Recording:
         self._project_root = Path(project_root or "").absolute()
         self._project = ProjectOptions(tuple(include), is_root_given=project_root is not None)
         self._guard = Guard()
+        self._guards = Guards()
+        self._features = Features()
         self._cuda = CudaStart(self._guard, self._cuda_starts)
         self._is_logged = False
         self._parts = ExitStack()
@@ -101,7 +105,11 @@ class Recording:
         self._output.mkdir(parents=True, exist_ok=True)
         self._cuda.wait()
         self._parts.callback(self._cuda.cancel)
-        self._parts.enter_context(counting_steps(StepCounter(self._step_was_seen)))
+        self._features = probe(of_recording)
+        self._guards.leave_out(self._features.changed)
+        for note in self._features.notes():
+            _LOG.warning("snapconv: %s", note.message)
+        self._parts.enter_context(counting_steps(StepCounter(self._step_was_seen), self._guards))
         # Both put something around backward passes, and the observer, which begins later, has to go first.
         self._parts.callback(self._stop_observing)
         if self._on_signal is not None:
@@ -115,7 +123,9 @@ class Recording:
             history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
             self._parts.callback(history.stop)
         if self._on_oom:
-            self._parts.enter_context(history.out_of_memory_observer(self._out_of_memory))
+            guard = self._guards.of(Feature.OUT_OF_MEMORY)
+            hear = guard.notice(self._out_of_memory)
+            guard.enter(self._parts, lambda: history.out_of_memory_observer(hear))
 
     def _end(self, error: BaseException | None) -> None:
         """Without chosen steps, the whole block is what was meant."""
@@ -177,6 +187,8 @@ class Recording:
         observer.note_now()
         contents = contents_now(self._origin(), observer, self._iterations)
         contents["snapconv"]["ended"] = ended.values()
+        ours = (*self._features.notes(), *self._guards.notes())
+        contents["snapconv"]["notes"] += [{"slug": note.slug, "message": note.message} for note in ours]
         path = _free_name(self._output / f"{_rank()}{what}-{self.steps_done:06d}")
         try:
             write_capture(path, contents, None, force=False)
@@ -201,7 +213,9 @@ class Recording:
 
     def _new_observer(self) -> Observer:
         # A job that records all of its steps is not to pay for searching the graphs of any.
-        return Observer(model=self._model, optimizer=self._optimizer, leaves=bool(self._steps))
+        return Observer(
+            model=self._model, optimizer=self._optimizer, leaves=bool(self._steps), guards=self._guards
+        )
 
     def _stop_observing(self) -> None:
         if self._observer is not None:

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError
 from snapconv.notes import Note
-from snapconv.recorder import environment, frames, history, script
+from snapconv.recorder import environment, features, frames, history, script
 from snapconv.recorder.capture import check_output
 from snapconv.recorder.contents import Origin, ended_by
 from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.entry import Entry, load_providers, provider_module
+from snapconv.recorder.guard import Guards
 from snapconv.recorder.import_hook import when_imported
 from snapconv.recorder.interrupts import held_back
 from snapconv.recorder.options import RecordOptions
 from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
+from snapconv.recorder.torch_surface import Feature
 from snapconv.recorder.warned import warnings_name_the_user
 
 if TYPE_CHECKING:
@@ -82,8 +84,9 @@ def record(
         with held_back():
             simulation = _device(options, parts)
         origin = _origin(entry, argv, options, simulation)
-        timer, observer = _instruments(options)
-        driver = Driver(options, origin, observer=observer, timer=timer, say=say)
+        guards = Guards()
+        timer, observer = _instruments(options, guards)
+        driver = Driver(options, origin, observer=observer, timer=timer, say=say, guards=guards)
         say(f"recording {entry.path}, {_plan(driver, options)}")
         parts.callback(_turn_off, driver)
         parts.enter_context(warnings_name_the_user())
@@ -124,8 +127,11 @@ def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts:
     """Turn everything on, as soon as torch has been imported."""
     with held_back():
         environment.require_history()
+        driver.features = features.probe(features.of_recording)
+        driver.guards.leave_out(driver.features.changed)
         if timer:
-            parts.enter_context(timer)  # before the observer: it nests around all user code
+            # Before the observer: it nests around all user code.
+            driver.guards.of(Feature.TIMES).enter(parts, lambda: timer)
         driver.begin()
         start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts))
         parts.callback(start.cancel)
@@ -136,7 +142,8 @@ def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> No
     """Do all that needs CUDA, when the program has started it and nothing is allocated yet."""
     environment.require_history()  # the program may have brought its own allocator
     driver.cuda_started(environment.choose_device(options.device))
-    parts.enter_context(history.out_of_memory_observer(driver.out_of_memory))
+    guard = driver.guards.of(Feature.OUT_OF_MEMORY)
+    guard.enter(parts, lambda: history.out_of_memory_observer(guard.notice(driver.out_of_memory)))
 
 
 def _origin(
@@ -154,12 +161,12 @@ def _origin(
     )
 
 
-def _instruments(options: RecordOptions) -> "tuple[Timer | None, Observer]":
+def _instruments(options: RecordOptions, guards: Guards) -> "tuple[Timer | None, Observer]":
     """Make the timer and the observer."""
     from snapconv.recorder.observer import Observer
     from snapconv.recorder.timing import Timer
 
-    observer = Observer()
+    observer = Observer(guards=guards)
     if options.simulation is not None and not options.simulation.compute:
         return None, observer
     timer = Timer(
@@ -167,6 +174,7 @@ def _instruments(options: RecordOptions) -> "tuple[Timer | None, Observer]":
         clock="cuda" if options.simulation is None else "cpu",
         project_root=options.project_root,
         module_path=observer.module_path,
+        guards=guards,
     )
     return timer, observer
 
@@ -196,7 +204,7 @@ def _steps_counted(entry: Entry, options: RecordOptions, driver: Driver) -> Abst
     if entry.kind == "providers":
         return nullcontext()
     least = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
-    return counting_steps(StepCounter(on_end, least=least))
+    return counting_steps(StepCounter(on_end, least=least), driver.guards)
 
 
 def _run_script(entry: Entry, argv: Sequence[str], _options: RecordOptions, _driver: Driver) -> ModuleType:

@@ -4,13 +4,13 @@ Modules are held weakly. Parameters are not held at all, not even weakly: a weak
 ``torch.utils.swap_tensors`` refuse it.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from snapconv.recorder.frames import is_ours
+from snapconv.recorder.frames import callers_frame, is_ours
+from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_types import Module, Tensor
 
 _MAX_FRAMES = 100
@@ -36,8 +36,8 @@ class _Seen:
 class Registrations:
     """Every live module that the program built since ``start``, in the order in which they were seen."""
 
-    def __init__(self, is_here: Callable[[], bool]) -> None:
-        self._is_here = is_here
+    def __init__(self, is_here: Callable[[], bool], guard: Guard) -> None:
+        self._is_here, self._guard = is_here, guard
         self._seen: Any = None  # torch's WeakIdKeyDictionary: modules may define __eq__
         self._n_seen = self._n_registered = 0
         self._handles: list[Any] = []
@@ -57,9 +57,9 @@ class Registrations:
                 self.add(child)
 
         self._handles = [
-            module.register_module_parameter_registration_hook(on_tensor),
-            module.register_module_buffer_registration_hook(on_tensor),
-            module.register_module_module_registration_hook(on_module),
+            module.register_module_parameter_registration_hook(self._guard.notice(on_tensor)),
+            module.register_module_buffer_registration_hook(self._guard.notice(on_tensor)),
+            module.register_module_module_registration_hook(self._guard.notice(on_module)),
         ]
 
     def stop(self) -> None:
@@ -103,8 +103,8 @@ class Registrations:
         self.add(owner)
         self.is_changed = True
         self._n_registered += 1
-        # Two frames up: this method, its hook, and then torch's register_parameter.
-        registration = Registration(self._n_registered, id(tensor), _frames(sys._getframe(2)))
+        # The innermost frame that is not ours is that of torch's register_parameter.
+        registration = Registration(self._n_registered, id(tensor), _frames(callers_frame()))
         slot = self._seen[owner].registrations.setdefault(name, [])
         # The first tells where the place was made, the last what stands in it now.
         slot[1:] = [registration]

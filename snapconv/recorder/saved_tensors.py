@@ -15,15 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from snapconv.recorder.guard import Guard, meant
 from snapconv.recorder.torch_types import Tensor
 
 
 class SavedTensors:
     """Calls ``note`` with every tensor that is saved for backward between ``open`` and ``close``."""
 
-    def __init__(self, note: "Callable[[Tensor], None]") -> None:
-        self._note = note
-        self._pair: tuple[Any, Any] = (self._pack, self._unpack)
+    def __init__(self, note: "Callable[[Tensor], None]", guard: Guard) -> None:
+        self._note, self._guard = note, guard
+        self._pair: tuple[Any, Any] = self._hooks()
         self._is_open = self._is_there = self._is_kept_from_it = False
         self._thread = 0
         self._disable: Any = None
@@ -38,11 +39,11 @@ class SavedTensors:
             self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
             return
 
-        def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
+        def disable_without_ours(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
             self.close()
-            return disable(*args, **kwargs)
+            return call()
 
-        autograd._saved_tensors_hooks_disable = disable_without_ours
+        autograd._saved_tensors_hooks_disable = self._guard.stand_in(disable, disable_without_ours)
         self._make_way_for_functions()
 
     def stop(self) -> None:
@@ -77,8 +78,15 @@ class SavedTensors:
         """
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
             not_compiled = _torch().compiler.disable
-            self._pair = not_compiled(self._pack), not_compiled(self._unpack)
+            pack, unpack = self._hooks()
+            self._pair = not_compiled(pack), not_compiled(unpack)
             self._is_kept_from_it = True
+
+    def _hooks(self) -> tuple[Any, Any]:
+        return (
+            self._guard.answer(self._pack, otherwise=lambda tensor: (tensor, None)),
+            self._guard.answer(self._unpack, otherwise=lambda packed: packed[0]),
+        )
 
     def _make_way_for_functions(self) -> None:
         """Close while a custom function is applied."""
@@ -86,20 +94,22 @@ class SavedTensors:
         before = vars(holder).get("apply")
         original = before or _torch()._C._FunctionBase.__dict__["apply"]
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            plain = original.__get__(None, cls)
+        def plain(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return original.__get__(None, cls)(*args, **kwargs)
+
+        def apply(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
             if not self._is_open or threading.get_ident() != self._thread or _top() != self._pair:
-                return plain(*args, **kwargs)
+                return call()
             self.close()
             try:
-                result = plain(*args, **kwargs)
+                result = call()
             finally:
                 self.open()
             self._note_saved_by(result)
             return result
 
         self._applied = holder, before
-        holder.apply = classmethod(apply)
+        holder.apply = classmethod(self._guard.stand_in(plain, apply))
 
     def _restore_apply(self) -> None:
         if self._applied is not None:
@@ -120,7 +130,7 @@ class SavedTensors:
                             self._note(tensor)
                 return  # one node makes all results
 
-    def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int]":
+    def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
         if self._is_open:
             self._note(tensor)
         # A node that saves its own output would hold itself for ever if it got the output back. A detached
@@ -129,16 +139,17 @@ class SavedTensors:
         return kept, tensor._version
 
     @staticmethod
-    def _unpack(packed: "tuple[Tensor, int]") -> "Tensor":
+    def _unpack(packed: "tuple[Tensor, int | None]") -> "Tensor":
         tensor, version = packed
         # torch leaves this check to whoever has hooks.
-        if tensor._version != version:
-            raise RuntimeError(
+        if version is not None and tensor._version != version:
+            error = RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace "
                 f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
                 f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
                 "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
             )
+            raise meant(error)
         return tensor
 
 

@@ -1,16 +1,16 @@
 """When an iteration ends, and what each iteration is for."""
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum, IntEnum
 from typing import Any
 
 from snapconv.recorder import marked_steps
+from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.idle_optimizers import IdleOptimizers
 from snapconv.recorder.new_optimizers import NewOptimizers
-from snapconv.recorder.phases import is_compiling
+from snapconv.recorder.torch_surface import Feature
 
 
 class Part(Enum):
@@ -166,8 +166,28 @@ class StepCounter:
 
 
 @contextmanager
-def counting_steps(counter: StepCounter) -> Iterator[None]:
-    """Let torch's optimizers, GradScalers and profilers call a counter, for as long as the context lasts.
+def counting_steps(counter: StepCounter, guards: Guards | None = None) -> Iterator[None]:
+    """Let torch's optimizers, GradScalers and profilers call a counter, for as long as the context lasts."""
+    guards = guards or Guards()
+    built = NewOptimizers(counter.optimizer_built, guards.of(Feature.BUILT_OPTIMIZERS))
+    marked = guards.of(Feature.MARKED_STEPS).notice(lambda: counter.saw(Sign.SCRIPT))
+    with ExitStack() as parts, marked_steps.listening(marked):
+        for feature, listen in (
+            (Feature.OPTIMIZER_STEPS, _optimizer_steps),
+            (Feature.SCALER_STEPS, _scaler_steps),
+            (Feature.BACKWARD_PASSES, _backward_passes),
+            (Feature.PROFILER_STEPS, _profiler_steps),
+        ):
+            guard = guards.of(feature)
+            guard.enter(parts, lambda listen=listen, guard=guard: listen(counter, guard))  # type: ignore[misc]
+        guards.of(Feature.BUILT_OPTIMIZERS).run(built.start)
+        parts.callback(guards.of(Feature.BUILT_OPTIMIZERS).finish, built.stop)
+        yield
+
+
+@contextmanager
+def _optimizer_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
+    """Let every optimizer's step be seen.
 
     The counter is told last of all hooks: the others' notes belong to the iteration that ends. It also
     makes it safe to add and remove hooks at an iteration's end, which torch does not foresee: it walks
@@ -175,7 +195,7 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    post = register_optimizer_step_post_hook(counter.stepped)
+    post = register_optimizer_step_post_hook(guard.notice(counter.stepped))
     hooks = post.hooks_dict_ref()
 
     def go_last(*_: object) -> None:
@@ -183,70 +203,52 @@ def counting_steps(counter: StepCounter) -> Iterator[None]:
         if post.id in hooks and next(reversed(hooks)) != post.id:
             hooks.move_to_end(post.id)
 
-    pre = register_optimizer_step_pre_hook(go_last)
-    built = NewOptimizers(counter.optimizer_built)
-    built.start()
+    pre = register_optimizer_step_pre_hook(guard.notice(go_last))
     try:
-        with (
-            marked_steps.listening(lambda: counter.saw(Sign.SCRIPT)),
-            _scaler_steps(counter),
-            _backward_passes(counter),
-            _profiler_steps(counter),
-        ):
-            yield
+        yield
     finally:
-        built.stop()
         post.remove()
         pre.remove()
 
 
 @contextmanager
-def _scaler_steps(counter: StepCounter) -> Iterator[None]:
+def _scaler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     """Let every GradScaler.step be run by the counter; torch 2.3 moved the class."""
     import torch
 
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-    original = scaler.step
 
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
-        return counter.scaler_steps(optimizer, lambda: original(self, optimizer, *arguments, **named))
+    def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
+        return counter.scaler_steps(optimizer, call)
 
-    scaler.step = step
-    try:
+    with _replaced(scaler, "step", guard.stand_in(scaler.step, step)):
         yield
-    finally:
-        scaler.step = original
 
 
 @contextmanager
-def _profiler_steps(counter: StepCounter) -> Iterator[None]:
+def _profiler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     """Let the steps of torch's profilers be seen; one that has a schedule is going to be stepped."""
     from torch.profiler import profile
 
-    start, step = profile.start, profile.step
-
-    @functools.wraps(start)
-    def starts(self: Any) -> Any:
-        if getattr(self, "record_steps", False):
+    def starts(call: Callable[[], Any], profiler: Any, *_: Any, **__: Any) -> Any:
+        if getattr(profiler, "record_steps", False):
             counter.waits_for(Sign.PROFILER)
-        return start(self)
+        return call()
 
-    @functools.wraps(step)
-    def steps(self: Any) -> Any:
-        result = step(self)
+    def steps(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        result = call()
         counter.saw(Sign.PROFILER)
         return result
 
-    profile.start, profile.step = starts, steps
-    try:
+    with (
+        _replaced(profile, "start", guard.stand_in(profile.start, starts)),
+        _replaced(profile, "step", guard.stand_in(profile.step, steps)),
+    ):
         yield
-    finally:
-        profile.start, profile.step = start, step
 
 
 @contextmanager
-def _backward_passes(counter: StepCounter) -> Iterator[None]:
+def _backward_passes(counter: StepCounter, guard: Guard) -> Iterator[None]:
     """Let every backward pass be run by the counter.
 
     ``Tensor.backward`` too, and not only what it calls: a mode for torch functions is taken off while it
@@ -254,23 +256,21 @@ def _backward_passes(counter: StepCounter) -> Iterator[None]:
     """
     import torch
 
-    with _runs_backward(counter, torch.autograd), _runs_backward(counter, torch.Tensor):
+    def backward(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        return counter.runs_backward(call)
+
+    with ExitStack() as parts:
+        for holder in (torch.autograd, torch.Tensor):
+            parts.enter_context(_replaced(holder, "backward", guard.stand_in(holder.backward, backward)))
         yield
 
 
 @contextmanager
-def _runs_backward(counter: StepCounter, holder: Any) -> Iterator[None]:
-    original = holder.backward
-
-    @functools.wraps(original)
-    def backward(*arguments: Any, **named: Any) -> Any:
-        if is_compiling():
-            return original(*arguments, **named)
-        return counter.runs_backward(lambda: original(*arguments, **named))
-
-    holder.backward = backward
+def _replaced(holder: Any, name: str, ours: Any) -> Iterator[None]:
+    original = getattr(holder, name)
+    setattr(holder, name, ours)
     try:
         yield
     finally:
-        if holder.backward is backward:  # else somebody has put theirs around it
-            holder.backward = original
+        if getattr(holder, name) is ours:  # else somebody has put theirs around it
+            setattr(holder, name, original)

@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from snapconv.recorder import timing_patches
+from snapconv.recorder.guard import Guards
 from snapconv.recorder.timing_iteration import Iteration
 from snapconv.recorder.timing_marks import empty_pair_ms, make_clock
 from snapconv.recorder.timing_stacks import StackRecorder
 from snapconv.recorder.timing_trace import Columns, ModulePath, tile
+from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
 SCHEMA_VERSION = 1
@@ -28,8 +30,16 @@ class Timer:
     functions.
     """
 
-    def __init__(self, *, device: int, clock: str, project_root: Path, module_path: ModulePath) -> None:
-        self._clock_name = clock
+    def __init__(
+        self,
+        *,
+        device: int,
+        clock: str,
+        project_root: Path,
+        module_path: ModulePath,
+        guards: Guards | None = None,
+    ) -> None:
+        self._clock_name, self._guards = clock, guards or Guards()
         self.use_device(device)
         self._project_root = project_root
         self._module_path = module_path
@@ -48,14 +58,25 @@ class Timer:
 
     def __enter__(self) -> "Timer":
         self._modes_outside = timing_patches.modes_now()
-        for listen in (timing_patches.functions, timing_patches.compiled_functions):
-            self._run.enter_context(listen(self._around))
-        self._run.enter_context(
-            timing_patches.optimizers(
-                lambda: self._tell("optimizer_began"), lambda: self._tell("optimizer_ended")
-            )
+        self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, timing_patches.functions, self._around)
+        self._listen(
+            self._run, Feature.COMPILED_FUNCTION_TIMES, timing_patches.compiled_functions, self._around
+        )
+        self._listen(
+            self._run,
+            Feature.OPTIMIZER_TIMES,
+            timing_patches.optimizers,
+            lambda *_: self._tell("optimizer_began"),
+            lambda *_: self._tell("optimizer_ended"),
         )
         return self
+
+    def _listen(
+        self, parts: ExitStack, feature: Feature, listen: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Let a part of torch be listened to, as long as others are."""
+        guard = self._guards.of(feature)
+        guard.enter(parts, lambda: listen(*arguments, guard))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,7 +89,7 @@ class Timer:
         self._device = device
         self._clock = make_clock(self._clock_name, device)
 
-    def begin(self, iteration: int, *, warm_up: bool = False) -> None:
+    def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
         """Begin to time an iteration, on the thread that runs it.
 
         The times of a warm-up count only where no others come after it: the events are created in it, which
@@ -81,10 +102,11 @@ class Timer:
             self._columns = Columns(self._clock, self._stacks, self._module_path)
         self._number, self._is_warm_up = iteration, warm_up
         self._clock.settle()
-        self._iteration = Iteration(self._clock, self._stacks)
-        self._listening.enter_context(timing_patches.mode(self._around, inside=self._modes_outside))
-        self._listening.enter_context(timing_patches.opaque_modules(self._around))
-        self._listening.enter_context(timing_patches.engine(self._iteration.run_backward))
+        self._iteration = Iteration(self._clock, self._stacks, self._guards)
+        listening, times = self._listening, self._guards.of(Feature.TIMES)
+        times.enter(listening, lambda: timing_patches.mode(self._around, times, inside=self._modes_outside))
+        self._listen(listening, Feature.OPAQUE_MODULE_TIMES, timing_patches.opaque_modules, self._around)
+        self._listen(listening, Feature.BACKWARD_TIMES, timing_patches.engine, self._iteration.run_backward)
 
     def end(self) -> None:
         """End the iteration and read its times, which waits for the device."""

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from snapconv.recorder.guard import Guards
 from snapconv.recorder.timing_graph import Ranges, holds_tensor, nodes_below
 from snapconv.recorder.timing_marks import Clock
 from snapconv.recorder.timing_stacks import StackRecorder
+from snapconv.recorder.torch_surface import Feature
 
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
 MAX_CALLS = 200_000
@@ -69,8 +71,10 @@ class BackwardPass:
 class Iteration:
     """Records one iteration, on the thread that made it; what other threads do passes by."""
 
-    def __init__(self, clock: Clock, stacks: StackRecorder) -> None:
+    def __init__(self, clock: Clock, stacks: StackRecorder, guards: Guards) -> None:
         import torch
+
+        self._times, self._backward_times = guards.of(Feature.TIMES), guards.of(Feature.BACKWARD_TIMES)
 
         self.sections = [Section()]
         self.backward_passes: list[BackwardPass] = []
@@ -100,26 +104,46 @@ class Iteration:
         kwargs: dict[str, Any],
         module: Any = None,
     ) -> Any:
-        """Call a torch function and record it, unless it is a part of another."""
-        if self._is_inside():
+        """Call a torch function and record it, unless it is a part of another.
+
+        Guarded by hand, and once more around what is called: nothing stands between the marks and the call.
+        """
+        if self._times.failure is not None:
             return function(*args, **kwargs)
-        entered = time.perf_counter_ns()
-        stack, around = self._stacks.here()
-        call = Call(name, stack, around if module is None else module)
-        self._is_busy = True
-        first_node = self._next_node()
         try:
-            call.begin, began = self._mark(), time.perf_counter_ns()
+            if self._is_inside():
+                call = None
+            else:
+                entered = time.perf_counter_ns()
+                call = self._begun(name, module)
+                first_node = self._next_node()
+                self._is_busy = True
+                call.begin, began = self._mark(), time.perf_counter_ns()
+        except Exception as failure:  # noqa: BLE001  # ours, whatever it is
+            self._is_busy = False
+            self._times.keep(failure)
+            call = None
+        if call is None:
+            return function(*args, **kwargs)
+        try:
             result = function(*args, **kwargs)
-            ended, call.end = time.perf_counter_ns(), self._mark()
         finally:
             self._is_busy = False
-        call.was_waited_for = self._clock.was_reached(call.begin)
-        call.host_ns = ended - began
-        if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
-            self._keep(call, first_node)
-        call.bookkeeping_ns = time.perf_counter_ns() - entered - call.host_ns
+        ended = time.perf_counter_ns()
+        try:
+            call.end = self._mark()
+            call.was_waited_for = self._clock.was_reached(call.begin)
+            call.host_ns = ended - began
+            if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
+                self._keep(call, first_node)
+            call.bookkeeping_ns = time.perf_counter_ns() - entered - call.host_ns
+        except Exception as failure:  # noqa: BLE001  # as above
+            self._times.keep(failure)
         return result
+
+    def _begun(self, name: str, module: Any) -> Call:
+        stack, around = self._stacks.here()
+        return Call(name, stack, around if module is None else module)
 
     def _is_inside(self) -> bool:
         """Whether a call or a backward pass is being recorded already, or nothing can be here and now."""
@@ -186,7 +210,11 @@ class Iteration:
             if self._running is not None and begin is not None:
                 strict.append((begin, self._mark()))
 
-        self._hooks += (node.register_prehook(before), node.register_hook(after))
+        guard = self._backward_times
+        self._hooks += (
+            node.register_prehook(guard.notice(before)),
+            node.register_hook(guard.notice(after)),
+        )
 
     # --- sections
 

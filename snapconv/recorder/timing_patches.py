@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, Protocol
 
+from snapconv.recorder.guard import Guard
+
 # (roots, run) -> result: what is done with a run of the engine
 AroundBackward = Callable[[Any, Callable[[], Any]], Any]
 
@@ -53,9 +55,12 @@ def modes_now() -> list[Any]:
 
 
 @contextmanager
-def mode(around: Around, *, inside: Sequence[Any]) -> Iterator[None]:
-    """Hand every torch function call of this thread to ``around``, within the modes named."""
-    listener = _make_mode(around)
+def mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
+    """Hand every torch function call of this thread to ``around``, within the modes named.
+
+    There are many of them: ``around`` guards itself.
+    """
+    listener = _make_mode(around, guard)
 
     def add(modes: list[Any]) -> list[Any]:
         place = _n_outer(modes, inside)
@@ -92,9 +97,10 @@ def _change_modes(change: Callable[[list[Any]], list[Any]]) -> None:
         torch._C._push_on_torch_function_stack(entry)
 
 
-def _make_mode(around: Around) -> Any:
+def _make_mode(around: Around, guard: Guard) -> Any:
     made = _mode_type()()
     made.around = around
+    made.name_of = guard.answer(name_of, otherwise=lambda _: None)
     return made
 
 
@@ -105,9 +111,10 @@ def _mode_type() -> Any:
 
     class TimerMode(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
         around: Around
+        name_of: Callable[[Any], str | None]
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = name_of(func)
+            name = self.name_of(func)
             if name is None:
                 return func(*args, **(kwargs or {}))
             return self.around(name, func, args, kwargs or {})
@@ -131,18 +138,20 @@ def name_of(function: Any) -> str | None:
 
 
 @contextmanager
-def functions(around: Around) -> Iterator[None]:
+def functions(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
     import torch
 
     # A classmethod, and since torch 2.14 a method in C: both are bound to their class by ``__get__``.
     original = torch.autograd.Function.__dict__["apply"]
 
-    @functools.wraps(original)
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(cls.__name__, original.__get__(None, cls), args, kwargs)
+    def plain(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return original.__get__(None, cls)(*args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)
+    def apply(call: Callable[[], Any], cls: Any, *_: Any, **__: Any) -> Any:
+        return around(cls.__name__, call, (), {})
+
+    torch.autograd.Function.apply = classmethod(guard.stand_in(plain, apply, like=original))
     try:
         yield
     finally:
@@ -150,42 +159,40 @@ def functions(around: Around) -> Iterator[None]:
 
 
 @contextmanager
-def compiled_functions(around: Around) -> Iterator[None]:
+def compiled_functions(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every call of what torch.compile makes of a function or a method to ``around``."""
     import torch
 
     original = torch.compile
 
-    @functools.wraps(original)
-    def compile_(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
+    def compile_(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        made = call()
         # A module is not a function, and neither a decorator nor what is returned as it was is compiled.
         is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
-        return _opaque_function(made, around) if is_compiled else made
+        return _opaque_function(made, around, guard) if is_compiled else made
 
-    with _replaced(torch, "compile", compile_):
+    with _replaced(torch, "compile", guard.stand_in(original, compile_)):
         yield
 
 
-def _opaque_function(compiled: Any, around: Around) -> Callable[..., Any]:
+def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..., Any]:
     own = compiled._torchdynamo_orig_callable
     module = getattr(own, "__self__", None)
     name = f"compiled:{getattr(own, '__name__', '')}" if module is None else _module_name("compiled", module)
 
-    # ``wraps`` copies the attribute by which a compiled function is inlined where another one calls it.
-    @functools.wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return around(name, _without_mode(compiled), args, kwargs, module)
+    def timed(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        return around(name, _without_mode(call), (), {}, module)
 
-    return call
+    # It has the attribute, too, by which a compiled function is inlined where another one calls it.
+    return guard.stand_in(compiled, timed)
 
 
 @contextmanager
-def opaque_modules(around: Around) -> Iterator[None]:
+def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every call of a compiled or scripted module to ``around``."""
     with ExitStack() as stack:
         for kind, prefix in _opaque_types():
-            stack.enter_context(_replaced(kind, "__call__", _opaque_call(kind, prefix, around)))
+            stack.enter_context(_replaced(kind, "__call__", _opaque_call(kind, prefix, around, guard)))
         yield
 
 
@@ -198,16 +205,12 @@ def _opaque_types() -> Iterator[tuple[Any, str]]:
         yield dynamo.OptimizedModule, "compiled"
 
 
-def _opaque_call(kind: Any, prefix: str, around: Around) -> Callable[..., Any]:
-    original = kind.__call__
-
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _opaque_call(kind: Any, prefix: str, around: Around, guard: Guard) -> Callable[..., Any]:
+    def timed(call: Callable[[], Any], self: Any, *_: Any, **__: Any) -> Any:
         module = getattr(self, "_orig_mod", self)
-        function = _without_mode(functools.partial(original, self))
-        return around(_module_name(prefix, module), function, args, kwargs, module)
+        return around(_module_name(prefix, module), _without_mode(call), (), {}, module)
 
-    return call
+    return guard.stand_in(kind.__call__, timed)
 
 
 def _module_name(prefix: str, module: Any) -> str:
@@ -231,7 +234,7 @@ def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def engine(around: AroundBackward) -> Iterator[None]:
+def engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
     """Hand every run of autograd's engine to ``around``."""
     import torch
 
@@ -239,37 +242,38 @@ def engine(around: AroundBackward) -> Iterator[None]:
     # a simulation looks at who calls the engine.
     original = getattr(torch.autograd, "_engine_run_backward", None)
     if original is None:
-        with engine_before_torch_2_3(around):
+        with engine_before_torch_2_3(around, guard):
             yield
         return
 
-    @functools.wraps(original)
-    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(roots, functools.partial(original, roots, *args, **kwargs))
-
-    with _replaced(torch.autograd, "_engine_run_backward", run_backward):
+    with _replaced(torch.autograd, "_engine_run_backward", guard.stand_in(original, _timed_run(around))):
         yield
 
 
 @contextmanager
-def engine_before_torch_2_3(around: AroundBackward) -> Iterator[None]:
+def engine_before_torch_2_3(around: AroundBackward, guard: Guard) -> Iterator[None]:
     """Do what ``engine`` does by replacing the engine itself, which torch looks up at every pass."""
     from torch.autograd.variable import Variable
 
-    with _replaced(Variable, "_execution_engine", _Engine(Variable._execution_engine, around)):
+    engine = Variable._execution_engine
+    run_backward = guard.stand_in(engine.run_backward, _timed_run(around))
+    with _replaced(Variable, "_execution_engine", _Engine(engine, run_backward)):
         yield
 
 
+def _timed_run(around: AroundBackward) -> Callable[..., Any]:
+    def run_backward(call: Callable[[], Any], roots: Any, *_: Any, **__: Any) -> Any:
+        return around(roots, call)
+
+    return run_backward
+
+
 class _Engine:
-    """Autograd's engine with ``around`` about its runs."""
+    """Autograd's engine with other runs."""
 
-    def __init__(self, engine: Any, around: AroundBackward) -> None:
+    def __init__(self, engine: Any, run_backward: Callable[..., Any]) -> None:
         self._engine = engine
-        self._around = around
-
-    def run_backward(self, roots: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the engine."""
-        return self._around(roots, functools.partial(self._engine.run_backward, roots, *args, **kwargs))
+        self.run_backward = run_backward
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -290,7 +294,7 @@ def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def optimizers(began: Callable[[], None], ended: Callable[[], None]) -> Iterator[None]:
+def optimizers(began: Callable[..., None], ended: Callable[..., None], guard: Guard) -> Iterator[None]:
     """Tell when any optimizer's step begins and ends.
 
     Torch walks through its list of hooks while it calls them: ours may only be added and removed
@@ -299,8 +303,8 @@ def optimizers(began: Callable[[], None], ended: Callable[[], None]) -> Iterator
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     handles = [
-        register_optimizer_step_pre_hook(lambda *_: began()),
-        register_optimizer_step_post_hook(lambda *_: ended()),
+        register_optimizer_step_pre_hook(guard.notice(began)),
+        register_optimizer_step_post_hook(guard.notice(ended)),
     ]
     try:
         yield

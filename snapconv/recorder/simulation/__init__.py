@@ -29,7 +29,7 @@ class Simulation:
 
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""
-        return (*self._machine.notes.values(), *self._tracker.values_read.notes())
+        return (*self._machine.changes, *self._machine.notes.values(), *self._tracker.values_read.notes())
 
     def _not_modelled(self) -> list[str]:
         has_workspace = self._machine.options.cublas_workspace

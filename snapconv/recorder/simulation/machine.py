@@ -68,6 +68,8 @@ class Machine:
         self.settle: Callable[[], None] = lambda: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
+        # What of torch has changed, so that the simulation does without.
+        self.changes: list[Note] = []
         # Names of models that were built without their weights.
         self.random_weights: list[str] = []
         # What is not modelled and the program came upon, in that order.

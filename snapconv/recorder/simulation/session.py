@@ -1,12 +1,13 @@
 """A simulation from its first patch to its last restored attribute."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 
 from snapconv.errors import RecorderError
 from snapconv.recorder import addresses
+from snapconv.recorder.features import differences, of_simulation, probe
 from snapconv.recorder.simulation.accelerator import patch_accelerator
 from snapconv.recorder.simulation.annotations import patch_annotations
 from snapconv.recorder.simulation.attention import add_gpu_choices
@@ -23,7 +24,7 @@ from snapconv.recorder.simulation.grouping import patch_grouping
 from snapconv.recorder.simulation.kernels import Kernels
 from snapconv.recorder.simulation.legacy_types import patch_legacy_types
 from snapconv.recorder.simulation.machine import Machine
-from snapconv.recorder.simulation.modes import dispatch_mode
+from snapconv.recorder.simulation.modes import Handler, dispatch_mode
 from snapconv.recorder.simulation.options import SimulationOptions
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.process_groups import patch_process_groups, with_collectives
@@ -33,6 +34,7 @@ from snapconv.recorder.simulation.tensors import TensorPatches
 from snapconv.recorder.simulation.threads import patch_threads
 from snapconv.recorder.simulation.tracker import Tracker
 from snapconv.recorder.simulation.wrappers import patch_wrappers
+from snapconv.recorder.torch_surface import OF_COMPILING, Feature
 
 _is_running = [False]
 
@@ -56,37 +58,48 @@ def running(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
         is_compiling = not options.compute and can_compile()
         if is_compiling:
             _import_torch(("torch._inductor.cudagraph_trees",))
+            is_compiling = not any(differences(OF_COMPILING))
         with _patched(options, is_compiling=is_compiling) as (machine, tracker):
             yield machine, tracker
 
 
 @contextmanager
 def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tuple[Machine, Tracker]]:
+    features = probe(of_simulation)
     machine = Machine(options)
+    for note in features.notes():
+        machine.changes.append(note)
     tracker = Tracker(machine)
     with ExitStack() as stack:
         patches = stack.enter_context(Patches())
         bind(machine, patches)
         patch_accelerator(machine, patches)
-        patch_graphs(machine, patches)
         tensors = TensorPatches(tracker)
         tensors.apply(patches)
         patch_storages(tracker, tensors, patches)
         patch_factories(tracker, tensors, patches)
-        patch_dlpack(patches)
-        patch_scripts(tracker.doubts, patches)
-        patch_wrappers(tracker, tensors, patches)
-        patch_legacy_types(patches)
-        patch_grouping(patches)
         kernels = stack.enter_context(Kernels())
-        patch_autocast(patches, kernels)
-        add_gpu_choices(kernels, tensors.takes_gpu_way)
-        patch_annotations(machine, patches)
-        patch_process_groups(tracker, patches)
-        patch_checkpoints(tracker, patches)
+        parts: dict[Feature, Callable[[], object]] = {
+            Feature.SIMULATED_GRAPHS: lambda: patch_graphs(machine, patches),
+            Feature.SIMULATED_DLPACK: lambda: patch_dlpack(patches),
+            Feature.SIMULATED_SCRIPTS: lambda: patch_scripts(tracker.doubts, patches),
+            Feature.SIMULATED_WRAPPERS: lambda: patch_wrappers(tracker, tensors, patches),
+            Feature.SIMULATED_TYPES: lambda: patch_legacy_types(patches),
+            Feature.SIMULATED_GROUPING: lambda: patch_grouping(patches),
+            Feature.SIMULATED_AUTOCAST: lambda: patch_autocast(patches, kernels),
+            Feature.SIMULATED_ATTENTION: lambda: add_gpu_choices(kernels, tensors.takes_gpu_way),
+            Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine, patches),
+            Feature.SIMULATED_GROUPS: lambda: patch_process_groups(tracker, patches),
+            Feature.SIMULATED_FILES: lambda: patch_checkpoints(tracker, patches),
+        }
+        for feature, patch in parts.items():
+            if feature in features:
+                patch()
         if options.random_weights:
             stack.enter_context(random_weights(machine, patches))
-        handle = with_collectives(tracker.handle)
+        handle: Handler = tracker.handle
+        if Feature.SIMULATED_GROUPS in features:
+            handle = with_collectives(handle)
         stack.callback(tracker.close)
         stack.enter_context(addresses.use(tracker.locate))
 
@@ -96,7 +109,8 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
             modes.enter_context(dispatch_mode(handle))
             return modes
 
-        stack.enter_context(compiled(tensors, enter_modes) if is_compiling else eager(machine, tensors))
+        if Feature.SIMULATED_COMPILATION in features:
+            stack.enter_context(compiled(tensors, enter_modes) if is_compiling else eager(machine, tensors))
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
         yield machine, tracker

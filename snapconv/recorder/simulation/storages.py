@@ -14,7 +14,7 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
 
     kind = torch.UntypedStorage
     placed = tracker.placements.of_storage
-    real_device, real_pointer, real_clone, real_to = kind.device, kind.data_ptr, kind.clone, kind.to
+    real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
 
     def device(storage: Any) -> Any:
         placement = placed(storage)
@@ -39,17 +39,27 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
                 return real_clone(storage)
         return tracker.clone_storage(storage, placement.device)
 
-    @wraps(real_to)
-    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:  # cuda() calls it too
-        index = tensors.index_of(device)
-        if index is None:
-            return real_to(storage, device=device, non_blocking=non_blocking)
+    def moved(storage: Any, index: int) -> Any:
         placement = placed(storage)
         if placement is not None and placement.device == index:
             return storage
         return tracker.clone_storage(storage, index)
 
-    patches.set(kind, "to", to)
+    def to_any(real_to: Any) -> Any:
+        @wraps(real_to)
+        def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
+            index = tensors.index_of(device)
+            if index is None:
+                return real_to(storage, device=device, non_blocking=non_blocking)
+            return moved(storage, index)
+
+        return to
+
+    def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
+        return moved(storage, tensors.index_of("cuda" if device is None else device) or 0)
+
+    patches.wrap(kind, "to", to_any)  # not in torch 2.2, whose cuda() does not come here
+    patches.set(kind, "cuda", cuda)
     patches.set(kind, "device", property(device))
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     patches.set(kind, "data_ptr", data_ptr)

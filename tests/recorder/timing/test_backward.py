@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: E402  # as everybody calls it
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.recorder import timing_patches  # noqa: E402
+from snapconv.recorder.guard import Guard  # noqa: E402
 from tests.recorder.timing.timed import (  # noqa: E402
     backward_names,
     coverage,
@@ -245,7 +246,7 @@ def test_before_torch_2_3_the_engine_itself_is_stood_in_for():
 
     engine = Variable._execution_engine
     loss = (W * 2).sum()
-    with timing_patches.engine_before_torch_2_3(around):
+    with timing_patches.engine_before_torch_2_3(around, Guard()):
         assert Variable._execution_engine.is_checkpoint_valid()
         loss.backward(retain_graph=True)
         (gradient,) = torch.autograd.grad(loss, W)

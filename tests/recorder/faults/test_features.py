@@ -1,0 +1,209 @@
+"""A torch that has changed: what has is left out, with a note that names it, and the rest is recorded."""
+
+import ast
+import importlib
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from snapconv.cli import main  # noqa: E402
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder import features, torch_surface  # noqa: E402
+from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row  # noqa: E402
+
+RECORDER = Path(torch_surface.__file__).parent
+OPTIONAL = [feature for feature in SURFACE if not feature.is_essential]
+
+
+def without(monkeypatch, feature):
+    """Let a feature need something that no torch has."""
+    monkeypatch.setitem(SURFACE, feature, [*SURFACE[feature], Row("torch.autograd.nowhere", Kind.FUNCTION)])
+
+
+def test_this_torch_is_as_the_table_has_it():
+    importlib.import_module("torch.distributed.fsdp")
+    rows = [row for feature, rows in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY for row in rows]
+    assert list(features.differences(rows)) == []
+
+
+def test_the_comparison_takes_less_than_50_ms():
+    began = time.perf_counter()
+    features.probe(lambda feature: feature is not Feature.OUT_OF_MEMORY)
+    assert time.perf_counter() - began < 0.05
+
+
+@pytest.mark.parametrize("feature", OPTIONAL, ids=lambda feature: feature.name.lower())
+def test_what_has_changed_is_left_out_and_the_rest_recorded(run, monkeypatch, feature):
+    without(monkeypatch, feature)
+    run = run("train(4); print('the end')")
+    assert (run.code, run.out) == (0, "the end\n"), run.err
+    verb = "simulated" if feature.is_of_simulation else "recorded"
+    said = f"torch {torch.__version__}: {feature.value} are not {verb}: torch.autograd.nowhere is not there"
+    assert f"note: {said}\n" in run.err
+    assert {"slug": "torch-changed", "message": said} in run.metadata["notes"]
+    assert main(["to-sqlite", "train.capture"]) == 0
+    assert "Traceback" not in run.err
+
+
+def test_other_captures_have_no_such_note(run):
+    assert "torch-changed" not in {note["slug"] for note in run("train(4)").metadata["notes"]}
+
+
+def test_without_the_devices_a_simulation_is_refused_before_the_script(run, monkeypatch):
+    without(monkeypatch, Feature.SIMULATION)
+    run = run("print('it ran')")
+    assert (run.code, run.out) == (6, "")
+    assert f"error: torch {torch.__version__}: devices are not simulated: torch.autograd.nowhere" in run.err
+
+
+def test_without_the_history_there_is_nothing_to_record(monkeypatch):
+    without(monkeypatch, Feature.MEMORY)
+    with pytest.raises(
+        RecorderError, match=r"allocations are not recorded: torch\.autograd\.nowhere is not there"
+    ):
+        features.probe(features.of_recording)
+
+
+class Holder:
+    def renamed(self, other):
+        """Has another first parameter than its row."""
+
+    def needs_more(self, module, strength):
+        """Has one more that must be given."""
+
+    def has_more(self, module, strength=1, **_):
+        """Has one more that need not."""
+
+    value = 3
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (
+            Row("torch.Holder.renamed", Kind.FUNCTION, ("self", "module")),
+            r"has the parameters \(self, other\)",
+        ),
+        (Row("torch.Holder.needs_more", Kind.FUNCTION, ("self", "module")), "has a new parameter strength"),
+        (Row("torch.Holder.has_more", Kind.FUNCTION, ("self", "module"), ("depth",)), None),
+        (Row("torch.Holder.needs_more", Kind.FUNCTION, ("self",), ("depth",)), "has no parameter depth"),
+        (Row("torch.Holder.value", Kind.FUNCTION), "is of type int, and was a function in Python"),
+        (Row("torch.Holder.renamed", Kind.CLASS), "is of type function, and was a class"),
+        (Row("torch.Holder.renamed", Kind.CLASS_METHOD), "is of type function, and was a class method"),
+        (Row("torch.Holder.value", Kind.CALLABLE), "is of type int, and was something to call"),
+        (Row("torch.Holder.gone", Kind.VALUE), "is not there"),
+        (Row("torch.Holder.gone", Kind.VALUE, is_optional=True), None),
+        (Row("torch.Holder.gone", Kind.VALUE, since=(99, 0)), None),
+        (Row("torch.Holder.gone", Kind.VALUE, before=(2, 0)), None),
+    ],
+)
+def test_name_kind_and_parameters_are_compared(monkeypatch, row, what):
+    monkeypatch.setattr(torch, "Holder", Holder, raising=False)
+    found = list(features.differences([row]))
+    if what is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert re.match(f"{row.name} {what}", found[0])
+
+
+# --- the table is complete
+
+# What has such a name and is not torch's: Python's own, of other libraries, and of what torch makes.
+NOT_OF_TORCH = {
+    "_getframe", "_bootstrap_inner",
+    "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
+    "_to_copy", "_forward_cls",
+}  # fmt: skip
+# Answers that the simulation adds, where torch has none to compare with.
+ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"}
+# Of instances: found by trying them, as a class does not have them.
+OF_INSTANCES = {"_parameters", "_buffers", "_modules"}
+SUBMODULES = set(
+    "_C _autograd _profiler _nn _device _ops _dynamo _inductor _functorch _distributed_c10d _tensor_str".split()
+)
+# Operations of torch.ops, which a simulation looks up by name and does without.
+OPERATIONS = ("_scaled_dot_product_",)
+
+
+def trees():
+    for path in sorted(RECORDER.rglob("*.py")):
+        if path.name != "torch_surface.py":
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def own_names():
+    """What the recorder itself defines."""
+    for _, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+
+
+def table():
+    rows = [row for rows in SURFACE.values() for row in rows] + torch_surface.OF_COMPILING
+    return {row.name.rpartition(".")[2] for row in rows}
+
+
+def private_names():
+    """Private attributes that are used of anything, by name or by a text."""
+    own = set(own_names())
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            found = None
+            if isinstance(node, ast.Attribute):
+                found = node.attr
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+                yield from ((path, alias.name) for alias in node.names if alias.name.startswith("_"))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                if name in ("getattr", "hasattr", "setattr", "set", "set_existing", "wrap", "_replaced"):
+                    found = next((text for text in texts if isinstance(text, str)), None)
+            if found and found.startswith("_") and not found.startswith("__") and found not in own:
+                yield path, found
+
+
+def test_everything_private_that_is_used_stands_in_the_table():
+    allowed = table() | NOT_OF_TORCH | OF_INSTANCES | SUBMODULES | ADDED
+    found = {name: path.name for path, name in private_names()}
+    assert len(found) > 40
+    missing = {n: p for n, p in found.items() if n not in allowed and not n.startswith(OPERATIONS)}
+    assert missing == {}
+
+
+def test_everything_that_is_replaced_stands_in_the_table():
+    known = table()
+    replaced = {}
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                if name in ("set", "set_existing", "wrap", "_replaced", "_wrap") and len(node.args) >= 2:
+                    texts = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
+                    replaced |= {text: path.name for text in texts if isinstance(text, str)}
+    assert len(replaced) > 30
+    foreign = {
+        "from_pretrained", "load_pretrained",  # of other libraries, by random_weights
+        "_bootstrap_inner",  # of Python's threads
+    }  # fmt: skip
+    missing = {n: p for n, p in replaced.items() if n not in known | foreign | ADDED}
+    assert missing == {}
+
+
+def test_every_instance_of_a_module_has_what_is_used_of_it():
+    module = torch.nn.Linear(1, 1)
+    assert all(isinstance(getattr(module, name), dict) for name in OF_INSTANCES)
+
+
+def test_no_row_stands_twice_in_a_feature():
+    for feature, rows in SURFACE.items():
+        assert len({row.name for row in rows}) == len(rows), feature
