@@ -124,7 +124,8 @@ ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "de
 # Of instances: found by trying them, as a class does not have them.
 OF_INSTANCES = {"_parameters", "_buffers", "_modules"}
 SUBMODULES = set(
-    "_C _autograd _profiler _nn _device _ops _dynamo _inductor _functorch _distributed_c10d _tensor_str".split()
+    "_C _autograd _profiler _nn _device _ops _dynamo _inductor _functorch _distributed_c10d".split()
+    + ["_tensor_str"]
 )
 # Operations of torch.ops, which a simulation looks up by name and does without.
 OPERATIONS = ("_scaled_dot_product_",)
