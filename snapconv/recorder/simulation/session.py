@@ -7,7 +7,7 @@ from importlib import import_module
 
 from snapconv.errors import RecorderError
 from snapconv.recorder import addresses
-from snapconv.recorder.features import differences, of_simulation, probe
+from snapconv.recorder.features import Features, differences, of_simulation, probe
 from snapconv.recorder.simulation.accelerator import patch_accelerator
 from snapconv.recorder.simulation.annotations import patch_annotations
 from snapconv.recorder.simulation.attention import add_gpu_choices
@@ -78,23 +78,7 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         tensors.apply(patches)
         patch_storages(tracker, tensors, patches)
         patch_factories(tracker, tensors, patches)
-        kernels = stack.enter_context(Kernels())
-        parts: dict[Feature, Callable[[], object]] = {
-            Feature.SIMULATED_GRAPHS: lambda: patch_graphs(machine, patches),
-            Feature.SIMULATED_DLPACK: lambda: patch_dlpack(patches),
-            Feature.SIMULATED_SCRIPTS: lambda: patch_scripts(tracker.doubts, patches),
-            Feature.SIMULATED_WRAPPERS: lambda: patch_wrappers(tracker, tensors, patches),
-            Feature.SIMULATED_TYPES: lambda: patch_legacy_types(patches),
-            Feature.SIMULATED_GROUPING: lambda: patch_grouping(patches),
-            Feature.SIMULATED_AUTOCAST: lambda: patch_autocast(patches, kernels),
-            Feature.SIMULATED_ATTENTION: lambda: add_gpu_choices(kernels, tensors.takes_gpu_way),
-            Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine, patches),
-            Feature.SIMULATED_GROUPS: lambda: patch_process_groups(tracker, patches),
-            Feature.SIMULATED_FILES: lambda: patch_checkpoints(tracker, patches),
-        }
-        for feature, patch in parts.items():
-            if feature in features:
-                patch()
+        _patch_features(features, tracker, tensors, patches, stack.enter_context(Kernels()))
         if options.random_weights:
             stack.enter_context(random_weights(machine, patches))
         handle: Handler = tracker.handle
@@ -114,6 +98,29 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
         yield machine, tracker
+
+
+def _patch_features(
+    features: Features, tracker: Tracker, tensors: TensorPatches, patches: Patches, kernels: Kernels
+) -> None:
+    """Replace what a simulation can do without, as far as this torch has it."""
+    machine = tracker.machine
+    parts: dict[Feature, Callable[[], object]] = {
+        Feature.SIMULATED_GRAPHS: lambda: patch_graphs(machine, patches),
+        Feature.SIMULATED_DLPACK: lambda: patch_dlpack(patches),
+        Feature.SIMULATED_SCRIPTS: lambda: patch_scripts(tracker.doubts, patches),
+        Feature.SIMULATED_WRAPPERS: lambda: patch_wrappers(tracker, tensors, patches),
+        Feature.SIMULATED_TYPES: lambda: patch_legacy_types(patches),
+        Feature.SIMULATED_GROUPING: lambda: patch_grouping(patches),
+        Feature.SIMULATED_AUTOCAST: lambda: patch_autocast(patches, kernels),
+        Feature.SIMULATED_ATTENTION: lambda: add_gpu_choices(kernels, tensors.takes_gpu_way),
+        Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine, patches),
+        Feature.SIMULATED_GROUPS: lambda: patch_process_groups(tracker, patches),
+        Feature.SIMULATED_FILES: lambda: patch_checkpoints(tracker, patches),
+    }
+    for feature, patch in parts.items():
+        if feature in features:
+            patch()
 
 
 def _import_torch(names: tuple[str, ...]) -> None:

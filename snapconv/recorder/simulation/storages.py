@@ -39,18 +39,26 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
                 return real_clone(storage)
         return tracker.clone_storage(storage, placement.device)
 
+    _patch_moves(kind, tracker, tensors, patches)
+    patches.set(kind, "device", property(device))
+    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
+    patches.set(kind, "data_ptr", data_ptr)
+    patches.set(kind, "clone", clone)
+
+
+def _patch_moves(kind: Any, tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
     def moved(storage: Any, index: int) -> Any:
-        placement = placed(storage)
+        placement = tracker.placements.of_storage(storage)
         if placement is not None and placement.device == index:
             return storage
         return tracker.clone_storage(storage, index)
 
-    def to_any(real_to: Any) -> Any:
-        @wraps(real_to)
+    def to_any(real: Any) -> Any:
+        @wraps(real)
         def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
             index = tensors.index_of(device)
             if index is None:
-                return real_to(storage, device=device, non_blocking=non_blocking)
+                return real(storage, device=device, non_blocking=non_blocking)
             return moved(storage, index)
 
         return to
@@ -58,9 +66,5 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
     def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
         return moved(storage, tensors.index_of("cuda" if device is None else device) or 0)
 
-    patches.wrap(kind, "to", to_any)  # not in torch 2.2, whose cuda() does not come here
+    patches.wrap(kind, "to", to_any)  # torch 2.2 has none, and its cuda() does the work
     patches.set(kind, "cuda", cuda)
-    patches.set(kind, "device", property(device))
-    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
-    patches.set(kind, "data_ptr", data_ptr)
-    patches.set(kind, "clone", clone)

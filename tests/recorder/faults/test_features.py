@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.cli import main  # noqa: E402
+from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder import features, torch_surface  # noqa: E402
 from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row  # noqa: E402
