@@ -191,30 +191,32 @@ class Iteration:
         return call
 
     def _hook(self, node: Any, call: Call) -> None:
-        """Mark when a node begins and when it has run."""
+        """Mark when a node begins and when it has run; guarded by hand, as there are many."""
         begin = None
         if call.tiles is None or call.strict is None:
             call.tiles, call.strict = [], []
-        strict = call.strict
+        strict, guard = call.strict, self._backward_times
 
         def before(_: Any) -> None:
             nonlocal begin
-            running = self._running
-            if running is not None:
-                if running.nodes and self._clock.was_reached(running.nodes[-1][1]):
-                    running.n_waited_for += 1
-                begin = self._mark()
-                running.nodes.append((call, begin))
+            try:
+                running = self._running
+                if running is not None:
+                    if running.nodes and self._clock.was_reached(running.nodes[-1][1]):
+                        running.n_waited_for += 1
+                    begin = self._mark()
+                    running.nodes.append((call, begin))
+            except Exception as failure:  # noqa: BLE001  # ours, whatever it is
+                guard.keep(failure)
 
         def after(*_: Any) -> None:
-            if self._running is not None and begin is not None:
-                strict.append((begin, self._mark()))
+            try:
+                if self._running is not None and begin is not None:
+                    strict.append((begin, self._mark()))
+            except Exception as failure:  # noqa: BLE001  # as above
+                guard.keep(failure)
 
-        guard = self._backward_times
-        self._hooks += (
-            node.register_prehook(guard.notice(before)),
-            node.register_hook(guard.notice(after)),
-        )
+        self._hooks += (node.register_prehook(before), node.register_hook(after))
 
     # --- sections
 
