@@ -26,7 +26,7 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.docs.schema_page import schema_page
+from scripts.docs.memory_schema_page import memory_schema_page
 from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
@@ -294,7 +294,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-PAGES: dict[str, Callable[[], str]] = {"schema.md": schema_page, "time-schema.md": time_schema_page}
+PAGES: dict[str, Callable[[], str]] = {"schema.md": memory_schema_page, "time-schema.md": time_schema_page}
 GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md", "ecosystem.md")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},

@@ -14,9 +14,9 @@ from snapconv.progress import Progress
 from snapconv.reports.build_memory import build_memory_report
 from snapconv.reports.build_time import build_time_report
 from snapconv.reports.memory_report import MemoryReport
+from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.skyline_memory import memory_database
 from snapconv.reports.sqlite.skyline_time import time_database
-from snapconv.reports.sqlite.writing import write_databases
 from snapconv.reports.time_report import TimeReport
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.recorded.timing_file import Timing, load_timing

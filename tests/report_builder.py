@@ -8,7 +8,9 @@
 Allocation 0 is a weight that was there before the trace; 3 is its gradient, and never freed.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -33,6 +35,8 @@ from snapconv.reports.memory_report import (
     Timeline,
     WeightEntry,
 )
+from snapconv.reports.sqlite.database import write_databases
+from snapconv.reports.sqlite.skyline_memory import memory_database
 
 FORWARD = SourceLine("model/net.py", 12, "forward")
 STEP = SourceLine("train.py", 40, "step")
@@ -145,3 +149,15 @@ def small_report(**changes) -> MemoryReport:
         stacks=small_stacks(),
     )
     return replace(report, **changes)
+
+
+def write_memory_reports(
+    reports: Sequence[tuple[Path, MemoryReport]],
+    *,
+    extended: bool,
+    force: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write every report to its path: all of them, or none."""
+    databases = [memory_database(path, report, extended=extended) for path, report in reports]
+    write_databases(databases, force=force, progress=progress)

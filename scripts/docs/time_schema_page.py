@@ -1,8 +1,6 @@
 """Tables as data -> docs/time-schema.md, the page that describes every column of a run time report."""
 
-from collections.abc import Iterator
-
-from scripts.docs.schema_page import description
+from scripts.docs.schema_page import schema_page
 from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.reports.sqlite.skyline_time import TIME_TABLES
 
@@ -105,17 +103,11 @@ ORDER BY ordering;""",
 
 def time_schema_page() -> str:
     """Write the page as Markdown."""
-    return "\n\n".join(_sections()) + "\n"
-
-
-def _sections() -> Iterator[str]:
-    yield _INTRODUCTION
-    yield _SKYLINE
-    yield from map(description, TIME_TABLES)
-    yield _EXTENDED
-    yield from map(description, EXTENDED_TIME_TABLES)
-    yield "## The view of `--extended`"
-    yield from map(description, EXTENDED_TIME_VIEWS)
-    yield "## Questions and queries"
-    for question, query in TIME_EXAMPLES:
-        yield f"{question}\n\n```sql\n{query}\n```"
+    return schema_page(
+        _INTRODUCTION,
+        skyline=(_SKYLINE, TIME_TABLES),
+        extended=(_EXTENDED, EXTENDED_TIME_TABLES),
+        views=EXTENDED_TIME_VIEWS,
+        examples=TIME_EXAMPLES,
+        values={},
+    )

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from snapconv.reports.sqlite.skyline_memory import write_memory_reports
 from tests.report_builder import (
     ACTIVATION,
     BUILD,
@@ -19,6 +18,7 @@ from tests.report_builder import (
     WEIGHT,
     WITHOUT_FRAMES,
     small_report,
+    write_memory_reports,
 )
 
 # sha256[:16] of the SQL text that SQLite keeps in a file of skyline-cli 0.5.0.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts import make_docs
-from scripts.docs.schema_page import EXAMPLES, schema_page
+from scripts.docs.memory_schema_page import MEMORY_EXAMPLES, memory_schema_page
 from snapconv import errors
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
@@ -21,11 +21,11 @@ from snapconv.cli.app import app, main
 from snapconv.replay.history_verdict import Verdict
 from snapconv.reports.memory_report import IterationRow
 from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.sqlite.skyline_memory import TABLES, write_memory_reports
+from snapconv.reports.sqlite.skyline_memory import TABLES
 from snapconv.reports.sqlite.table_schema import View
 from snapconv.session import load
 from tests.builders import frame
-from tests.report_builder import small_report
+from tests.report_builder import small_report, write_memory_reports
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -223,7 +223,7 @@ def report_file(tmp_path):
 def test_the_page_describes_every_table_and_view_of_the_file(report_file):
     sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
     in_file = {name for (name,) in report_file.execute(sql)}
-    assert set(re.findall(r"^### `(\w+)`$", schema_page(), re.MULTILINE)) == in_file
+    assert set(re.findall(r"^### `(\w+)`$", memory_schema_page(), re.MULTILINE)) == in_file
 
 
 def described(item):
@@ -261,7 +261,7 @@ def built_report(tmp_path):
 
 
 def values_on_the_page(table, column):
-    part = section(schema_page(), f"### `{table}`").split(f"| `{column}` | is |")[1]
+    part = section(memory_schema_page(), f"### `{table}`").split(f"| `{column}` | is |")[1]
     return [word for row in rows("| x | y |\n" + part) for word in row[0].split(", ") if word != "x"]
 
 
@@ -280,15 +280,17 @@ def test_the_described_verdicts_are_those_of_the_program():
     assert described == [verdict.value for verdict in Verdict]
 
 
-@pytest.mark.parametrize(("question", "query"), EXAMPLES, ids=[question for question, _ in EXAMPLES])
+@pytest.mark.parametrize(
+    ("question", "query"), MEMORY_EXAMPLES, ids=[question for question, _ in MEMORY_EXAMPLES]
+)
 def test_every_query_on_the_page_has_an_answer(report_file, question, query):
-    assert query in schema_page()
+    assert query in memory_schema_page()
     assert report_file.execute(query).fetchall()
 
 
 def test_a_leak_is_what_is_still_in_use_when_the_next_iteration_ends(report_file):
     """Allocation 1 lives from event 0 to event 4; 2 from event 1 to event 2."""
-    (query,) = [query for question, query in EXAMPLES if "leak" in question]
+    (query,) = [query for question, query in MEMORY_EXAMPLES if "leak" in question]
     report_file.execute("DELETE FROM snapconv_allocations WHERE id = 3")  # made after both iterations
     assert report_file.execute(query).fetchall() == [(0, "activation", 1, 2048)]
     report_file.execute("UPDATE snapconv_iterations SET last_event = 4 WHERE iteration = 1")

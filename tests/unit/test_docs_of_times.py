@@ -10,10 +10,10 @@ import pytest
 
 from scripts.docs.time_schema_page import TIME_EXAMPLES, time_schema_page
 from snapconv.reports.build_time import build_time_report
+from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.reports.sqlite.skyline_time import TIME_TABLES, time_database
 from snapconv.reports.sqlite.table_schema import View
-from snapconv.reports.sqlite.writing import write_databases
 from snapconv.reports.text.time_summary import time_summary_values
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project

@@ -1,4 +1,4 @@
-"""Rows -> one SQLite file: how the file is opened, filled and finished, and its error boundary.
+"""Rows -> SQLite files, all or none: how a file is opened, filled and finished, and its error boundary.
 
 Knows no table of any report. The same rows give the same bytes with the same SQLite version: the
 pragmas are fixed, and everything happens in one transaction.
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.atomic_files import new_files
 from snapconv.errors import OutputWriteError
-from snapconv.reports.sqlite.table_schema import Table, View
+from snapconv.reports.sqlite.table_schema import Table
 
 Value = int | float | str | None
 Row = tuple[Value, ...]
@@ -52,6 +53,47 @@ class TableRows:
     chunk: Callable[[int, int], Iterable[Row]]
 
 
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A file to be made: the statements that create what is in it, and the rows that its tables get."""
+
+    path: Path
+    schema: tuple[str, ...]
+    rows: Sequence[TableRows]
+
+
+def write_databases(
+    databases: Sequence[Database], *, force: bool, progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write every database to its path: all of them, or none.
+
+    ``progress`` is called with the rows written so far and the rows there are, over all databases.
+    Raises OutputError; an output that exists needs ``force``.
+    """
+    total = sum(rows.n_rows for database in databases for rows in database.rows)
+    advance = _progress_counter(total, progress)
+    with new_files([database.path for database in databases], force=force) as temporaries:
+        for database, temporary in zip(databases, temporaries, strict=True):
+            with new_database(temporary, output=database.path) as connection:
+                for statement in database.schema:
+                    connection.execute(statement)
+                for rows in database.rows:
+                    write_rows(connection, rows, advance=advance)
+
+
+def _progress_counter(total: int, progress: Callable[[int, int], None] | None) -> Advance:
+    """Make a function that adds to the rows done and tells ``progress``."""
+    done = 0
+
+    def advance(n_rows: int) -> None:
+        nonlocal done
+        done += n_rows
+        if progress is not None:
+            progress(done, total)
+
+    return advance
+
+
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite says about the file or the disk into an OutputWriteError."""
@@ -80,12 +122,6 @@ def new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connectio
         connection.execute("COMMIT")
 
 
-def create(connection: sqlite3.Connection, objects: Iterable[Table | View]) -> None:
-    """Create tables and views, in the order given."""
-    for item in objects:
-        connection.execute(item.sql)
-
-
 def write_rows(connection: sqlite3.Connection, rows: TableRows, *, advance: Advance) -> None:
     """Insert all rows of a table, a chunk at a time, and tell ``advance`` how many each time."""
     for start in range(0, rows.n_rows, CHUNK_ROWS):
@@ -109,6 +145,12 @@ def rows_of(table: Table, rows: Sequence[Sequence[Value]]) -> TableRows:
     return TableRows(
         table, len(rows), lambda start, stop: (tuple(map(plain_value, row)) for row in rows[start:stop])
     )
+
+
+def rows_of_records(table: Table, records: Sequence[object]) -> TableRows:
+    """Take every column from the records' attribute of its name."""
+    values_of = operator.attrgetter(*(column.name for column in table.columns))
+    return rows_of(table, [values_of(record) for record in records])
 
 
 def rows_of_columns(table: Table, n_rows: int, columns: Sequence[ColumnData]) -> TableRows:

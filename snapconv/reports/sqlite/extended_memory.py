@@ -1,4 +1,4 @@
-"""A report -> the rows of the tables that ``--extended`` adds; the tables are in extended_schema."""
+"""A MemoryReport -> the rows of the tables that ``--extended`` adds; they are in extended_memory_schema."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,8 @@ from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.memory_report import AllocationColumns, MemoryReport, StackColumns, Timeline
 from snapconv.reports.sqlite import extended_memory_schema as schema
-from snapconv.reports.sqlite.database import Row, TableRows, rows_of, rows_of_columns
+from snapconv.reports.sqlite.database import Row, TableRows, rows_of, rows_of_columns, rows_of_records
+from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:
@@ -17,7 +18,10 @@ def extended_rows(report: MemoryReport) -> list[TableRows]:
     return [
         *_about(report),
         *_at_peak(report),
-        *_over_time(report),
+        rows_of_records(schema.MOMENTS, report.moments),
+        rows_of_records(schema.ITERATIONS, report.iterations),
+        rows_of_records(schema.LEAK_SUSPECTS, report.leak_suspects),
+        rows_of_records(schema.OOM_EVENTS, report.oom_events),
         *_words(report.allocations),
         *_stacks(report.stacks),
         _timeline(report.timeline),
@@ -34,57 +38,19 @@ def _about(report: MemoryReport) -> list[TableRows]:
         report.history_reason,
         report.project_root,
     )
-    return [
-        rows_of(schema.REPORT, [about]),
-        rows_of(schema.SOURCE, report.source),
-        rows_of(schema.NOTES, [(note.slug, note.message, note.device) for note in report.notes]),
-    ]
+    return [rows_of(schema.REPORT, [about]), *source_and_notes(report)]
 
 
 def _at_peak(report: MemoryReport) -> list[TableRows]:
-    categories = [
-        (c.category, c.n_allocations, c.requested_bytes, c.block_bytes) for c in report.categories_at_peak
-    ]
     lines = [
         (at.line.file_path, at.line.line_number, at.line.function, at.n_allocations, at.block_bytes)
         for at in report.lines_at_peak
     ]
-    modules = [(at.module, at.evidence, at.n_allocations, at.block_bytes) for at in report.modules_at_peak]
     return [
-        rows_of(schema.CATEGORIES_AT_PEAK, categories),
-        rows_of(schema.BREAKDOWN, [(row.name, row.parent, row.size_bytes) for row in report.breakdown]),
+        rows_of_records(schema.CATEGORIES_AT_PEAK, report.categories_at_peak),
+        rows_of_records(schema.BREAKDOWN, report.breakdown),
         rows_of(schema.LINES_AT_PEAK, lines),
-        rows_of(schema.MODULES_AT_PEAK, modules),
-    ]
-
-
-def _over_time(report: MemoryReport) -> list[TableRows]:
-    moments = [(m.name, m.event, m.time_us, m.size_bytes) for m in report.moments]
-    iterations = [
-        (row.iteration, row.first_event, row.last_event, row.peak_allocated_bytes, row.peak_event)
-        for row in report.iterations
-    ]
-    oom_events = [
-        (
-            oom.event,
-            oom.time_us,
-            oom.requested_bytes,
-            oom.device_free_bytes,
-            oom.allocated_bytes,
-            oom.reserved_bytes,
-            oom.stack_id,
-        )
-        for oom in report.oom_events
-    ]
-    leaks = [
-        (row.stack_id, row.first_iteration, row.last_iteration, row.n_allocations, row.block_bytes)
-        for row in report.leak_suspects
-    ]
-    return [
-        rows_of(schema.MOMENTS, moments),
-        rows_of(schema.ITERATIONS, iterations),
-        rows_of(schema.LEAK_SUSPECTS, leaks),
-        rows_of(schema.OOM_EVENTS, oom_events),
+        rows_of_records(schema.MODULES_AT_PEAK, report.modules_at_peak),
     ]
 
 
@@ -140,24 +106,12 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
 
 
 def _stacks(stacks: StackColumns) -> list[TableRows]:
-    n_frames = len(stacks.frame_names)
-    frames = (
-        range(n_frames),
-        stacks.frame_names,
-        stacks.frame_filenames,
-        stacks.frame_lines,
-        stacks.frame_is_project,
-    )
     return [
-        rows_of_columns(schema.FRAMES, n_frames, frames),
+        rows_of_columns(schema.FRAMES, len(stacks.frame_names), frame_columns(stacks)),
         TableRows(
             schema.STACKS, len(stacks.offsets) - 1, lambda start, stop: _stack_chunk(stacks, start, stop)
         ),
-        TableRows(
-            schema.STACK_FRAMES,
-            len(stacks.frame_ids),
-            lambda start, stop: _stack_frame_chunk(stacks, start, stop),
-        ),
+        stack_frame_rows(stacks),
     ]
 
 
@@ -181,11 +135,3 @@ def _frames_at(stacks: StackColumns, positions: Int64Column, exists: BoolColumn)
     frame_ids = np.full(len(positions), -1, np.int64)
     frame_ids[exists] = stacks.frame_ids[positions[exists]]
     return frame_ids
-
-
-def _stack_frame_chunk(stacks: StackColumns, start: int, stop: int) -> Iterable[Row]:
-    """Number the frames of the stacks; the chunk may begin and end in the middle of a stack."""
-    positions = np.arange(start, stop)
-    stack_ids = np.searchsorted(stacks.offsets, positions, side="right") - 1
-    columns = (stack_ids, positions - stacks.offsets[stack_ids], stacks.frame_ids[start:stop])
-    return zip(*(column.tolist() for column in columns), strict=True)

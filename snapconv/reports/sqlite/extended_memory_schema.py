@@ -7,6 +7,21 @@ table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
 from dataclasses import replace
 
 from snapconv.reports.memory_report import PEAK_ALLOCATED
+from snapconv.reports.sqlite.shared_tables import (
+    FILE_PATH,
+    FRAME_FILE,
+    FRAME_FUNCTION,
+    FRAME_LINE,
+    IS_PROJECT,
+    KEY,
+    LINE_FUNCTION,
+    NOTES,
+    ORDERING,
+    SOURCE,
+    STACK_FRAMES,
+    id_column,
+    report_table,
+)
 from snapconv.reports.sqlite.table_schema import Column, Table, View, define_table
 
 SCHEMA_VERSION = 1
@@ -24,16 +39,6 @@ def _event(name: str, meaning: str, null: str) -> Column:
     return Column(name, "INTEGER", meaning, _EVENT, null=null, stands_for_null=-1)
 
 
-def _id(name: str, target: str, null: str) -> Column:
-    return Column(
-        name,
-        f"INTEGER REFERENCES {target} (id)",
-        f"row of `{target}`",
-        null=null,
-        stands_for_null=-1,
-    )
-
-
 def _bytes(name: str, meaning: str) -> Column:
     return Column(name, "INTEGER", meaning, _BYTES)
 
@@ -49,42 +54,19 @@ _LIFE = (
     _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
     _event("end_event", _END, "its block is not free when the trace ends"),
 )
-_KEY = Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …")
 _TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
 
 
 def _words(name: str, meaning: str, what: str) -> Table:
-    return define_table(name, meaning, _KEY, Column("name", "TEXT", what))
+    return define_table(name, meaning, KEY, Column("name", "TEXT", what))
 
 
-REPORT = define_table(
-    "snapconv_report",
-    "What this report is; always one row.",
-    Column(
-        "schema_version",
-        "INTEGER",
-        f"version of the `snapconv_` tables; this page describes {SCHEMA_VERSION}",
-    ),
+REPORT = report_table(
+    SCHEMA_VERSION,
     Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
     _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
     Column("history_verdict", "TEXT", "how much of the job the trace covers: one of four words, see below"),
     Column("history_reason", "TEXT", "how that is known"),
-    Column("project_root", "TEXT", "folder that paths of the project are relative to", null="none was found"),
-)
-
-SOURCE = define_table(
-    "snapconv_source",
-    "Where the numbers come from: the snapshot, its format and its settings.",
-    Column("key", "TEXT", "what is said"),
-    Column("value", "TEXT", "what it says"),
-)
-
-NOTES = define_table(
-    "snapconv_notes",
-    "What the snapshot's format allows but its reader should know.",
-    Column("slug", "TEXT", "stable short name of the note"),
-    Column("message", "TEXT", "a sentence for a person"),
-    Column("device", "INTEGER", "device that it is about; -1: pinned host memory", null="the whole snapshot"),
 )
 
 MOMENTS = define_table(
@@ -117,9 +99,9 @@ BREAKDOWN = define_table(
 LINES_AT_PEAK = define_table(
     "snapconv_lines_at_peak",
     "What every line of the project held at the peak of allocated bytes.",
-    Column("file_path", "TEXT", "relative to the project root"),
+    FILE_PATH,
     Column("line_number", "INTEGER", "line in that file", null="not known", stands_for_null=0),
-    Column("function", "TEXT", "function that the line is in"),
+    LINE_FUNCTION,
     Column("n_allocations", "INTEGER", "number of allocations"),
     _bytes("block_bytes", "what the allocator set aside"),
 )
@@ -138,7 +120,7 @@ LEAK_SUSPECTS = define_table(
     "snapconv_leak_suspects",
     "The stacks that leave memory behind in every iteration up to the end of the trace, three at least, and "
     "let nothing of it go.",
-    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
     _iteration("first_iteration", "the first that left something behind"),
     _iteration("last_iteration", "the last; what the one after it makes may still be let go"),
     Column("n_allocations", "INTEGER", "number of allocations that they left behind"),
@@ -164,7 +146,7 @@ OOM_EVENTS = define_table(
     _bytes("device_free_bytes", "what the driver had free"),
     _bytes("allocated_bytes", "what was allocated then"),
     _bytes("reserved_bytes", "what was held in segments then"),
-    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
 )
 
 TIMELINE = define_table(
@@ -181,11 +163,11 @@ TIMELINE = define_table(
 ALLOCATIONS = define_table(
     "snapconv_allocations",
     "Every allocation of the device, one row per lifetime.",
-    _KEY,
+    KEY,
     *_LIFE,
     Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address"),
     Column("stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream"),
-    _id("pool_id", "snapconv_pools", "the snapshot does not say"),
+    id_column("pool_id", "snapconv_pools", "the snapshot does not say"),
     _bytes("requested_bytes", "what was asked for"),
     _bytes("block_bytes", "what the allocator set aside"),
     Column("is_exact", "INTEGER", _IS_EXACT),
@@ -197,7 +179,7 @@ ALLOCATIONS = define_table(
         "INTEGER REFERENCES snapconv_operations (id)",
         "row of `snapconv_operations`; 0: not known",
     ),
-    _id("stack_id", "snapconv_stacks", "no stack was recorded"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
     Column(
         "iteration",
         "INTEGER REFERENCES snapconv_iterations (iteration)",
@@ -205,36 +187,21 @@ ALLOCATIONS = define_table(
         null=_NOT_IN_TRACE,
         stands_for_null=-1,
     ),
-    _id("phase_id", "snapconv_phases", _NOT_IN_TRACE),
-    _id("module_id", "snapconv_modules", _NO_MODULE),
+    id_column("phase_id", "snapconv_phases", _NOT_IN_TRACE),
+    id_column("module_id", "snapconv_modules", _NO_MODULE),
 )
 
 STACKS = define_table(
     "snapconv_stacks",
     "The distinct stacks.",
-    _KEY,
+    KEY,
     Column("n_frames", "INTEGER", "number of frames"),
-    _id("innermost_frame_id", "snapconv_frames", "the stack is empty"),
-    _id("project_frame_id", "snapconv_frames", "no frame is the project's"),
-)
-
-STACK_FRAMES = define_table(
-    "snapconv_stack_frames",
-    "The frames of every stack, Python's and C++'s.",
-    Column("stack_id", "INTEGER REFERENCES snapconv_stacks (id)", "row of `snapconv_stacks`"),
-    Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
-    Column("frame_id", "INTEGER REFERENCES snapconv_frames (id)", "row of `snapconv_frames`"),
-    primary_key="stack_id, ordering",
+    id_column("innermost_frame_id", "snapconv_frames", "the stack is empty"),
+    id_column("project_frame_id", "snapconv_frames", "no frame is the project's"),
 )
 
 FRAMES = define_table(
-    "snapconv_frames",
-    "The distinct frames.",
-    _KEY,
-    Column("function", "TEXT", "function, as the snapshot has it"),
-    Column("file", "TEXT", "file, as the snapshot has it"),
-    Column("line", "INTEGER", "line in that file", null="not known", stands_for_null=0),
-    Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not"),
+    "snapconv_frames", "The distinct frames.", KEY, FRAME_FUNCTION, FRAME_FILE, FRAME_LINE, IS_PROJECT
 )
 
 CATEGORIES = _words("snapconv_categories", "What an allocation can be for.", "name of the category")
@@ -259,7 +226,7 @@ POOLS = _words(
 MODULES = define_table(
     "snapconv_modules",
     "The modules that allocations are of.",
-    _KEY,
+    KEY,
     Column("name", "TEXT", "name of the module, see below"),
     Column("evidence", "TEXT", "how that is known, see below"),
 )
@@ -319,7 +286,7 @@ ALLOCATIONS_IN_WORDS = View(
             "function of the innermost frame of the project",
             null="there is no such frame",
         ),
-        Column("file", "TEXT", "file of that frame, as the snapshot has it", null="there is no such frame"),
+        Column("file", "TEXT", "file of that frame, as recorded", null="there is no such frame"),
         Column(
             "line", "INTEGER", "line of that frame", null="there is no such frame, or its line is not known"
         ),
@@ -379,11 +346,11 @@ STACK_LINES = View(
     "The frames of every stack in words. Ask for one: `WHERE stack_id = … ORDER BY ordering`.",
     (
         Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
-        Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
-        Column("function", "TEXT", "function, as the snapshot has it"),
-        Column("file", "TEXT", "file, as the snapshot has it"),
-        Column("line", "INTEGER", "line in that file", null="not known"),
-        Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not"),
+        ORDERING,
+        FRAME_FUNCTION,
+        FRAME_FILE,
+        FRAME_LINE,
+        IS_PROJECT,
     ),
     """\
 CREATE VIEW snapconv_stack_lines AS

@@ -3,7 +3,8 @@
 import numpy as np
 
 from snapconv.reports.sqlite import extended_time_schema as schema
-from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns
+from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns, rows_of_records
+from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
 from snapconv.reports.time_report import CallColumns, TimeReport
 
 
@@ -21,11 +22,7 @@ def _about(report: TimeReport) -> list[TableRows]:
         report.reported.iteration,
         report.project_root,
     )
-    return [
-        rows_of(schema.TIME_REPORT, [about]),
-        rows_of(schema.TIME_SOURCE, report.source),
-        rows_of(schema.TIME_NOTES, [(note.slug, note.message, note.device) for note in report.notes]),
-    ]
+    return [rows_of(schema.TIME_REPORT, [about]), *source_and_notes(report)]
 
 
 def _totals(report: TimeReport) -> list[TableRows]:
@@ -42,40 +39,25 @@ def _totals(report: TimeReport) -> list[TableRows]:
         )
         for times in report.iterations
     ]
-    launches = [
-        (row.phase, row.n_calls, row.n_waited_for, row.device_ms, row.host_ms) for row in report.launches
-    ]
     lines = [
         (at.line.file_path, at.line.line_number, at.line.function, at.n_calls, at.forward_ms, at.backward_ms)
         for at in report.lines
     ]
     return [
         rows_of(schema.TIMED_ITERATIONS, iterations),
-        rows_of(schema.LAUNCHES, launches),
+        rows_of_records(schema.LAUNCHES, report.launches),
         rows_of(schema.LINES, lines),
     ]
 
 
 def _stacks(report: TimeReport) -> list[TableRows]:
     stacks = report.stacks
-    n_frames, n_stacks = len(stacks.frame_names), len(stacks.offsets) - 1
-    lengths = np.diff(stacks.offsets)
-    stack_ids = np.repeat(np.arange(n_stacks), lengths)
-    orderings = np.arange(len(stack_ids)) - stacks.offsets[stack_ids]
-    frames = (
-        range(n_frames),
-        stacks.frame_names,
-        stacks.frame_filenames,
-        stacks.frame_lines,
-        stacks.frame_is_project,
-        report.is_of_module,
-    )
+    n_stacks = len(stacks.offsets) - 1
+    frames = (*frame_columns(stacks), report.is_of_module)
     return [
-        rows_of_columns(schema.TIME_FRAMES, n_frames, frames),
-        rows_of_columns(schema.TIME_STACKS, n_stacks, (range(n_stacks), lengths)),
-        rows_of_columns(
-            schema.TIME_STACK_FRAMES_ALL, len(stack_ids), (stack_ids, orderings, stacks.frame_ids)
-        ),
+        rows_of_columns(schema.TIME_FRAMES, len(stacks.frame_names), frames),
+        rows_of_columns(schema.TIME_STACKS, n_stacks, (range(n_stacks), np.diff(stacks.offsets))),
+        stack_frame_rows(stacks),
     ]
 
 

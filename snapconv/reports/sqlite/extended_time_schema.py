@@ -4,53 +4,38 @@ Their names begin with ``snapconv_``, as in a memory report; the two reports are
 changes a table here raises TIME_SCHEMA_VERSION and runs ``scripts/make_docs.py``.
 """
 
+from snapconv.reports.sqlite.shared_tables import (
+    FILE_PATH,
+    FRAME_FILE,
+    FRAME_FUNCTION,
+    FRAME_LINE,
+    IS_PROJECT,
+    KEY,
+    LINE_FUNCTION,
+    LINE_NUMBER,
+    NOTES,
+    SOURCE,
+    STACK_FRAMES,
+    id_column,
+    report_table,
+)
 from snapconv.reports.sqlite.table_schema import Column, Table, View, define_table
 
 TIME_SCHEMA_VERSION = 1
 
-_MS = "ms"
 _NOT_THERE = "the iteration has no such phase"
-_KEY = Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …")
 
 
 def _ms(name: str, meaning: str, null: str | None = None) -> Column:
-    return Column(name, "REAL", meaning, _MS, null=null)
+    return Column(name, "REAL", meaning, "ms", null=null)
 
 
-def _id(name: str, target: str, null: str) -> Column:
-    return Column(
-        name, f"INTEGER REFERENCES {target} (id)", f"row of `{target}`", null=null, stands_for_null=-1
-    )
-
-
-TIME_REPORT = define_table(
-    "snapconv_report",
-    "What this report is; always one row.",
-    Column(
-        "schema_version",
-        "INTEGER",
-        f"version of the `snapconv_` tables; this page describes {TIME_SCHEMA_VERSION}",
-    ),
+TIME_REPORT = report_table(
+    TIME_SCHEMA_VERSION,
     Column("device", "INTEGER", "ordinal of the device that the report is about"),
     Column("clock", "TEXT", "`cuda`: CUDA events; `cpu`: the processor's clock"),
     Column("is_simulated", "INTEGER", "1: the capture was made without a GPU; 0: it was not"),
     Column("iteration", "INTEGER", "the iteration that `run_time_entries` is about"),
-    Column("project_root", "TEXT", "folder that paths of the project are relative to", null="none was found"),
-)
-
-TIME_SOURCE = define_table(
-    "snapconv_source",
-    "Where the numbers come from.",
-    Column("key", "TEXT", "what is said"),
-    Column("value", "TEXT", "what it says"),
-)
-
-TIME_NOTES = define_table(
-    "snapconv_notes",
-    "What the reader of the times should know.",
-    Column("slug", "TEXT", "stable short name of the note"),
-    Column("message", "TEXT", "a sentence for a person"),
-    Column("device", "INTEGER", "ordinal of the device that it is about", null="the whole capture"),
 )
 
 TIMED_ITERATIONS = define_table(
@@ -74,21 +59,15 @@ CALLS = define_table(
     "snapconv_calls",
     "Every outermost call of a torch function in every timed iteration, in order; after an iteration's calls "
     "come the nodes of autograd's graph that no call had made.",
-    _KEY,
+    KEY,
     Column("iteration", "INTEGER REFERENCES snapconv_iterations (iteration)", "the iteration"),
     Column("operation", "TEXT", "the function that was called; of phase `backward`, the node"),
     Column("phase", "TEXT", "`forward`, `backward`, `optimizer` or `other`, see docs/timing.md"),
     Column(
         "module", "TEXT", "path of the innermost module being called; empty: the model itself", null="none"
     ),
-    _id("stack_id", "snapconv_stacks", "no call made the node"),
-    Column(
-        "entry_id",
-        "INTEGER REFERENCES run_time_entries (id)",
-        "row of `run_time_entries`",
-        null="it has none there",
-        stands_for_null=-1,
-    ),
+    id_column("stack_id", "snapconv_stacks", "no call made the node"),
+    id_column("entry_id", "run_time_entries", "it has none there"),
     _ms("forward_ms", "from before the call to after it, on the device", "no call made the node"),
     _ms(
         "backward_ms", "its nodes, each up to the beginning of the next node", "nothing of it ran in backward"
@@ -114,9 +93,9 @@ LAUNCHES = define_table(
 LINES = define_table(
     "snapconv_lines",
     "What every line of the project took in the reported iteration, by the innermost frame of each entry.",
-    Column("file_path", "TEXT", "relative to the project root"),
-    Column("line_number", "INTEGER", "line in that file, from 1"),
-    Column("function", "TEXT", "function that the line is in"),
+    FILE_PATH,
+    LINE_NUMBER,
+    LINE_FUNCTION,
     Column("n_calls", "INTEGER", "number of calls"),
     _ms("forward_ms", "sum over them"),
     _ms("backward_ms", "sum over them"),
@@ -125,40 +104,31 @@ LINES = define_table(
 TIME_FRAMES = define_table(
     "snapconv_frames",
     "The distinct frames.",
-    _KEY,
-    Column("function", "TEXT", "function, as recorded"),
-    Column("file", "TEXT", "file, as recorded"),
-    Column("line", "INTEGER", "line in that file", null="not known", stands_for_null=0),
-    Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not"),
+    KEY,
+    FRAME_FUNCTION,
+    FRAME_FILE,
+    FRAME_LINE,
+    IS_PROJECT,
     Column("is_of_module", "INTEGER", "1: its variable `self` is an `nn.Module`; 0: it is not"),
 )
 
 TIME_STACKS = define_table(
     "snapconv_stacks",
     "The distinct stacks.",
-    _KEY,
+    KEY,
     Column("n_frames", "INTEGER", "number of frames"),
-)
-
-TIME_STACK_FRAMES_ALL = define_table(
-    "snapconv_stack_frames",
-    "The Python frames of every stack.",
-    Column("stack_id", "INTEGER REFERENCES snapconv_stacks (id)", "row of `snapconv_stacks`"),
-    Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
-    Column("frame_id", "INTEGER REFERENCES snapconv_frames (id)", "row of `snapconv_frames`"),
-    primary_key="stack_id, ordering",
 )
 
 EXTENDED_TIME_TABLES: tuple[Table, ...] = (
     TIME_REPORT,
-    TIME_SOURCE,
-    TIME_NOTES,
+    SOURCE,
+    NOTES,
     TIMED_ITERATIONS,
     LAUNCHES,
     LINES,
     TIME_FRAMES,
     TIME_STACKS,
-    TIME_STACK_FRAMES_ALL,
+    STACK_FRAMES,
     CALLS,
 )
 

@@ -5,19 +5,23 @@ the letter, because its readers are other people's programs. The CREATE statemen
 kept as SQLite stores Skyline's, indentation included.
 """
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
-from snapconv.reports.memory_report import ActivationEntry, MemoryReport, WeightEntry
-from snapconv.reports.sqlite.database import Row, TableRows, create, rows_of
+from snapconv.reports.memory_report import MemoryReport
+from snapconv.reports.sqlite.database import Database, Row, TableRows, rows_of
 from snapconv.reports.sqlite.extended_memory import extended_rows
 from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.reports.sqlite.shared_tables import (
+    ENTRY_KEY,
+    FILE_PATH,
+    LINE_NUMBER,
+    ORDERING,
+    SET_USER_VERSION,
+    entry_frames,
+)
 from snapconv.reports.sqlite.table_schema import Column, Table
-from snapconv.reports.sqlite.writing import Database, write_databases
 
-USER_VERSION = 1
 WEIGHT, ACTIVATION = 1, 2
 PEAK_KEY = "peak_usage_bytes"
 
@@ -25,7 +29,7 @@ WEIGHT_ENTRIES = Table(
     "weight_entries",
     "One row per weight that is live at the report's moment, the peak of allocated bytes.",
     (
-        Column("id", "INTEGER", "1, 2, 3, …"),
+        ENTRY_KEY,
         Column("name", "TEXT", "as recorded or listed; else `train.py:48#3`, its line, or `weight_3`"),
         Column("size_bytes", "INTEGER", "requested bytes: elements × bytes per element", "bytes"),
         Column(
@@ -49,7 +53,7 @@ ACTIVATION_ENTRIES = Table(
     "One row per activation of the iteration that holds the peak, live at that iteration's activation "
     "high-water mark.",
     (
-        Column("id", "INTEGER", "1, 2, 3, …"),
+        ENTRY_KEY,
         Column("operation_name", "TEXT", "the operation that allocated it"),
         Column("size_bytes", "INTEGER", "block bytes: what the allocator set aside for it", "bytes"),
     ),
@@ -91,9 +95,9 @@ STACK_FRAMES = Table(
     "The frames of the project that allocated the entry; an entry without any has no rows here.",
     (
         Column("correlation_id", "INTEGER", "row of `stack_correlation`"),
-        Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
-        Column("file_path", "TEXT", "relative to the project root"),
-        Column("line_number", "INTEGER", "line in that file, from 1"),
+        ORDERING,
+        FILE_PATH,
+        LINE_NUMBER,
     ),
     """\
 CREATE TABLE stack_frames (
@@ -136,58 +140,29 @@ CREATE TABLE misc_sizes (
 TABLES = (WEIGHT_ENTRIES, ACTIVATION_ENTRIES, STACK_CORRELATION, STACK_FRAMES, ENTRY_TYPES, MISC_SIZES)
 
 
-def write_memory_reports(
-    reports: Sequence[tuple[Path, MemoryReport]],
-    *,
-    extended: bool,
-    force: bool,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Write every report to its path: all of them, or none.
-
-    ``progress`` is called with the rows written so far and the rows there are, over all reports.
-    Raises OutputError; an output that exists needs ``force``.
-    """
-    databases = [memory_database(path, report, extended=extended) for path, report in reports]
-    write_databases(databases, force=force, progress=progress)
-
-
 def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Database:
     """Lay out the file of a memory report; ``write_databases`` writes it."""
-    return Database(path, partial(_create_tables, extended=extended), _rows(report, extended=extended))
-
-
-def _create_tables(connection: sqlite3.Connection, *, extended: bool) -> None:
-    """Create Skyline's tables in Skyline's order, which fixes their pages in the file too; then ours."""
-    connection.execute(f"PRAGMA user_version = {USER_VERSION}")
-    create(connection, (WEIGHT_ENTRIES, ACTIVATION_ENTRIES, STACK_CORRELATION))
-    connection.execute(ENTRY_TYPE_AND_ID)
-    create(connection, (STACK_FRAMES, ENTRY_TYPES, MISC_SIZES))
+    # Skyline's order, which fixes their pages in the file too.
+    tables = [table.sql for table in TABLES]
+    schema = [SET_USER_VERSION, *tables[:3], ENTRY_TYPE_AND_ID, *tables[3:]]
+    rows = _rows(report)
     if extended:
-        create(connection, (*EXTENDED_TABLES, *EXTENDED_VIEWS))
+        schema += [table.sql for table in EXTENDED_TABLES] + [view.sql for view in EXTENDED_VIEWS]
+        rows += extended_rows(report)
+    return Database(path, tuple(schema), rows)
 
 
-def _rows(report: MemoryReport, *, extended: bool) -> list[TableRows]:
-    entries: tuple[WeightEntry | ActivationEntry, ...] = (*report.weights, *report.activations)
-    rows = [
+def _rows(report: MemoryReport) -> list[TableRows]:
+    weights = [(i, w.name, w.size_bytes, w.grad_size_bytes) for i, w in enumerate(report.weights, 1)]
+    activations = [(i, a.operation_name, a.size_bytes) for i, a in enumerate(report.activations, 1)]
+    return [
         rows_of(ENTRY_TYPES, ((WEIGHT, "Weight"), (ACTIVATION, "Activation"))),
-        rows_of(WEIGHT_ENTRIES, [_weight_row(*numbered) for numbered in enumerate(report.weights, 1)]),
-        rows_of(
-            ACTIVATION_ENTRIES, [_activation_row(*numbered) for numbered in enumerate(report.activations, 1)]
-        ),
-        rows_of(STACK_CORRELATION, list(_correlation_rows(len(report.weights), len(report.activations)))),
-        rows_of(STACK_FRAMES, [row for numbered in enumerate(entries, 1) for row in _frame_rows(*numbered)]),
+        rows_of(WEIGHT_ENTRIES, weights),
+        rows_of(ACTIVATION_ENTRIES, activations),
+        rows_of(STACK_CORRELATION, list(_correlation_rows(len(weights), len(activations)))),
+        rows_of(STACK_FRAMES, list(entry_frames((*report.weights, *report.activations)))),
         rows_of(MISC_SIZES, ((PEAK_KEY, report.peak_usage_bytes),)),
     ]
-    return rows + (extended_rows(report) if extended else [])
-
-
-def _weight_row(weight_id: int, weight: WeightEntry) -> Row:
-    return weight_id, weight.name, weight.size_bytes, weight.grad_size_bytes
-
-
-def _activation_row(activation_id: int, activation: ActivationEntry) -> Row:
-    return activation_id, activation.operation_name, activation.size_bytes
 
 
 def _correlation_rows(n_weights: int, n_activations: int) -> Iterator[Row]:
@@ -196,10 +171,3 @@ def _correlation_rows(n_weights: int, n_activations: int) -> Iterator[Row]:
         yield weight_id, weight_id, WEIGHT
     for activation_id in range(1, n_activations + 1):
         yield n_weights + activation_id, activation_id, ACTIVATION
-
-
-def _frame_rows(correlation_id: int, entry: WeightEntry | ActivationEntry) -> Iterator[Row]:
-    """Number the frames from 0; a frame whose line is not known (0 or less) has no place here."""
-    frames = (frame for frame in entry.frames if frame.line_number >= 1)
-    for ordering, frame in enumerate(frames):
-        yield correlation_id, ordering, frame.file_path, frame.line_number

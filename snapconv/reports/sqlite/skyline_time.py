@@ -4,24 +4,28 @@ DeepView.Profile 0.14.5 has the same. As in skyline_memory, the CREATE statement
 stores Skyline's, indentation included. What the rows mean is in docs/time-schema.md.
 """
 
-import sqlite3
 from pathlib import Path
 
-from snapconv.reports.sqlite.database import TableRows, create, rows_of
+from snapconv.reports.sqlite.database import Database, TableRows, rows_of
 from snapconv.reports.sqlite.extended_time import extended_time_rows
 from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.reports.sqlite.shared_tables import (
+    ENTRY_KEY,
+    FILE_PATH,
+    LINE_NUMBER,
+    ORDERING,
+    SET_USER_VERSION,
+    entry_frames,
+)
 from snapconv.reports.sqlite.table_schema import Column, Table
-from snapconv.reports.sqlite.writing import Database
 from snapconv.reports.time_report import TimeReport
-
-USER_VERSION = 1
 
 RUN_TIME_ENTRIES = Table(
     "run_time_entries",
     "One row per outermost call of a torch function in the forward pass of the reported iteration, in "
     "the order of the calls.",
     (
-        Column("id", "INTEGER", "1, 2, 3, …"),
+        ENTRY_KEY,
         Column("operation_name", "TEXT", "the function that was called"),
         Column("forward_ms", "REAL", "from before the call to after it, on the device", "ms"),
         Column(
@@ -45,9 +49,9 @@ TIME_STACK_FRAMES = Table(
     "stack_frames",
     "The frames of the project that led to the call; every entry has at least one.",
     (
-        Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame"),
-        Column("file_path", "TEXT", "relative to the project root"),
-        Column("line_number", "INTEGER", "line in that file, from 1"),
+        ORDERING,
+        FILE_PATH,
+        LINE_NUMBER,
         Column("entry_id", "INTEGER", "row of `run_time_entries`"),
     ),
     """\
@@ -65,14 +69,12 @@ TIME_TABLES = (RUN_TIME_ENTRIES, TIME_STACK_FRAMES)
 
 def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
     """Lay out the file of a time report; ``write_databases`` writes it."""
-
-    def create_tables(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA user_version = {USER_VERSION}")
-        create(connection, TIME_TABLES)
-        if extended:
-            create(connection, (*EXTENDED_TIME_TABLES, *EXTENDED_TIME_VIEWS))
-
-    return Database(path, create_tables, _rows(report) + (extended_time_rows(report) if extended else []))
+    schema = [table.sql for table in TIME_TABLES]
+    rows = _rows(report)
+    if extended:
+        schema += [table.sql for table in EXTENDED_TIME_TABLES] + [view.sql for view in EXTENDED_TIME_VIEWS]
+        rows += extended_time_rows(report)
+    return Database(path, (SET_USER_VERSION, *schema), rows)
 
 
 def _rows(report: TimeReport) -> list[TableRows]:
@@ -81,8 +83,7 @@ def _rows(report: TimeReport) -> list[TableRows]:
         for entry_id, entry in enumerate(report.entries, 1)
     ]
     frames = [
-        (ordering, frame.file_path, frame.line_number, entry_id)
-        for entry_id, entry in enumerate(report.entries, 1)
-        for ordering, frame in enumerate(entry.frames)
+        (ordering, file_path, line_number, entry_id)
+        for entry_id, ordering, file_path, line_number in entry_frames(report.entries)
     ]
     return [rows_of(RUN_TIME_ENTRIES, entries), rows_of(TIME_STACK_FRAMES, frames)]

@@ -14,8 +14,15 @@ from snapconv.reports.sqlite import database
 from snapconv.reports.sqlite.database import CHUNK_ROWS
 from snapconv.reports.sqlite.extended_memory import extended_rows
 from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
-from snapconv.reports.sqlite.skyline_memory import TABLES, write_memory_reports
-from tests.report_builder import int32, int64, small_report, small_stacks, small_timeline
+from snapconv.reports.sqlite.skyline_memory import TABLES
+from tests.report_builder import (
+    int32,
+    int64,
+    small_report,
+    small_stacks,
+    small_timeline,
+    write_memory_reports,
+)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from snapconv.reports.build_time import build_time_report
+from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.skyline_time import time_database
-from snapconv.reports.sqlite.writing import write_databases
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT, write_trace

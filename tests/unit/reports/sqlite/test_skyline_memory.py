@@ -12,7 +12,6 @@ import pytest
 from snapconv.errors import OutputExistsError, OutputWriteError
 from snapconv.reports.memory_report import ActivationEntry, SourceLine, WeightEntry
 from snapconv.reports.sqlite import database, skyline_memory
-from snapconv.reports.sqlite.skyline_memory import write_memory_reports
 from tests.report_builder import (
     ACTIVATION,
     BUILD,
@@ -21,6 +20,7 @@ from tests.report_builder import (
     WEIGHT,
     WITHOUT_FRAMES,
     small_report,
+    write_memory_reports,
 )
 
 ROOT = Path(__file__).parents[4]
@@ -231,8 +231,7 @@ WRITES_A_LOT = """
 import sys
 from pathlib import Path
 from dataclasses import replace
-from snapconv.reports.sqlite.skyline_memory import write_memory_reports
-from tests.report_builder import WEIGHT, small_report
+from tests.report_builder import WEIGHT, small_report, write_memory_reports
 
 def write(path, **options):
     report = small_report(weights=(WEIGHT,) * 200_000)
