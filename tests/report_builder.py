@@ -30,13 +30,13 @@ from snapconv.reports.memory_report import (
     ModuleTotal,
     Moment,
     OomEvent,
-    SourceLine,
-    StackColumns,
     Timeline,
     WeightEntry,
 )
 from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.skyline_memory import memory_database
+from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.project_lines import SourceLine
 
 FORWARD = SourceLine("model/net.py", 12, "forward")
 STEP = SourceLine("train.py", 40, "step")
@@ -57,22 +57,25 @@ def int32(*values):
     return np.array(values, np.int32)
 
 
-def small_stacks() -> StackColumns:
+def small_stacks() -> StackTable:
     """0: torch code called by forward, called by step; 1: C++ only; 2: empty; 3: build."""
-    return StackColumns(
-        offsets=int64(0, 3, 4, 4, 5),
-        frame_ids=int32(0, 1, 2, 3, 4),
-        frame_names=("linear", "forward", "step", "at::native::relu", "build"),
-        frame_filenames=(
+    frames = small_frames(
+        names=("linear", "forward", "step", "at::native::relu", "build"),
+        filenames=(
             "/site-packages/torch/nn/functional.py",
             "/home/me/project/model/net.py",
             "/home/me/project/train.py",
             "??",
             "/home/me/project/train.py",
         ),
-        frame_lines=int64(2300, 12, 40, 0, 8),
-        frame_is_project=np.array([False, True, True, False, True]),
+        lines=int64(2300, 12, 40, 0, 8),
     )
+    return StackTable(frames, offsets=int64(0, 3, 4, 4, 5), frame_ids=int32(0, 1, 2, 3, 4))
+
+
+def small_frames(names, filenames, lines) -> FrameTable:
+    """Frames of code that was not compiled."""
+    return FrameTable(names, filenames, lines, originals=("",) * len(names), targets=("",) * len(names))
 
 
 def small_allocations() -> AllocationColumns:
@@ -147,6 +150,7 @@ def small_report(**changes) -> MemoryReport:
         timeline=small_timeline(),
         allocations=small_allocations(),
         stacks=small_stacks(),
+        is_project=np.array([False, True, True, False, True]),
     )
     return replace(report, **changes)
 

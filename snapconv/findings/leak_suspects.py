@@ -15,6 +15,7 @@ from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time.
@@ -93,8 +94,8 @@ def leak_notes(
     if per_iteration * _ITERATIONS_THAT_MATTER < peak_bytes or not suspects:
         return
     most = suspects[0]
-    mine = [i for i in stacks.frames_of(most.stack_id).tolist() if project.is_project[i]]
-    where = "".join(f"; most by {project.relative_paths[i]}:{stacks.frames.lines[i]}" for i in mine[:1])
+    line = ProjectLines(stacks, project).innermost(most.stack_id)
+    where = f"; most by {line.place}" if line else ""
     yield Note(
         "leak-suspect",
         f"every iteration from {most.first_iteration} to {most.last_iteration} leaves "

@@ -27,8 +27,6 @@ from snapconv.reports.memory_report import (
     ModuleTotal,
     Moment,
     OomEvent,
-    SourceLine,
-    StackColumns,
     Timeline,
     WeightEntry,
     WeightNaming,
@@ -36,8 +34,8 @@ from snapconv.reports.memory_report import (
 )
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
-from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.version import VERSION
 
 # TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
@@ -60,7 +58,7 @@ _DYNAMIC_CLASSES = (
 def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
     live = analysis.allocations.live_at(analysis.peak_event)
-    lines = _ProjectLines(snapshot.stacks, project)
+    lines = ProjectLines(snapshot.stacks, project)
     return MemoryReport(
         device=analysis.device.device,
         peak_usage_bytes=analysis.replay.allocated.peak,
@@ -82,7 +80,8 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         oom_events=tuple(_oom_events(analysis, lines)),
         timeline=_timeline(analysis),
         allocations=_allocation_columns(snapshot, analysis),
-        stacks=_stack_columns(snapshot.stacks, project),
+        stacks=snapshot.stacks,
+        is_project=project.is_project,
         weight_naming=_weight_naming(analysis),
         modules_at_peak=_modules_at_peak(analysis, live),
         leak_suspects=tuple(_leak_suspects(analysis, lines)),
@@ -90,31 +89,11 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
     )
 
 
-class _ProjectLines:
-    """The project's frames of each stack, innermost first; looked up once per stack."""
-
-    def __init__(self, stacks: StackTable, project: Project) -> None:
-        self._stacks = stacks
-        self._project = project
-        self._known: dict[int, tuple[SourceLine, ...]] = {}
-
-    def of(self, stack_id: int) -> tuple[SourceLine, ...]:
-        """All project frames of a stack; empty for -1."""
-        if stack_id not in self._known:
-            frames = self._stacks.frames
-            self._known[stack_id] = tuple(
-                SourceLine(self._project.relative_paths[i], int(frames.lines[i]), frames.names[i])
-                for i in self._stacks.frames_of(stack_id).tolist()
-                if self._project.is_project[i]
-            )
-        return self._known[stack_id]
-
-
 def _weights(
-    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, lines: _ProjectLines
+    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, lines: ProjectLines
 ) -> Iterator[WeightEntry]:
     table = analysis.weights
-    names = weight_names(table.names, snapshot.stacks, table.stack_id, project)
+    names = weight_names(table.names, table.stack_id, lines)
     columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
     for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
         yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
@@ -136,7 +115,7 @@ def _weight_naming(analysis: DeviceAnalysis) -> WeightNaming | None:
     )
 
 
-def _activations(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[ActivationEntry]:
+def _activations(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[ActivationEntry]:
     for row in analysis.activation_rows.tolist():
         yield ActivationEntry(
             operation_name=analysis.operations[int(analysis.operation_id[row])],
@@ -222,7 +201,7 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
 
 
 def _lines_at_peak(
-    allocations: AllocationTable, live: BoolColumn, lines: _ProjectLines
+    allocations: AllocationTable, live: BoolColumn, lines: ProjectLines
 ) -> tuple[LineTotal, ...]:
     """The innermost project line of every allocation at the peak, most bytes first."""
     stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
@@ -231,13 +210,11 @@ def _lines_at_peak(
     counts = np.bincount(inverse, minlength=len(stack_ids))
     totals: dict[SourceLine, tuple[int, int]] = {}
     for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
-        if innermost := lines.of(stack)[:1]:
-            before = totals.get(innermost[0], (0, 0))
-            totals[innermost[0]] = before[0] + count, before[1] + size
+        if line := lines.innermost(stack):
+            before = totals.get(line, (0, 0))
+            totals[line] = before[0] + count, before[1] + size
     rows = [LineTotal(line, count, size) for line, (count, size) in totals.items()]
-    return tuple(
-        sorted(rows, key=lambda r: (-r.block_bytes, r.line.file_path, r.line.line_number, r.line.function))
-    )
+    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.line)))
 
 
 def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
@@ -256,11 +233,11 @@ def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
 
 
-def _leak_suspects(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[LeakRow]:
+def _leak_suspects(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[LeakRow]:
     for found in analysis.leak_suspects:
         yield LeakRow(
             stack_id=found.stack_id,
-            line=next(iter(lines.of(found.stack_id)), None),
+            line=lines.innermost(found.stack_id),
             first_iteration=found.first_iteration,
             last_iteration=found.last_iteration,
             n_allocations=len(found.rows),
@@ -268,7 +245,7 @@ def _leak_suspects(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[L
         )
 
 
-def _oom_events(analysis: DeviceAnalysis, lines: _ProjectLines) -> Iterator[OomEvent]:
+def _oom_events(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[OomEvent]:
     events = analysis.device.events
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
         yield OomEvent(
@@ -322,15 +299,4 @@ def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> Allocat
         operations=analysis.operations,
         module_id=modules.module_id,
         modules=tuple((name, e.label) for name, e in zip(modules.names, modules.evidence, strict=True)),
-    )
-
-
-def _stack_columns(stacks: StackTable, project: Project) -> StackColumns:
-    return StackColumns(
-        offsets=stacks.offsets,
-        frame_ids=stacks.frame_ids,
-        frame_names=stacks.frames.names,
-        frame_filenames=stacks.frames.filenames,
-        frame_lines=stacks.frames.lines,
-        frame_is_project=project.is_project,
     )

@@ -1,12 +1,12 @@
 """From a timing trace to a TimeReport: which iteration is reported, which calls are, and the sums."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
 from snapconv.columns import MsColumn
 from snapconv.notes import Note
-from snapconv.reports.memory_report import SourceLine, StackColumns
 from snapconv.reports.time_report import (
     CallColumns,
     IterationTimes,
@@ -18,6 +18,7 @@ from snapconv.reports.time_report import (
 )
 from snapconv.snapshot.recorded.timing_file import PHASES, Timing
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_share
 from snapconv.version import VERSION
 
@@ -49,7 +50,8 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
         project_root=project.root,
         notes=(*notes, *_notes(timing, entries)),
         calls=_call_columns(timing, entries),
-        stacks=_stack_columns(timing, project),
+        stacks=timing.stacks,
+        is_project=project.is_project,
         is_of_module=timing.is_of_module,
         project_includes=project.includes,
     )
@@ -80,9 +82,9 @@ def _median(iterations: tuple[IterationTimes, ...]) -> IterationTimes:
 def _entries(timing: Timing, project: Project, iteration: int) -> Iterator[RunTimeEntry]:
     """Yield the forward calls of an iteration that have a frame of the project, in their order."""
     calls = timing.calls
-    frames = _Frames(timing, project)
+    lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     for call in np.flatnonzero((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
-        if found := frames.of(int(calls.stack_id[call])):
+        if found := lines.of(int(calls.stack_id[call])):
             backward_ms = float(calls.backward_ms[call])
             yield RunTimeEntry(
                 operation_name=timing.texts[int(calls.name_id[call])],
@@ -93,33 +95,14 @@ def _entries(timing: Timing, project: Project, iteration: int) -> Iterator[RunTi
             )
 
 
-class _Frames:
-    """The frames that a call's row has, innermost first; looked up once per stack.
+def _chosen(timing: Timing, mine: list[int]) -> list[int]:
+    """The frames that a call's row has, of those of the project.
 
-    Skyline keeps the project's frames whose ``self`` is a module. Where a call has none of them, as a
-    loss that the training loop computes, it has all frames of the project.
+    Skyline keeps those whose ``self`` is a module. Where a call has none of them, as a loss that the training
+    loop computes, it has all frames of the project.
     """
-
-    def __init__(self, timing: Timing, project: Project) -> None:
-        self._timing = timing
-        self._project = project
-        self._known: dict[int, tuple[SourceLine, ...]] = {}
-
-    def of(self, stack_id: int) -> tuple[SourceLine, ...]:
-        """Return the frames of a stack; none for -1."""
-        if stack_id not in self._known:
-            frame_ids = self._timing.stacks.frames_of(stack_id).tolist()
-            mine = [frame for frame in frame_ids if self._is_mine(frame)]
-            of_modules = [frame for frame in mine if self._timing.is_of_module[frame]]
-            self._known[stack_id] = tuple(self._line(frame) for frame in of_modules or mine)
-        return self._known[stack_id]
-
-    def _is_mine(self, frame: int) -> bool:
-        return bool(self._project.is_project[frame]) and self._timing.stacks.frames.lines[frame] >= 1
-
-    def _line(self, frame: int) -> SourceLine:
-        frames = self._timing.stacks.frames
-        return SourceLine(self._project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
+    mine = [frame for frame in mine if timing.stacks.frames.lines[frame] >= 1]
+    return [frame for frame in mine if timing.is_of_module[frame]] or mine
 
 
 def _operations(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
@@ -155,9 +138,7 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
         )
         for line, own in by_line.items()
     ]
-    return tuple(
-        sorted(totals, key=lambda t: (-t.total_ms, t.line.file_path, t.line.line_number, t.line.function))
-    )
+    return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.line)))
 
 
 def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
@@ -226,18 +207,6 @@ def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColu
         host_ms=calls.host_ms,
         texts=timing.texts,
         phases=PHASES,
-    )
-
-
-def _stack_columns(timing: Timing, project: Project) -> StackColumns:
-    stacks = timing.stacks
-    return StackColumns(
-        offsets=stacks.offsets,
-        frame_ids=stacks.frame_ids,
-        frame_names=stacks.frames.names,
-        frame_filenames=stacks.frames.filenames,
-        frame_lines=stacks.frames.lines,
-        frame_is_project=project.is_project,
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.notes import Note
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.project_lines import SourceLine
 
 # The Moments that every report has: start, peak and end of every curve, and one more.
 CURVES = ("requested", "allocated", "active", "reserved")
@@ -24,15 +26,6 @@ PEAK_ALLOCATED = moment_name(PEAK, "allocated")
 PEAK_RESERVED = moment_name(PEAK, "reserved")
 # What the activations are about: their own high-water mark.
 PEAK_ACTIVATIONS = moment_name(PEAK, "activations")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of the user's project; ``file_path`` is relative to the project root, ``/`` between."""
-
-    file_path: str
-    line_number: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +127,6 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class StackColumns:
-    """Interned stacks: stack ``i`` is ``frame_ids[offsets[i]:offsets[i + 1]]``, leaf first."""
-
-    offsets: Int64Column
-    frame_ids: Int32Column
-    frame_names: tuple[str, ...]
-    frame_filenames: tuple[str, ...]
-    frame_lines: Int64Column
-    frame_is_project: BoolColumn
-
-
-@dataclass(frozen=True, slots=True)
 class AllocationColumns:
     """Every allocation of the device, one row per lifetime; -1 where an event, an id or a phase is missing.
 
@@ -227,7 +208,10 @@ class WeightNaming:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Everything known about one device, ready to be written."""
+    """Everything known about one device, ready to be written.
+
+    ``is_project`` has one entry per frame of ``stacks``.
+    """
 
     device: int
     peak_usage_bytes: int
@@ -246,7 +230,8 @@ class MemoryReport:
     oom_events: tuple[OomEvent, ...]
     timeline: Timeline
     allocations: AllocationColumns
-    stacks: StackColumns
+    stacks: StackTable
+    is_project: BoolColumn
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()
     leak_suspects: tuple[LeakRow, ...] = ()

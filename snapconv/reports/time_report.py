@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn
 from snapconv.notes import Note
-from snapconv.reports.memory_report import SourceLine, StackColumns
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.project_lines import SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class CallColumns:
 class TimeReport:
     """Everything known about the times of one device, ready to be written.
 
-    ``reported`` is the iteration whose total is the median, the lower one of two.
+    ``reported`` is the iteration whose total is the median, the lower one of two. ``is_project`` and
+    ``is_of_module`` have one entry per frame of ``stacks``.
     """
 
     device: int
@@ -132,6 +134,7 @@ class TimeReport:
     project_root: str | None
     notes: tuple[Note, ...]
     calls: CallColumns
-    stacks: StackColumns
+    stacks: StackTable
+    is_project: BoolColumn
     is_of_module: BoolColumn
     project_includes: tuple[str, ...] = ()

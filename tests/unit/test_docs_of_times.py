@@ -14,7 +14,7 @@ from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.reports.sqlite.skyline_time import TIME_TABLES, time_database
 from snapconv.reports.sqlite.table_schema import View
-from snapconv.reports.text.time_summary import time_summary_values
+from snapconv.reports.text.summary import summary_values
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT as PROJECT
@@ -93,6 +93,6 @@ def flat(value, path):
 
 
 def test_the_described_json_is_that_of_the_program(report):
-    values = json.loads(json.dumps(time_summary_values(Path("r.time.sqlite"), report)))
-    described = re.findall(r"^\| `(time[\w.\[\]]*)` \|", (DOCS / "cli.md").read_text("utf-8"), re.MULTILINE)
+    values = json.loads(json.dumps(summary_values((), (Path("r.time.sqlite"), report))["time"]))
+    described = re.findall(r"^\| `(time\b[\w.\[\]]*)` \|", (DOCS / "cli.md").read_text("utf-8"), re.MULTILINE)
     assert set(described) == set(flat(values, "time"))

@@ -7,7 +7,7 @@ import numpy as np
 
 from snapconv.columns import Int32Column
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines
 
 # Module.to, cuda, half and to_empty all go through _apply (torch 2.0 to 2.13).
 _APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"
@@ -33,26 +33,20 @@ def were_placed(stacks: StackTable, stack_ids: Int32Column) -> bool | None:
     return 2 * n_placed >= n_known if n_known else None
 
 
-def weight_names(
-    given: Sequence[str], stacks: StackTable, stack_ids: Int32Column, project: Project
-) -> tuple[str, ...]:
+def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines) -> tuple[str, ...]:
     """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number."""
-    by_line = _names_by_line(stacks, stack_ids, project)
+    by_line = _names_by_line(stack_ids, lines)
     return tuple(
         name or line or f"weight_{number}"
         for number, (name, line) in enumerate(zip(given, by_line, strict=True), 1)
     )
 
 
-def _names_by_line(stacks: StackTable, stack_ids: Int32Column, project: Project) -> Iterator[str]:
+def _names_by_line(stack_ids: Int32Column, lines: ProjectLines) -> Iterator[str]:
     """The innermost line of the project that each was allocated from, and its number among those."""
-    lines: dict[int, str] = {}
     numbers: Counter[str] = Counter()
     for stack_id in stack_ids.tolist():
-        if stack_id not in lines:
-            mine = [i for i in stacks.frames_of(stack_id).tolist() if project.is_project[i]]
-            where = mine[:1]
-            lines[stack_id] = "".join(f"{project.relative_paths[i]}:{stacks.frames.lines[i]}" for i in where)
-        line = lines[stack_id]
-        numbers[line] += 1
-        yield f"{line}#{numbers[line]}" if line else ""
+        line = lines.innermost(stack_id)
+        if line:
+            numbers[line.place] += 1
+        yield f"{line.place}#{numbers[line.place]}" if line else ""

@@ -30,6 +30,7 @@ from snapconv.reports.explain.explanation import (
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_roles import matching_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
@@ -70,7 +71,7 @@ def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
 def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> dict[int, str]:
     """What the report calls each weight, by row; and what belongs to a weight has its name too."""
     weights = analysis.weights
-    names = weight_names(weights.names, snapshot.stacks, weights.stack_id, project)
+    names = weight_names(weights.names, weights.stack_id, ProjectLines(snapshot.stacks, project))
     rows = np.concatenate((weights.row, weights.gradient_row))
     known = dict(zip(rows.tolist(), names * 2, strict=True))
     if analysis.recorded is not None:

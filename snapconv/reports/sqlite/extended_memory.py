@@ -1,16 +1,18 @@
 """A MemoryReport -> the rows of the tables that ``--extended`` adds; they are in extended_memory_schema."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
-from snapconv.reports.memory_report import AllocationColumns, MemoryReport, StackColumns, Timeline
+from snapconv.reports.memory_report import AllocationColumns, MemoryReport, Timeline
 from snapconv.reports.sqlite import extended_memory_schema as schema
 from snapconv.reports.sqlite.database import Row, TableRows, rows_of, rows_of_columns, rows_of_records
 from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
+from snapconv.snapshot.stack_table import StackTable
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:
@@ -23,7 +25,7 @@ def extended_rows(report: MemoryReport) -> list[TableRows]:
         rows_of_records(schema.LEAK_SUSPECTS, report.leak_suspects),
         rows_of_records(schema.OOM_EVENTS, report.oom_events),
         *_words(report.allocations),
-        *_stacks(report.stacks),
+        *_stacks(report),
         _timeline(report.timeline),
         _allocations(report.allocations),
     ]
@@ -105,22 +107,21 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
     return rows_of_columns(schema.ALLOCATIONS, n_allocations, columns)
 
 
-def _stacks(stacks: StackColumns) -> list[TableRows]:
+def _stacks(report: MemoryReport) -> list[TableRows]:
+    stacks, chunk = report.stacks, partial(_stack_chunk, report.stacks, report.is_project)
     return [
-        rows_of_columns(schema.FRAMES, len(stacks.frame_names), frame_columns(stacks)),
-        TableRows(
-            schema.STACKS, len(stacks.offsets) - 1, lambda start, stop: _stack_chunk(stacks, start, stop)
-        ),
+        rows_of_columns(schema.FRAMES, len(stacks.frames), frame_columns(report)),
+        TableRows(schema.STACKS, len(stacks), chunk),
         stack_frame_rows(stacks),
     ]
 
 
-def _stack_chunk(stacks: StackColumns, start: int, stop: int) -> Iterable[Row]:
+def _stack_chunk(stacks: StackTable, is_project: BoolColumn, start: int, stop: int) -> Iterable[Row]:
     """Find every stack's innermost frame, and its innermost frame of the project."""
     first, end = stacks.offsets[start:stop], stacks.offsets[start + 1 : stop + 1]
     begin = int(first[0])
-    is_project = stacks.frame_is_project[stacks.frame_ids[begin : int(end[-1])]]
-    positions = np.append(np.flatnonzero(is_project) + begin, len(stacks.frame_ids))
+    is_mine = is_project[stacks.frame_ids[begin : int(end[-1])]]
+    positions = np.append(np.flatnonzero(is_mine) + begin, len(stacks.frame_ids))
     next_project = positions[np.searchsorted(positions[:-1], first)]
     columns = (
         end - first,
@@ -130,7 +131,7 @@ def _stack_chunk(stacks: StackColumns, start: int, stop: int) -> Iterable[Row]:
     return zip(range(start, stop), *(column.tolist() for column in columns), strict=True)
 
 
-def _frames_at(stacks: StackColumns, positions: Int64Column, exists: BoolColumn) -> Int64Column:
+def _frames_at(stacks: StackTable, positions: Int64Column, exists: BoolColumn) -> Int64Column:
     """Look up the frames at these positions; -1 where there is none."""
     frame_ids = np.full(len(positions), -1, np.int64)
     frame_ids[exists] = stacks.frame_ids[positions[exists]]

@@ -52,11 +52,10 @@ def _totals(report: TimeReport) -> list[TableRows]:
 
 def _stacks(report: TimeReport) -> list[TableRows]:
     stacks = report.stacks
-    n_stacks = len(stacks.offsets) - 1
-    frames = (*frame_columns(stacks), report.is_of_module)
+    frames = (*frame_columns(report), report.is_of_module)
     return [
-        rows_of_columns(schema.TIME_FRAMES, len(stacks.frame_names), frames),
-        rows_of_columns(schema.TIME_STACKS, n_stacks, (range(n_stacks), np.diff(stacks.offsets))),
+        rows_of_columns(schema.TIME_FRAMES, len(stacks.frames), frames),
+        rows_of_columns(schema.TIME_STACKS, len(stacks), (range(len(stacks)), np.diff(stacks.offsets))),
         stack_frame_rows(stacks),
     ]
 

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from snapconv.reports.memory_report import ActivationEntry, MemoryReport, StackColumns, WeightEntry
+from snapconv.reports.memory_report import ActivationEntry, MemoryReport, WeightEntry
 from snapconv.reports.sqlite.database import ColumnData, Row, TableRows, rows_of, rows_of_records
 from snapconv.reports.sqlite.table_schema import Column, Table, define_table
 from snapconv.reports.time_report import RunTimeEntry, TimeReport
+from snapconv.snapshot.stack_table import StackTable
 
 USER_VERSION = 1
 SET_USER_VERSION = f"PRAGMA user_version = {USER_VERSION}"
@@ -75,13 +76,13 @@ def source_and_notes(report: MemoryReport | TimeReport) -> list[TableRows]:
     return [rows_of(SOURCE, report.source), rows_of_records(NOTES, report.notes)]
 
 
-def frame_columns(stacks: StackColumns) -> tuple[ColumnData, ...]:
+def frame_columns(report: MemoryReport | TimeReport) -> tuple[ColumnData, ...]:
     """Lay out the columns that the distinct frames of both reports have."""
-    names = stacks.frame_names
-    return range(len(names)), names, stacks.frame_filenames, stacks.frame_lines, stacks.frame_is_project
+    frames = report.stacks.frames
+    return range(len(frames)), frames.names, frames.filenames, frames.lines, report.is_project
 
 
-def stack_frame_rows(stacks: StackColumns) -> TableRows:
+def stack_frame_rows(stacks: StackTable) -> TableRows:
     """Lay out the frames of every stack."""
 
     def chunk(start: int, stop: int) -> Iterable[Row]:

@@ -15,11 +15,11 @@ from snapconv.reports.memory_report import (
     ActivationEntry,
     LineTotal,
     ModuleTotal,
-    SourceLine,
     WeightEntry,
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.stacks.stack_facts import find_stack_facts
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
@@ -302,8 +302,9 @@ def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
 
 
 def test_stacks_say_which_frames_are_the_projects(report_of):
-    stacks = report_of(training()).stacks
-    pairs = zip(stacks.frame_filenames, stacks.frame_is_project.tolist(), strict=True)
+    report = report_of(training())
+    stacks = report.stacks
+    pairs = zip(stacks.frames.filenames, report.is_project.tolist(), strict=True)
     own = {name for name, is_own in pairs if is_own}
     assert own == {"/home/me/project/train.py", "/home/me/project/net/model.py"}
     assert np.all(np.diff(stacks.offsets) >= 0)

@@ -3,9 +3,9 @@
 import pytest
 
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.memory_report import SourceLine
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.project_lines import SourceLine
 from tests.timing_builder import ROOT, small_trace, write_trace
 
 FORWARD = SourceLine("model/net.py", 12, "forward")

@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.phases.trace_phases import Phase
-from snapconv.reports.memory_report import PEAK_ALLOCATED, LineTotal, Moment, SourceLine, StackColumns
+from snapconv.reports.memory_report import PEAK_ALLOCATED, LineTotal, Moment
 from snapconv.reports.sqlite import database
 from snapconv.reports.sqlite.database import CHUNK_ROWS
 from snapconv.reports.sqlite.extended_memory import extended_rows
 from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
 from snapconv.reports.sqlite.skyline_memory import TABLES
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.project_lines import SourceLine
 from tests.report_builder import (
     int32,
     int64,
+    small_frames,
     small_report,
     small_stacks,
     small_timeline,
@@ -203,12 +206,12 @@ def test_frames_are_as_the_snapshot_has_them(ask):
 
 @pytest.mark.parametrize("line", [-(1 << 63), -1, 1, (1 << 63) - 1])
 def test_a_line_can_be_any_64_bit_integer_but_0(ask, line):
-    stacks = replace(small_stacks(), frame_lines=int64(line, 12, 40, 0, 8))
+    stacks = with_frames(lines=int64(line, 12, 40, 0, 8))
     assert ask("SELECT line FROM snapconv_frames WHERE id = 0", small_report(stacks=stacks)) == [(line,)]
 
 
 def test_text_that_sqlite_cannot_hold_is_escaped(ask):
-    stacks = replace(small_stacks(), frame_names=("a\udc80\0", "\N{SNOWMAN}", "", "\U0001f600", "\\udc80"))
+    stacks = with_frames(names=("a\udc80\0", "\N{SNOWMAN}", "", "\U0001f600", "\\udc80"))
     assert ask("SELECT function FROM snapconv_frames", small_report(stacks=stacks)) == [
         ("a\\udc80\\x00",),
         ("\N{SNOWMAN}",),
@@ -216,6 +219,10 @@ def test_text_that_sqlite_cannot_hold_is_escaped(ask):
         ("\U0001f600",),
         ("\\udc80",),
     ]
+
+
+def with_frames(**changes):
+    return replace(small_stacks(), frames=replace(small_stacks().frames, **changes))
 
 
 def test_a_stack_names_its_innermost_frame_and_that_of_the_project(ask):
@@ -292,9 +299,11 @@ def test_a_device_that_never_allocated_is_a_whole_report(ask):
             if isinstance(getattr(empty.allocations, field.name), np.ndarray)
         },
     )
-    stacks = StackColumns(int64(0), none32, (), (), none64, np.zeros(0, np.bool_))
+    stacks = StackTable(small_frames((), (), none64), int64(0), none32)
     timeline = replace(empty.timeline, **{field.name: none64 for field in fields(empty.timeline)})
-    report = small_report(allocations=allocations, stacks=stacks, timeline=timeline)
+    report = small_report(
+        allocations=allocations, stacks=stacks, is_project=np.zeros(0, np.bool_), timeline=timeline
+    )
     assert ask("SELECT count(*) FROM snapconv_peak_allocations", report) == [(0,)]
     assert ask("SELECT count(*) FROM snapconv_stacks", report) == [(0,)]
 
@@ -310,15 +319,13 @@ STACKS = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=12)
 
 @given(stacks=STACKS, is_project=st.lists(st.booleans(), min_size=5, max_size=5), chunk=st.integers(1, 7))
 def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project, chunk):
-    columns = StackColumns(
+    table = StackTable(
+        small_frames(tuple("abcde"), tuple("abcde"), int64(1, 2, 3, 4, 5)),
         offsets=np.cumsum([0, *map(len, stacks)]),
         frame_ids=int32(*[frame for stack in stacks for frame in stack]),
-        frame_names=tuple("abcde"),
-        frame_filenames=tuple("abcde"),
-        frame_lines=int64(1, 2, 3, 4, 5),
-        frame_is_project=np.array(is_project),
     )
-    made = {rows.table.name: rows for rows in extended_rows(small_report(stacks=columns))}
+    report = small_report(stacks=table, is_project=np.array(is_project))
+    made = {rows.table.name: rows for rows in extended_rows(report)}
     wanted_frames = [(i, at, frame) for i, stack in enumerate(stacks) for at, frame in enumerate(stack)]
     wanted_stacks = [
         (i, len(stack), next(iter(stack), -1), next((f for f in stack if is_project[f]), -1))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.reports.memory_report import ActivationEntry, SourceLine, WeightEntry
+from snapconv.reports.memory_report import ActivationEntry, WeightEntry
 from snapconv.reports.sqlite import database, skyline_memory
+from snapconv.stacks.project_lines import SourceLine
 from tests.report_builder import (
     ACTIVATION,
     BUILD,

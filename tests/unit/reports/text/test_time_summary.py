@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.reports.build_time import build_time_report
-from snapconv.reports.text.time_summary import time_summary_lines, time_summary_values
+from snapconv.reports.text.summary import summary_lines, summary_values
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
 from tests.timing_builder import ROOT, small_trace, write_trace
@@ -23,7 +23,7 @@ def report_of(tmp_path):
 
 
 def lines_of(report):
-    return list(time_summary_lines(OUTPUT, report))
+    return list(summary_lines((), (OUTPUT, report)))[1:]
 
 
 def test_the_summary_has_phases_coverage_and_what_took_longest(report_of):
@@ -60,7 +60,7 @@ def test_a_report_without_lines_of_the_project_says_so(report_of):
 
 
 def test_the_values_are_those_of_the_report(report_of):
-    values = time_summary_values(OUTPUT, report_of(clock="cpu", simulated=True))
+    values = summary_values((), (OUTPUT, report_of(clock="cpu", simulated=True)))["time"]
     assert (values["output"], values["device"], values["clock"]) == ("run.time.sqlite", 1, "cpu")
     assert (values["is_simulated"], values["iteration"], values["n_entries"]) == (True, 3, 3)
     assert values["iterations"][0] == {

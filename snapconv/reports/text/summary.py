@@ -1,4 +1,4 @@
-"""What the terminal ends with: the main figures of a conversion, as text and as JSON-ready values."""
+"""What the terminal ends with: the main figures of the reports, as text and as JSON-ready values."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +14,10 @@ from snapconv.reports.memory_report import (
     LeakRow,
     MemoryReport,
     OomEvent,
-    SourceLine,
 )
-from snapconv.reports.text.time_summary import project_words, time_summary_lines, time_summary_values
-from snapconv.reports.time_report import TimeReport
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.reports.time_report import IterationTimes, TimeReport
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import counted, format_bytes, format_duration_us, format_share
 
 _N_LINES = 5
 _N_CALLERS = 3
@@ -35,7 +34,7 @@ def summary_lines(
         yield f"  written: {path}"
     if time:
         yield ""
-        yield from time_summary_lines(*time)
+        yield from _time_lines(*time)
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
@@ -98,7 +97,7 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _line_lines(report: MemoryReport) -> Iterator[str]:
-    yield f"  project lines at the peak, {project_words(report.project_root, report.project_includes)}"
+    yield f"  project lines at the peak, {_project(report.project_root, report.project_includes)}"
     for row in report.lines_at_peak[:_N_LINES]:
         size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
         yield f"  {size:>14}  {_where(row.line)}"
@@ -141,17 +140,61 @@ def _leak_lines(report: MemoryReport) -> Iterator[str]:
         yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
 
 
+def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
+    times = report.reported
+    phases = [
+        f"{name} {_duration(ms)}"
+        for name, ms in (
+            ("forward", times.forward_ms),
+            ("backward", times.backward_ms),
+            ("optimizer", times.optimizer_ms),
+        )
+        if ms is not None
+    ]
+    n_iterations = counted(len(report.iterations), "timed iteration")
+    yield f"cuda:{report.device}  {', '.join(phases) or 'nothing was timed'}, in iteration {times.iteration}"
+    yield f"  the median of {n_iterations}; {_coverage(times)}"
+    yield "  operations, forward and backward"
+    for total in report.operations[:_N_LINES]:
+        yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
+    yield f"  project lines, {_project(report.project_root, report.project_includes)}"
+    for row in report.lines[:_N_LINES]:
+        yield f"  {_duration(row.total_ms):>14}  {_where(row.line)}, {counted(row.n_calls, 'call')}"
+    if not report.lines:
+        yield "    none: no timed operation was called from a file of the project"
+    yield f"  written: {path}"
+
+
+def _project(root: str | None, includes: tuple[str, ...]) -> str:
+    """Say what counted as the project."""
+    return f"below {root or '(no project found)'}" + (f" and in {', '.join(includes)}" if includes else "")
+
+
+def _coverage(times: IterationTimes) -> str:
+    """Say how much of the measured time is in rows."""
+    shares = [
+        f"{100 * coverage:.1f} % of {phase}"
+        for phase, coverage in (("forward", times.forward_coverage), ("backward", times.backward_coverage))
+        if coverage is not None
+    ]
+    return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
+
+
+def _duration(ms: float) -> str:
+    return format_duration_us(round(1000 * ms))
+
+
 def _where(line: SourceLine | None) -> str:
-    return f"{line.file_path}:{line.line_number} in {line.function}" if line else "no line of the project"
+    return f"{line.place} in {line.function}" if line else "no line of the project"
 
 
 def summary_values(
     reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
 ) -> dict[str, object]:
-    """The same for machines: plain values, sizes in bytes; the schema is described in docs/cli.md."""
+    """The same for machines: plain values in bytes and milliseconds; docs/cli.md has the schema."""
     return {
         "reports": [_device_values(path, report) for path, report in reports],
-        "time": time_summary_values(*time) if time else None,
+        "time": _time_values(*time) if time else None,
     }
 
 
@@ -177,29 +220,21 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
             }
             for total in report.categories_at_peak
         },
-        "breakdown": [
-            {"name": row.name, "parent": row.parent, "size_bytes": row.size_bytes} for row in report.breakdown
-        ],
+        "breakdown": list(map(asdict, report.breakdown)),
         "oom_events": [_oom_values(oom) for oom in report.oom_events],
         "project_root": report.project_root,
         "project_includes": list(report.project_includes),
         "lines_at_peak": [
-            {
-                "file": row.line.file_path,
-                "line": row.line.line_number,
-                "function": row.line.function,
-                "n_allocations": row.n_allocations,
-                "block_bytes": row.block_bytes,
-            }
+            _line_values(row.line) | {"n_allocations": row.n_allocations, "block_bytes": row.block_bytes}
             for row in report.lines_at_peak
         ],
-        "modules_at_peak": [asdict(row) for row in report.modules_at_peak],
+        "modules_at_peak": list(map(asdict, report.modules_at_peak)),
         "leak_suspects": [_leak_values(row) for row in report.leak_suspects],
         "history": {"verdict": report.history_verdict, "reason": report.history_reason},
         "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
         "n_weights": len(report.weights),
         "n_activations": len(report.activations),
-        "notes": [{"slug": n.slug, "message": n.message, "device": n.device} for n in report.notes],
+        "notes": list(map(asdict, report.notes)),
     }
 
 
@@ -215,13 +250,50 @@ def _oom_values(oom: OomEvent) -> dict[str, object]:
 
 
 def _leak_values(row: LeakRow) -> dict[str, object]:
-    line = row.line
     return {
-        "file": line.file_path if line else None,
-        "line": line.line_number if line else None,
-        "function": line.function if line else None,
+        **_line_values(row.line),
         "first_iteration": row.first_iteration,
         "last_iteration": row.last_iteration,
         "n_allocations": row.n_allocations,
         "block_bytes": row.block_bytes,
+    }
+
+
+def _time_values(path: Path, report: TimeReport) -> dict[str, object]:
+    return {
+        "device": report.device,
+        "output": str(path),
+        "clock": report.clock,
+        "is_simulated": report.is_simulated,
+        "iteration": report.reported.iteration,
+        "iterations": [_iteration_values(times) for times in report.iterations],
+        "operations": [asdict(total) for total in report.operations],
+        "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
+        "lines": [
+            _line_values(row.line)
+            | {"n_calls": row.n_calls, "forward_ms": row.forward_ms, "backward_ms": row.backward_ms}
+            for row in report.lines
+        ],
+        "n_entries": len(report.entries),
+        "notes": list(map(asdict, report.notes)),
+    }
+
+
+def _iteration_values(times: IterationTimes) -> dict[str, object]:
+    return {
+        "iteration": times.iteration,
+        "forward_ms": times.forward_ms,
+        "backward_ms": times.backward_ms,
+        "optimizer_ms": times.optimizer_ms,
+        "forward_coverage": times.forward_coverage,
+        "backward_coverage": times.backward_coverage,
+    }
+
+
+def _line_values(line: SourceLine | None) -> dict[str, object]:
+    return {
+        "file": line.file_path if line else None,
+        "line": line.line_number if line else None,
+        "function": line.function if line else None,
     }

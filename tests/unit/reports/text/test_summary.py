@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from snapconv.notes import Note
-from snapconv.reports.memory_report import CategoryTotal, LeakRow, LineTotal, ModuleTotal, Moment, SourceLine
-from snapconv.reports.text.memory_summary import note_lines, summary_lines, summary_values
+from snapconv.reports.memory_report import CategoryTotal, LeakRow, LineTotal, ModuleTotal, Moment
+from snapconv.reports.text.summary import note_lines, summary_lines, summary_values
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes
 from tests.report_builder import small_report
 
