@@ -1,6 +1,6 @@
 """What all tables share: kinds of columns, -1 for what is not known, and that nobody writes to one."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +24,20 @@ def read_only(table: _Table) -> _Table:
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
     return table
+
+
+def take(table: _Table, rows: Int64Column) -> _Table:
+    """The table with these of its rows, in this order."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    taken = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    return read_only(replace(table, **taken))
+
+
+def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
+    """The sum of each group's values. ``np.bincount`` would add them up as float64."""
+    sums = np.zeros(n_groups, np.int64)
+    np.add.at(sums, group, values)
+    return sums
 
 
 def first_known(first: Int64Column, *others: Int64Column) -> Int64Column:

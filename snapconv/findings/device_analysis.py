@@ -10,7 +10,7 @@ from snapconv.classification.features import find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.findings.few_lines import few_lines_note
 from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.naming.modules import Modules, find_modules
@@ -215,9 +215,8 @@ def _activations(
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
     end = allocations.let_go_event[rows]
-    change = np.zeros(n_events + 1, np.int64)
-    np.add.at(change, alloc + 1, n_bytes)
-    np.subtract.at(change, end[end >= 0] + 1, n_bytes[end >= 0])
+    change = sums_by(alloc + 1, n_bytes, n_events + 1)
+    change -= sums_by(end[end >= 0] + 1, n_bytes[end >= 0], n_events + 1)
     first = around.first_event + 1 if around.first_event > 0 else 0
     event = first + int(np.cumsum(change)[first : around.last_event + 2].argmax()) - 1
     live = rows[allocations.live_at(event)[rows]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, sums_by
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -34,8 +34,7 @@ def few_lines_note(
     if not len(stacks):
         return
     stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
-    n_bytes = np.zeros(len(stack_ids), np.int64)
-    np.add.at(n_bytes, inverse.reshape(-1), allocations.block_bytes[live])
+    n_bytes = sums_by(inverse.reshape(-1), allocations.block_bytes[live], len(stack_ids))
     total = int(n_bytes.sum())
     lines, before = _largest_lines(stacks, project.is_project, stack_ids, n_bytes)
     is_library_already = any(installed_part(normal(stacks.frames.filenames[line])) for line in lines)
@@ -68,8 +67,7 @@ def _largest_lines(
     """The frames whose lines hold most, and the bytes on them together."""
     frame = innermost_frames(stacks, is_project)[stack_ids]
     on_line = (stack_ids >= 0) & (frame >= 0)
-    per_frame = np.zeros(len(stacks.frames), np.int64)
-    np.add.at(per_frame, frame[on_line], n_bytes[on_line])
+    per_frame = sums_by(frame[on_line], n_bytes[on_line], len(stacks.frames))
     largest = np.argsort(-per_frame, kind="stable")[:_FEW_LINES]
     largest = largest[per_frame[largest] > 0]
     return largest.tolist(), int(per_frame[largest].sum())
@@ -96,9 +94,7 @@ def _bytes_per_frame(stacks: StackTable, stack_ids: Int32Column, n_bytes: Int64C
     """The bytes of all stacks that a frame stands in; recursion counts it again, which only orders."""
     per_stack = np.zeros(len(stacks), np.int64)
     per_stack[stack_ids[stack_ids >= 0]] = n_bytes[stack_ids >= 0]
-    per_frame = np.zeros(len(stacks.frames), np.int64)
-    np.add.at(per_frame, stacks.frame_ids, np.repeat(per_stack, np.diff(stacks.offsets)))
-    return per_frame
+    return sums_by(stacks.frame_ids, np.repeat(per_stack, np.diff(stacks.offsets)), len(stacks.frames))
 
 
 def _packages_of(path: str) -> Sequence[str]:

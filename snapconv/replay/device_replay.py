@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only, sums_by
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes, pair_events
@@ -230,9 +230,8 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     # block counts as allocated, since it was in use shortly before.
     end = allocations.let_go_event if name == "allocated" else allocations.end_event
     start_mask = allocations.alloc_event < 0
-    change = np.zeros(n_events, np.int64)
-    np.add.at(change, allocations.alloc_event[~start_mask], n_bytes[~start_mask])
-    np.subtract.at(change, end[end >= 0], n_bytes[end >= 0])
+    change = sums_by(allocations.alloc_event[~start_mask], n_bytes[~start_mask], n_events)
+    change -= sums_by(end[end >= 0], n_bytes[end >= 0], n_events)
     start = int(n_bytes[start_mask].sum())
     return read_only(Curve(start, start + np.cumsum(change)))
 

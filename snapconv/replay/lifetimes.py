@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, take
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 
@@ -62,7 +62,7 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
         n_implicit_frees=traced.n_implicit_frees,
         n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
     )
-    return _take(rows, np.lexsort((rows.addr, rows.alloc_event)))
+    return take(rows, np.lexsort((rows.addr, rows.alloc_event)))
 
 
 def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
@@ -123,7 +123,7 @@ def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
         n_implicit_frees=int(np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))),
         n_missing_from_segments=0,
     )
-    return _take(rows, keep)
+    return take(rows, keep)
 
 
 def _is_merged_free(events: EventTable, completed: Int64Column) -> BoolColumn:
@@ -154,18 +154,3 @@ def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Co
     place = np.minimum(np.searchsorted(addrs, wanted, sorter=order), len(addrs) - 1)
     found = order[place]
     return np.where(addrs[found] == wanted, rows[found], -1)
-
-
-def _take(rows: Lifetimes, order: Int64Column) -> Lifetimes:
-    taken = Lifetimes(
-        alloc_event=rows.alloc_event[order],
-        free_requested_event=rows.free_requested_event[order],
-        free_completed_event=rows.free_completed_event[order],
-        end_event=rows.end_event[order],
-        addr=rows.addr[order],
-        block_id=rows.block_id[order],
-        n_orphan_frees=rows.n_orphan_frees,
-        n_implicit_frees=rows.n_implicit_frees,
-        n_missing_from_segments=rows.n_missing_from_segments,
-    )
-    return read_only(taken)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, sums_by
 from snapconv.devices import device_argument
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.naming.weights.weight_names import weight_names
@@ -205,8 +205,7 @@ def _lines_at_peak(
 ) -> tuple[LineTotal, ...]:
     """The innermost project line of every allocation at the peak, most bytes first."""
     stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
-    n_bytes = np.zeros(len(stack_ids), np.int64)
-    np.add.at(n_bytes, inverse, allocations.block_bytes[live])
+    n_bytes = sums_by(inverse, allocations.block_bytes[live], len(stack_ids))
     counts = np.bincount(inverse, minlength=len(stack_ids))
     totals: dict[SourceLine, tuple[int, int]] = {}
     for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
@@ -221,8 +220,7 @@ def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     """The modules that hold memory at the peak, most bytes first."""
     found = analysis.modules
     rows = np.flatnonzero(live & (found.module_id >= 0))
-    n_bytes = np.zeros(len(found.names), np.int64)
-    np.add.at(n_bytes, found.module_id[rows], analysis.allocations.block_bytes[rows])
+    n_bytes = sums_by(found.module_id[rows], analysis.allocations.block_bytes[rows], len(found.names))
     counts = np.bincount(found.module_id[rows], minlength=len(found.names))
     columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
     totals = [

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, take
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -95,8 +95,7 @@ class EventTable:
 
     def take(self, order: Int64Column) -> "EventTable":
         """The same events in another order."""
-        columns = {name: getattr(self, name) for name in self.__slots__}
-        return replace(self, **{n: _frozen(c[order]) for n, c in columns.items() if c is not None})
+        return take(self, order)
 
 
 @dataclass(slots=True)
@@ -186,10 +185,5 @@ def _concatenate(parts: list[EventTable]) -> EventTable:
             continue
         dtype = next(piece.dtype for piece in pieces if piece is not None)
         filled = [np.full(len(p), -1, dtype) if c is None else c for p, c in zip(parts, pieces, strict=True)]
-        columns[name] = _frozen(np.concatenate(filled))
-    return EventTable(**columns)  # type: ignore[arg-type]  # one column per field
-
-
-def _frozen(column: NDArray[Any]) -> NDArray[Any]:
-    column.setflags(write=False)
-    return column
+        columns[name] = np.concatenate(filled)
+    return read_only(EventTable(**columns))  # type: ignore[arg-type]  # one column per field

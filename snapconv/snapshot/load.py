@@ -4,15 +4,14 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.capture_format import snapshot_file
-from snapconv.columns import Int64Column
+from snapconv.columns import take
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.notes import Note
@@ -28,8 +27,6 @@ from snapconv.snapshot.settings_table import AnnotationTable, Entries, read_anno
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.top_level import as_snapshot_dict
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
-
-_Table = TypeVar("_Table", SegmentTable, BlockTable)
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
@@ -320,8 +317,8 @@ def _device(
     new_row[mine] = np.arange(len(mine))
     kept = np.flatnonzero(new_row[blocks.segment_id] >= 0)
     kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
-    device_blocks = _take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
-    return DeviceSnapshot(device, events, _take(segments, mine), device_blocks, overflowed)
+    device_blocks = take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
+    return DeviceSnapshot(device, events, take(segments, mine), device_blocks, overflowed)
 
 
 def _list(value: object, where: str) -> list[object]:
@@ -330,13 +327,6 @@ def _list(value: object, where: str) -> list[object]:
     if not isinstance(value, list):
         raise MalformedSnapshotError(f"{where}: expected list, got {type(value).__name__}")
     return value
-
-
-def _take(table: _Table, rows: Int64Column) -> _Table:
-    columns = {field.name: getattr(table, field.name)[rows] for field in fields(table)}
-    for column in columns.values():
-        column.setflags(write=False)
-    return type(table)(**columns)
 
 
 def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[int], None]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 
@@ -183,8 +183,7 @@ def _gradients_of_fullest_iteration(sizes: Int64Column, known: Preexisting) -> I
         return rows
     iterations = known.iteration[rows]
     found, inverse = np.unique(iterations, return_inverse=True)
-    totals = np.zeros(len(found), np.int64)
-    np.add.at(totals, inverse, sizes[rows])
+    totals = sums_by(inverse, sizes[rows], len(found))
     return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
 
 
@@ -229,8 +228,7 @@ def _one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int
     origin = np.stack((allocations.stack_id[rows].astype(np.int64), known.iteration[rows]))
     found, inverse = np.unique(origin, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    totals = np.zeros(found.shape[1], np.int64)
-    np.add.at(totals, inverse, allocations.requested_bytes[rows])
+    totals = sums_by(inverse, allocations.requested_bytes[rows], found.shape[1])
     return np.asarray(rows[inverse == totals.argmax()])
 
 
