@@ -17,6 +17,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import AllocationTable
 from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
     ActivationEntry,
@@ -79,24 +80,29 @@ def small_frames(names, filenames, lines) -> FrameTable:
 
 
 def small_allocations() -> AllocationColumns:
-    return AllocationColumns(
+    table = AllocationTable(
         alloc_event=int64(-1, 0, 1, 6),
         free_requested_event=int64(-1, 4, 2, -1),
         free_completed_event=int64(-1, 5, 3, -1),
         end_event=int64(-1, 5, 3, -1),
         addr=int64(0x7F0000000000, 0x7F0000000400, 0x7F0000000C00, WRAPPED_ADDR),
         stream=int64(0, 0, -1, 0),
-        pool_id=int32(0, 0, 1, -1),
         requested_bytes=int64(1000, 2000, 500, 1000),
         block_bytes=int64(1024, 2048, 512, 1024),
         is_exact=np.array([True, True, False, True]),
+        is_pending_at_end=np.zeros(4, np.bool_),
+        pool_id=int32(0, 0, 1, -1),
+        stack_id=int32(3, 0, 1, -1),
+        free_stack_id=int32(-1, -1, -1, -1),
+    )
+    return AllocationColumns(
+        table,
         category=np.array(
             [Category.WEIGHT, Category.ACTIVATION, Category.UNKNOWN, Category.GRADIENT], np.int8
         ),
         evidence=np.array([Evidence.METADATA, Evidence.FRAMES, Evidence.NONE, Evidence.LIFETIME], np.int8),
         rule_id=int32(0, 2, 0, 1),
         operation_id=int32(0, 1, 2, 0),
-        stack_id=int32(3, 0, 1, -1),
         iteration=int32(-1, 0, 0, 0),
         phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
         pools=("(0, 0)", "(0, 1)"),

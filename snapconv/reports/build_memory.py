@@ -275,21 +275,11 @@ def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> Allocat
     traced = rows.alloc_event >= 0
     phase[traced] = analysis.phases.phase[rows.alloc_event[traced]]
     return AllocationColumns(
-        alloc_event=rows.alloc_event,
-        free_requested_event=rows.free_requested_event,
-        free_completed_event=rows.free_completed_event,
-        end_event=rows.end_event,
-        addr=rows.addr,
-        stream=rows.stream,
-        pool_id=rows.pool_id,
-        requested_bytes=rows.requested_bytes,
-        block_bytes=rows.block_bytes,
-        is_exact=rows.is_exact,
+        table=rows,
         category=found.category,
         evidence=found.evidence,
         rule_id=found.reason_id,
         operation_id=analysis.operation_id,
-        stack_id=rows.stack_id,
         iteration=analysis.iteration,
         phase=phase,
         pools=tuple(map(str, snapshot.pools)),

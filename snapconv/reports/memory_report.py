@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.notes import Note
+from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 
@@ -128,29 +129,17 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class AllocationColumns:
-    """Every allocation of the device, one row per lifetime; -1 where an event, an id or a phase is missing.
+    """Every allocation of the device, one row per lifetime; -1 where an id or a phase is missing.
 
-    ``end_event`` is where its block became free: its ``free_completed_event``, or the event by which
-    that must have happened where the trace has lost it. ``phase`` is that of its ``alloc_event``, in
-    codes of Phase. Rule 0 is that none decided, operation 0 that it is unknown. ``modules`` are names, each
-    with its evidence.
+    ``phase`` is that of its ``alloc_event``, in codes of Phase. Rule 0 is that none decided, operation 0
+    that it is unknown. ``modules`` are names, each with its evidence.
     """
 
-    alloc_event: Int64Column
-    free_requested_event: Int64Column
-    free_completed_event: Int64Column
-    end_event: Int64Column
-    addr: Int64Column
-    stream: Int64Column
-    pool_id: Int32Column
-    requested_bytes: Int64Column
-    block_bytes: Int64Column
-    is_exact: BoolColumn
+    table: AllocationTable
     category: Int8Column
     evidence: Int8Column
     rule_id: Int32Column
     operation_id: Int32Column
-    stack_id: Int32Column
     iteration: Int32Column
     phase: Int8Column
     pools: tuple[str, ...]

@@ -82,29 +82,29 @@ def _timeline(timeline: Timeline) -> TableRows:
 
 
 def _allocations(allocations: AllocationColumns) -> TableRows:
-    n_allocations = len(allocations.addr)
+    table = allocations.table
     columns = (
-        range(n_allocations),
-        allocations.alloc_event,
-        allocations.free_requested_event,
-        allocations.free_completed_event,
-        allocations.end_event,
-        allocations.addr,
-        allocations.stream,
-        allocations.pool_id,
-        allocations.requested_bytes,
-        allocations.block_bytes,
-        allocations.is_exact,
+        range(len(table)),
+        table.alloc_event,
+        table.free_requested_event,
+        table.free_completed_event,
+        table.end_event,
+        table.addr,
+        table.stream,
+        table.pool_id,
+        table.requested_bytes,
+        table.block_bytes,
+        table.is_exact,
         allocations.category,
         allocations.evidence,
         allocations.rule_id,
         allocations.operation_id,
-        allocations.stack_id,
+        table.stack_id,
         allocations.iteration,
         allocations.phase,
         allocations.module_id,
     )
-    return rows_of_columns(schema.ALLOCATIONS, n_allocations, columns)
+    return rows_of_columns(schema.ALLOCATIONS, len(table), columns)
 
 
 def _stacks(report: MemoryReport) -> list[TableRows]:

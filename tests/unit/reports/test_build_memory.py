@@ -288,7 +288,7 @@ def test_an_allocation_has_the_pool_of_its_segment_and_the_phase_that_made_it(re
     builder = TraceBuilder().segment(segment_pool_id=(0, 3)).alloc(512, traced=False)
     builder.alloc(1024, frames=LINEAR).alloc(2048, frames=ENGINE).alloc(512, frames=STEP)
     rows = report_of(builder).allocations
-    assert [rows.pools[i] for i in rows.pool_id] == ["(0, 3)"] * 4
+    assert [rows.pools[i] for i in rows.table.pool_id] == ["(0, 3)"] * 4
     assert rows.phase.tolist() == [-1, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
@@ -298,7 +298,7 @@ def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
         TraceBuilder().segment(20 * MIB, traced=False).alloc(2 * MIB, traced=False, frames=LINEAR).free()
     )
     rows = report_of(builder.alloc(512, frames=LINEAR)).allocations
-    assert rows.is_exact.tolist() == [False, True]
+    assert rows.table.is_exact.tolist() == [False, True]
 
 
 def test_stacks_say_which_frames_are_the_projects(report_of):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.memory_report import PEAK_ALLOCATED, LineTotal, Moment
 from snapconv.reports.sqlite import database
@@ -273,12 +274,14 @@ def test_at_every_event_the_live_view_sums_to_the_timeline(ask):
 
 
 def test_an_allocation_whose_frees_are_lost_is_in_use_until_its_end(ask):
-    lost = replace(
-        small_report().allocations,
+    whole = small_report().allocations
+    table = replace(
+        whole.table,
         free_requested_event=int64(-1, 4, -1, -1),
         free_completed_event=int64(-1, 5, -1, -1),
         end_event=int64(-1, 5, 1, -1),
     )
+    lost = replace(whole, table=table)
     ids = ask("SELECT id FROM snapconv_peak_allocations ORDER BY id", small_report(allocations=lost))
     assert ids == [(0,), (1,)]
 
@@ -291,14 +294,8 @@ def test_the_stack_view_shows_a_stack_innermost_first(ask):
 def test_a_device_that_never_allocated_is_a_whole_report(ask):
     empty = small_report()
     none64, none32 = int64(), int32()
-    allocations = replace(
-        empty.allocations,
-        **{
-            field.name: getattr(empty.allocations, field.name)[:0]
-            for field in fields(empty.allocations)
-            if isinstance(getattr(empty.allocations, field.name), np.ndarray)
-        },
-    )
+    allocations = take(empty.allocations, none64)
+    allocations = replace(allocations, table=take(allocations.table, none64))
     stacks = StackTable(small_frames((), (), none64), int64(0), none32)
     timeline = replace(empty.timeline, **{field.name: none64 for field in fields(empty.timeline)})
     report = small_report(
