@@ -19,13 +19,12 @@ from snapconv.progress import Progress
 from snapconv.snapshot.era import Era, Traits, infer_era
 from snapconv.snapshot.event_table import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
-from snapconv.snapshot.readers.containers import Container, read_raw
+from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings_table import AnnotationTable, Entries, read_annotations, read_settings
 from snapconv.snapshot.stack_table import StackInterner, StackTable
-from snapconv.snapshot.top_level import as_snapshot_dict
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 
 _KNOWN_KEYS = {

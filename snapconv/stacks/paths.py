@@ -58,6 +58,11 @@ def is_notebook(filename: str) -> bool:
     return bool(_NOTEBOOK_CELL.search(filename))
 
 
+def is_absolute(path: str) -> bool:
+    """Whether a normal path begins at a root, also one of Windows."""
+    return path.startswith("/") or path[1:2] == ":"
+
+
 def is_generated(path: str) -> bool:
     """Whether a normal path is that of code that torch.compile wrote."""
     folders = path.split("/")[:-1]

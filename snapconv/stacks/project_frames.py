@@ -1,4 +1,4 @@
-"""Which frames are the user's own code: the project root, given or inferred, and relative paths."""
+"""Which frames are the user's own code: below the project root, given or inferred, or included."""
 
 import posixpath
 from collections import Counter
@@ -10,10 +10,11 @@ import numpy as np
 from snapconv.columns import BoolColumn, read_only
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.includes import MODEL_LIBRARIES, is_absolute, parse_include
 from snapconv.stacks.paths import (
     PathMap,
     installed_part,
+    is_absolute,
+    is_generated,
     is_hidden,
     is_library,
     is_notebook,
@@ -27,6 +28,8 @@ from snapconv.stacks.paths import (
 # from: too wide a one makes them long, and says less of which folder is meant.
 _TOO_WIDE = {"", "/", "/root", "/home", "/Users", "/mnt", "/tmp", "/opt", "/srv", "/data", "/workspace"}
 _HOMES = {"/home", "/Users", "c:/Users"}
+# The code of somebody's model is here as often as in a project of their own; DeepView counts both as well.
+MODEL_LIBRARIES = ("transformers/models", "diffusers/models")
 # What every call of a module goes through, so that it tells where torch lies.
 _OF_TORCH = "/torch/nn/modules/module.py"
 
@@ -48,6 +51,41 @@ class Project:
     relative_paths: tuple[str, ...]
     includes: tuple[str, ...] = ()
     unused_includes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """What counts although it is installed: the models of libraries, and every ``--include``.
+
+    ``path`` is a folder or file as recorded, or a package's below site-packages.
+    """
+
+    text: str
+    path: str
+
+    def holds(self, path: str) -> bool:
+        """Whether a normal path of a Python file lies in it."""
+        if is_generated(path):
+            return False
+        if is_absolute(self.path):
+            return path == self.path or is_under(path, self.path)
+        installed = installed_part(path)
+        if installed is not None:
+            return installed in (self.path, f"{self.path}.py") or installed.startswith(f"{self.path}/")
+        return f"/{self.path}/" in f"/{path}/" or f"/{path}".endswith(f"/{self.path}.py")
+
+
+def parse_include(text: str, *, root: str | None, path_maps: tuple[PathMap, ...] = ()) -> Include:
+    """Read a package (``timm.models``, ``timm/models``), a path, or one relative to the root (``../lib``)."""
+    if text.startswith(".") and root is not None:
+        path = posixpath.normpath(posixpath.join(root, text.replace("\\", "/")))
+    elif "/" in text or "\\" in text or text.endswith(".py"):
+        path = normal(text)
+    else:
+        path = text.replace(".", "/")
+    for path_map in path_maps:
+        path = path_map.apply(path)
+    return Include(text, path)
 
 
 def find_project(

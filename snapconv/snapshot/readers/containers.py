@@ -19,6 +19,7 @@ import orjson
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.progress import Progress
+from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
 
 _SNIFF_BYTES = 4096
@@ -29,6 +30,7 @@ _MAX_GZIP_FREE_BYTES = 64 << 20
 # orjson ends the whole process where memory does not suffice. A list takes 60 bytes and more; torch's
 # containers, with what is in them, have 40 characters each at least.
 _MIN_JSON_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
+_SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
 
 _KNOWN_STRANGERS: tuple[tuple[bytes, str], ...] = (
@@ -189,3 +191,31 @@ def _what_it_is(head: bytes) -> str:
         return "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5"
     shown = head[:16].decode("ascii", "replace")
     return f"it begins with {shown!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+
+
+def as_snapshot_dict(raw: object) -> dict[str, object]:
+    """Bring the known top-level shapes into one, or say what the value is instead."""
+    if isinstance(raw, list):
+        if all(isinstance(item, dict) and "blocks" in item for item in raw):
+            return {"segments": raw}
+        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_list(raw)}")
+    if not isinstance(raw, dict):
+        raise NotASnapshotError(f"this is not a memory snapshot: it holds a single {type(raw).__name__}")
+    if not (_SOME_KEY & raw.keys()):
+        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_dict(raw)}")
+    return raw
+
+
+def _describe_list(raw: list[object]) -> str:
+    if len(raw) == 2 and all(isinstance(part, list) for part in raw):
+        return "two lists, as the profiler's export_memory_timeline writes; that format has no allocations"
+    if isinstance(raw[0], list) and len(raw[0]) == 4:
+        return "a raw memory timeline of the profiler's export_memory_timeline"
+    return f"a list of {len(raw)} {type(raw[0]).__name__}"
+
+
+def _describe_dict(raw: dict[object, object]) -> str:
+    if "traceEvents" in raw:
+        return "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot() instead"
+    keys = ", ".join(shown(str(key)) for key in list(raw)[:6])
+    return f"a dictionary with the keys {keys or '(none)'}, and no segments or device_traces"

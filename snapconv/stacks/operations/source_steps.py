@@ -19,7 +19,6 @@ from snapconv.torch_knowledge.source_catalog import (
 
 _SELF = ("self", "cls")
 _CALLS_OF_BUILTINS: dict[str, tuple[str, Bounds]] = {"sum": ("add", ANY), "abs": ("abs", ONE)}
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 @dataclass(frozen=True, slots=True)

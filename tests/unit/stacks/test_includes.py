@@ -3,8 +3,8 @@
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.stacks.includes import parse_include
 from snapconv.stacks.paths import PathMap
+from snapconv.stacks.project_frames import parse_include
 from tests.builders import TraceBuilder, frame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
