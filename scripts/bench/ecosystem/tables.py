@@ -45,32 +45,39 @@ def _cost_row(name: str, figures: Figures) -> tuple[str, ...]:
         str(recorded.get("n_steps", ABSENT)),
         _number(plain, "user_s"),
         _number(recorded, "user_s"),
-        _ratio(figures),
+        _as_text(ratio(figures, "user_s")),
         _number(shapes, "user_s"),
-        *(_number(one, "later_steps_s", digits=2) for one in (plain, recorded)),
+        *(_later_steps(one) for one in (plain, recorded)),
         *(_number(one, "peak_rss_bytes", unit=MIB, digits=0) for one in (plain, recorded, shapes)),
     )
 
 
-def ratio(figures: Figures) -> float | None:
-    """Return the seconds of the recorded program by those of the plain one; None where one of them failed."""
+def _later_steps(one: Figures) -> str:
+    """Return the seconds after the first step, of a program that has more."""
+    return _number(one, "later_steps_s", digits=2) if one.get("n_steps", 0) > 1 else ABSENT
+
+
+def ratio(figures: Figures, key: str) -> float | None:
+    """Return what a program took recorded by what it took plainly; None where one of them has nothing."""
     plain, recorded = figures["plain"], figures["compute"]
-    if "failure" in plain or "failure" in recorded:
+    if "failure" in plain or "failure" in recorded or not plain.get(key):
         return None
-    return float(recorded["user_s"] / plain["user_s"])
+    return float(recorded[key] / plain[key])
 
 
-def _ratio(figures: Figures) -> str:
-    found = ratio(figures)
+def _as_text(found: float | None) -> str:
     return ABSENT if found is None else f"{found:.1f}"
 
 
 def _typical(programs: Iterable[Figures]) -> tuple[str, ...]:
-    """Say what recording costs half of the programs at most."""
-    ratios = [found for figures in programs if (found := ratio(figures)) is not None]
-    if not ratios:
-        return ()
-    return (f"Recorded, a program took {median(ratios):.1f} × in the median, {max(ratios):.1f} × at most.",)
+    """Say what recording costs half of the programs at most: the imports with the rest, and without them."""
+    found = list(programs)
+    lines = []
+    for key, what in (("user_s", "Whole programs"), ("later_steps_s", "After the first step")):
+        ratios = [one for figures in found if (one := ratio(figures, key)) is not None]
+        if ratios:
+            lines.append(f"{what}: {median(ratios):.1f} × in the median, {max(ratios):.1f} × at most.")
+    return (" ".join(lines),) if lines else ()
 
 
 def _failures(programs: dict[str, Figures]) -> tuple[str, ...]:
@@ -106,7 +113,7 @@ def _difference(computed: Figures, shapes: Figures) -> str:
     if "failure" in computed or "failure" in shapes:
         return ABSENT
     difference = shapes["peak_bytes"] - computed["peak_bytes"]
-    return "the same" if not difference else f"{difference:+,} ({difference / computed['peak_bytes']:+.1%})"
+    return "the same" if not difference else f"{difference:+,} ({difference / computed['peak_bytes']:+.2%})"
 
 
 def _unknown(one: Figures) -> str:
