@@ -62,11 +62,11 @@ def params(
 
 def _json_lines(found: dict[str, Any]) -> "Iterator[str]":
     """A parameter a line, so that lists can be read and compared."""
-    import orjson
+    from msgspec import json
 
     head = {key: value for key, value in found.items() if key != "parameters"}
-    yield orjson.dumps(head).decode().removesuffix("}") + ',"parameters":[\n'
-    rows = [orjson.dumps(row).decode() for row in found["parameters"]]
+    yield json.encode(head).decode().removesuffix("}") + ',"parameters":[\n'
+    rows = [json.encode(row).decode() for row in found["parameters"]]
     yield ",\n".join(rows) + "\n]}\n"
 
 

@@ -34,12 +34,12 @@ def complain(text: str) -> None:
 
 def print_json(values: object) -> None:
     """Print values as one JSON document."""
-    import orjson
+    import msgspec
 
     if sys.stdout is None:  # closed by whoever started us
         return
-    text = orjson.dumps(_writable(values), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    sys.stdout.write(_escaped(text.decode()))
+    text = msgspec.json.format(msgspec.json.encode(_writable(values)), indent=2)
+    sys.stdout.write(_escaped(f"{text.decode()}\n"))
     sys.stdout.flush()
 
 

@@ -72,10 +72,10 @@ def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None)
         file.flush()
         os.fsync(file.fileno())
     if timing is not None:
-        import orjson
+        import msgspec
 
         with (folder / TIMING_NAME).open("wb") as file:
-            file.write(orjson.dumps(timing))
+            file.write(msgspec.json.encode(timing))
             file.flush()
             os.fsync(file.fileno())
 

@@ -47,18 +47,18 @@ MAY_IMPORT_FROM_OUTSIDE = (
     {package: set() for package in MAY_IMPORT}
     | {package: {"numpy"} for package in OFFLINE}
     | {
-        "snapshot": {"numpy", "orjson"},
+        "snapshot": {"numpy", "msgspec"},
         "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
-        "recorder": {"torch", "orjson"},
-        "cli": {"typer", "rich", "orjson"},
+        "recorder": {"torch", "msgspec"},
+        "cli": {"typer", "rich", "msgspec"},
     }
 )
 # The one file beside snapshots that is read: a user's own rules.
 READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
-FORMATS = {"pickle", "_pickle", "json", "orjson"}
+FORMATS = {"pickle", "_pickle", "json", "msgspec"}
 WRITES_FORMATS = {"reports", "recorder", "cli"}
-READING = {"load", "loads", "Unpickler", "JSONDecoder"}
+READING = {"load", "loads", "Unpickler", "JSONDecoder", "decode", "Decoder", "convert"}
 RAW_KEYS = {
     "device_traces",
     "segments",
@@ -151,7 +151,9 @@ def raw_reads(tree: ast.AST, package: str) -> list[str]:
     found = []
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in FORMATS and name in READING:
+            case ast.Attribute(value=ast.Name(id=module) | ast.Attribute(attr=module), attr=name) if (
+                module in FORMATS and name in READING
+            ):
                 found.append(f"{node.lineno}: {package} calls {module}.{name}, only snapshot reads")
             case (
                 ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load())
@@ -185,7 +187,7 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("replay/device_replay.py", "def f():\n    from snapconv.reports import memory_report"),
         ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.reports import memory_report"),
         ("replay/device_replay.py", "import pickle"),
-        ("replay/device_replay.py", "import orjson"),
+        ("replay/device_replay.py", "import msgspec"),
         ("replay/device_replay.py", "events = raw['device_traces']"),
         ("replay/device_replay.py", "size = block.get('requested_size', 0)"),
         ("reports/memory_report.py", "from snapconv.cli.app import main"),
@@ -199,6 +201,8 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("recorder/entry.py", "def f():\n    import numpy"),
         ("recorder/entry.py", "from snapconv.snapshot import load"),
         ("cli/app.py", "import numpy"),
+        ("cli/app.py", "import msgspec\nmsgspec.json.decode(text)"),
+        ("cli/app.py", "from msgspec.json import Decoder"),
         ("cli/terminal.py", "import pickle\npickle.load(file)"),
     ],
 )

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-import orjson
+import msgspec
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.progress import Progress
 from snapconv.snapshot.fields import shown
+from snapconv.snapshot.readers.json_text import ANYTHING, is_truncated, reason_of, refuse_empty_lists
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
 
 _SNIFF_BYTES = 4096
@@ -27,9 +28,6 @@ _SNIFF_BYTES = 4096
 # the memory.
 _MAX_GZIP_RATIO = 200
 _MAX_GZIP_FREE_BYTES = 64 << 20
-# orjson ends the whole process where memory does not suffice. A list takes 60 bytes and more; torch's
-# containers, with what is in them, have 40 characters each at least.
-_MIN_JSON_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
 
@@ -145,23 +143,19 @@ def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> bytes:
 
 
 def _read_json(data: bytes) -> object:
-    if data.count(b"[") + data.count(b"{") > max(len(data) // _MIN_JSON_CONTAINER_BYTES, _FEW_CONTAINERS):
-        raise MalformedSnapshotError(
-            "the JSON text is little more than empty lists, which would take 20 times the memory: not read"
-        )
+    refuse_empty_lists(data)
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        # The standard library knows NaN, lone surrogates and integers of any length; orjson is faster.
+        return ANYTHING.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # The standard library knows NaN and lone surrogates; msgspec is faster.
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
             pass
-        if error.pos >= len(data.rstrip()) - 1:
+        if is_truncated(error):
             raise TruncatedFileError(f"the JSON text breaks off at byte {len(data)}") from error
         raise NotASnapshotError(
-            "this is not a memory snapshot: it begins like JSON but is not "
-            f"(character {error.pos}: {error.msg})"
+            f"this is not a memory snapshot: it begins like JSON but is not: {reason_of(error)}"
         ) from error
 
 

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import orjson
 
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.snapshot.fields import BYTES, check_total, shown
+from snapconv.snapshot.readers.json_text import ANYTHING, read_json
 
 VERSION = 1
 # What the safetensors library itself allows for a header; a list as JSON is no longer than one.
 _MAX_JSON_BYTES = 100_000_000
-# orjson ends the whole process where memory does not suffice; see formats.py.
-_MIN_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
 _MAX_ROWS, _MAX_SHARDS, _MAX_NAME, _MAX_DIMENSIONS = 1_000_000, 10_000, 2000, 64
 _LENGTH_BYTES = 8
 
@@ -122,7 +120,7 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
             return _safetensors(file, start), False
         _refuse_strangers(start)
         file.seek(0)
-        raw = _json(_all_of(file))
+        raw = read_json(_all_of(file), ANYTHING)
     if isinstance(raw, dict) and "weight_map" in raw:
         return _shards(path, raw["weight_map"]), False
     rows = list(_listed(raw))
@@ -153,15 +151,6 @@ def _all_of(file: BinaryIO) -> bytes:
     return text.removeprefix(b"\xef\xbb\xbf")
 
 
-def _json(text: bytes) -> Any:
-    if text.count(b"[") + text.count(b"{") > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
-        raise MalformedSnapshotError("the file is little more than empty lists: not read")
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise MalformedSnapshotError(f"no JSON text: character {error.pos}: {shown(error.msg)}") from error
-
-
 # --- safetensors
 
 
@@ -174,7 +163,7 @@ def _safetensors(file: BinaryIO, start: bytes) -> list[_Row]:
     text = file.read(length)
     if len(text) < length:
         raise TruncatedFileError(f"the file ends after {len(text)} of its header's {length} bytes")
-    header = _json(text)
+    header = read_json(text, ANYTHING)
     rows = [(name, raw) for name, raw in _of(header, dict, "header").items() if name != "__metadata__"]
     tensors = [_tensor(name, raw, f"header[{i}]") for i, (name, raw) in enumerate(rows)]
     return [row for _, row in sorted(tensors, key=lambda tensor: tensor[0])]

@@ -1,12 +1,11 @@
 """What the timer gives is what docs/timing.md describes, and what the reader takes."""
 
+import json
 import re
 
 import pytest
 
 torch = pytest.importorskip("torch")
-
-import orjson  # noqa: E402  # only where torch is
 
 from snapconv.snapshot.recorded.timing_file import load_timing  # noqa: E402
 from tests.recorder.timing.timed import HERE, trace_of  # noqa: E402
@@ -22,7 +21,7 @@ def trace():
         (gradient,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
         gradient.sum().backward()
 
-    return orjson.loads(orjson.dumps(trace_of(step)))
+    return json.loads(json.dumps(trace_of(step)))
 
 
 def described():
@@ -52,7 +51,7 @@ def test_the_page_describes_every_key_of_a_trace(trace):
 
 def test_a_trace_is_read_back_as_it_was(trace, tmp_path):
     path = tmp_path / "timing.json"
-    path.write_bytes(orjson.dumps(trace))
+    path.write_bytes(json.dumps(trace).encode())
     timing, notes = load_timing(path)
     assert notes == ()
     names = [timing.texts[name] for name in timing.calls.name_id]

@@ -1,10 +1,10 @@
 """A list of parameters is read in every shape that is described, and as a file that nobody has checked."""
 
+import json
 import os
 import pickle
 import zipfile
 
-import orjson
 import pytest
 
 from snapconv.errors import InputError, MalformedSnapshotError, SnapconvError, TruncatedFileError
@@ -13,7 +13,7 @@ from snapconv.snapshot.recorded.params_file import load_params
 
 def write(tmp_path, content, name="params.json"):
     path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else orjson.dumps(content))
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return path
 
 
@@ -41,7 +41,7 @@ def safetensors(tensors, *, data=b"", metadata=None):
     for name, dtype, shape, n_bytes in tensors:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, begin + n_bytes]}
         begin += n_bytes
-    text = orjson.dumps(header)
+    text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data
 
@@ -123,7 +123,7 @@ def test_tensors_of_a_safetensors_file_stand_in_the_order_of_their_data(tmp_path
         "second": {"dtype": "F16", "shape": [2], "data_offsets": [8, 12]},
         "first": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]},
     }
-    text = orjson.dumps(header)
+    text = json.dumps(header).encode()
     assert read(tmp_path, len(text).to_bytes(8, "little") + text).names == ("first", "second")
 
 
@@ -134,7 +134,7 @@ def test_a_type_that_safetensors_will_have_one_day_has_the_bytes_of_its_data(tmp
 
 @pytest.mark.parametrize("length", [ord("{"), ord("[")])
 def test_a_header_whose_length_looks_like_json_is_a_header(tmp_path, length):
-    text = orjson.dumps({"w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).ljust(length)
+    text = json.dumps({"w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode().ljust(length)
     assert read(tmp_path, length.to_bytes(8, "little") + text).names == ("w",)
 
 
@@ -195,7 +195,7 @@ def test_something_else_is_told_what_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "place"),
     [
-        (b"[1, 2", "no JSON text"),
+        (b"[1; 2]", "no JSON text"),
         ([], "the list is empty"),
         ({}, "the list is empty"),
         ([3], "[0]: expected [name, shape, dtype]"),
@@ -248,7 +248,7 @@ def test_sizes_that_no_machine_has_are_refused(tmp_path):
     ],
 )
 def test_a_header_that_contradicts_itself_is_refused(tmp_path, row, place):
-    text = orjson.dumps({"w": row})
+    text = json.dumps({"w": row}).encode()
     assert refused(tmp_path, len(text).to_bytes(8, "little") + text).startswith(place)
 
 
