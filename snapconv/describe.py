@@ -11,7 +11,7 @@ from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.progress import Progress
 from snapconv.replay.device_replay import replay
-from snapconv.replay.history_verdict import judge_history
+from snapconv.replay.history_verdict import decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.recorded.timing_file import load_timing
@@ -154,7 +154,7 @@ def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
     events, segments, blocks = device.events, device.segments, device.blocks
     live = blocks.state != BlockState.INACTIVE
-    history = judge_history(snapshot, device, replay(snapshot, device, exact_sizes=False))
+    history = decide_history(snapshot, device, replay(snapshot, device, exact_sizes=False))
     actions, counts = np.unique(events.action, return_counts=True)
     timed = events.time_us is not None and len(events) > 0
     return DeviceFacts(

@@ -140,7 +140,7 @@ _Columns = dict[str, NDArray[Any]]
 
 def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
     """The columns about when an allocation came and went."""
-    alloc, end = allocations.alloc_event, allocations.let_go_event
+    alloc, end = allocations.alloc_event, allocations.freed_event
     is_freed = end >= 0
     run_end, run_last = at(phases.run_end, alloc, -1), at(phases.run_last, alloc, -1)
     return {

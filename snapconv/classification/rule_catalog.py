@@ -1,4 +1,4 @@
-"""What is said of rules and evidence: for the documentation, for ``explain``, and to keep slugs unique."""
+"""The texts of rules and evidence: for the documentation, for ``explain``, and to keep slugs unique."""
 
 from dataclasses import dataclass
 
@@ -44,9 +44,9 @@ class EvidenceWorth:
 
 
 EVIDENCE_WORTH: dict[Evidence, EvidenceWorth] = {
-    Evidence.USER_RULE: EvidenceWorth("a rule of your own", "the rule matches more than its author meant"),
+    Evidence.USER_RULE: EvidenceWorth("a user rule", "the rule matches more than intended"),
     Evidence.METADATA: EvidenceWorth(
-        "what the recorder wrote into the file", "the program freed and reused it unseen"
+        "what the recorder wrote into the file", "the program freed and reused it without a record"
     ),
     Evidence.ANNOTATION: EvidenceWorth(
         "the ranges that torch (2.5 and newer) writes around step and zero_grad",
@@ -54,31 +54,31 @@ EVIDENCE_WORTH: dict[Evidence, EvidenceWorth] = {
     ),
     Evidence.FREE_SITE: EvidenceWorth(
         "the stack that freed it, recorded with context='all'",
-        "a node of the graph lets go of something that the program holds as well",
+        "a node of the graph releases a tensor that the program also references",
     ),
     Evidence.FRAMES: EvidenceWorth(
         "the stack that allocated it", "the code is called for another purpose than usual"
     ),
     Evidence.LIFETIME: EvidenceWorth(
-        "in which phase it was made and freed",
-        "the program itself keeps what it no longer needs, or drops it early",
+        "the phases in which it was allocated and freed",
+        "the program keeps memory that it no longer needs, or frees it early",
     ),
     Evidence.SIZES: EvidenceWorth(
         "how often its size occurs among the others",
         "the model has tensors of equal size with other purposes",
     ),
-    Evidence.NONE: EvidenceWorth("nothing: goes with unknown", ""),
+    Evidence.NONE: EvidenceWorth("nothing: the category is unknown", ""),
 }
 
-_SAID: dict[str, tuple[str, str]] = {
+_REASONS: dict[str, tuple[str, str]] = {
     **{reason.slug: (reason.reason, "") for reason in DECISION_REASONS},
     **{rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES},
 }
 
 
-def said_of(slug: str) -> tuple[str, str]:
+def reason_of(slug: str) -> tuple[str, str]:
     """The reason of one of our rules, and the releases of torch it was seen in (empty: of any).
 
     Raises KeyError for a rule that is not ours.
     """
-    return _SAID[slug]
+    return _REASONS[slug]

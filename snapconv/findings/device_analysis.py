@@ -11,7 +11,7 @@ from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, sums_by
-from snapconv.findings.few_lines import few_lines_note
+from snapconv.findings.dominant_lines import dominant_lines_note
 from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
@@ -23,7 +23,7 @@ from snapconv.notes import Note
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
-from snapconv.replay.history_verdict import History, Verdict, judge_history
+from snapconv.replay.history_verdict import History, Verdict, decide_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
@@ -125,7 +125,7 @@ def analyze_device(
     found = DeviceAnalysis(
         device=device,
         replay=replayed,
-        history=judge_history(snapshot, device, replayed),
+        history=decide_history(snapshot, device, replayed),
         user_rules=user_rules,
         roles=roles,
         phases=phases,
@@ -214,7 +214,7 @@ def _activations(
     rows = np.flatnonzero(category == Category.ACTIVATION)
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
-    end = allocations.let_go_event[rows]
+    end = allocations.freed_event[rows]
     change = sums_by(alloc + 1, n_bytes, n_events + 1)
     change -= sums_by(end[end >= 0] + 1, n_bytes[end >= 0], n_events + 1)
     first = around.first_event + 1 if around.first_event > 0 else 0
@@ -254,7 +254,7 @@ def _notes(
         yield Note("unused-include", _no_such_frames(project))
     if not found.device.is_host:
         live = found.allocations.live_at(found.peak_event)
-        yield from few_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
+        yield from dominant_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
     yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
     # What became of the names and the rules that were asked for.

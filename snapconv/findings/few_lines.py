@@ -18,7 +18,7 @@ from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import format_share
 
-_FEW_LINES = 2
+_MOST_LINES = 2
 # Of the bytes at the peak: what the few lines hold before it is worth a note, and what they must lose by it.
 _MOST, _LEAST_GAIN = 0.5, 0.125
 # The packages that hold most bytes; each is a look at all frames.
@@ -27,7 +27,7 @@ _MOST_TRIED = 8
 _NEVER = ("torch", "functorch", "triton")
 
 
-def few_lines_note(
+def dominant_lines_note(
     stacks: StackTable, project: Project, allocations: AllocationTable, live: BoolColumn, device: int
 ) -> Iterator[Note]:
     """Name the package whose lines would tell apart what one or two lines of the project hold at the peak."""
@@ -48,7 +48,7 @@ def few_lines_note(
     if gains:
         where = "one line" if len(lines) == 1 else "two lines"
         yield Note(
-            "few-lines",
+            "dominant-lines",
             f"{format_share(before, total)} of the peak stands on {where} of the project, where a library is "
             f"called: --include {_narrowest(gains)} counts its lines too",
             device,
@@ -68,7 +68,7 @@ def _largest_lines(
     frame = innermost_frames(stacks, is_project)[stack_ids]
     on_line = (stack_ids >= 0) & (frame >= 0)
     per_frame = sums_by(frame[on_line], n_bytes[on_line], len(stacks.frames))
-    largest = np.argsort(-per_frame, kind="stable")[:_FEW_LINES]
+    largest = np.argsort(-per_frame, kind="stable")[:_MOST_LINES]
     largest = largest[per_frame[largest] > 0]
     return largest.tolist(), int(per_frame[largest].sum())
 

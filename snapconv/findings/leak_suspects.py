@@ -1,4 +1,4 @@
-"""Which code leaves more memory behind with every training step: growth, told apart from what merely stays.
+"""Which code leaves more memory behind with every training step: growth, and not memory that merely stays.
 
 Weights and optimizer states are made in the first step, a full cache lets go of the oldest for every new
 one. A leak makes something in every step, and lets nothing go.
@@ -55,10 +55,10 @@ def find_leak_suspects(
     if not phases.has_steps:
         return ()
     stack, made = allocations.stack_id.astype(np.int64), iteration.astype(np.int64)
-    gone = _gone(allocations, phases)
+    freed_in = _freed_iterations(allocations, phases)
     last = phases.n_iterations - 2
-    outlived = (made >= 0) & (gone >= made + 2)
-    stays = outlived & (gone == phases.n_iterations)
+    outlived = (made >= 0) & (freed_in >= made + 2)
+    stays = outlived & (freed_in == phases.n_iterations)
     left = np.flatnonzero(stays & ~np.isin(stack, stack[outlived & ~stays]))
     suspects = []
     for stack_id, first in _growing(stack[left], made[left], last):
@@ -68,12 +68,12 @@ def find_leak_suspects(
     return tuple(sorted(suspects, key=lambda suspect: (-suspect.n_bytes, suspect.stack_id)))
 
 
-def _gone(allocations: AllocationTable, phases: Phases) -> Int64Column:
+def _freed_iterations(allocations: AllocationTable, phases: Phases) -> Int64Column:
     """The iteration in which each allocation was let go; the number of iterations where it stays."""
-    let_go = allocations.let_go_event
-    gone = np.full(len(allocations), phases.n_iterations, np.int64)
-    gone[let_go >= 0] = phases.iteration[let_go[let_go >= 0]]
-    return gone
+    freed_event = allocations.freed_event
+    freed_in = np.full(len(allocations), phases.n_iterations, np.int64)
+    freed_in[freed_event >= 0] = phases.iteration[freed_event[freed_event >= 0]]
+    return freed_in
 
 
 def _growing(stack: Int64Column, made: Int64Column, last: int) -> Iterator[tuple[int, int]]:

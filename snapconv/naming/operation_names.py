@@ -16,7 +16,7 @@ from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations.operation_of_stack import (
     BY_ORDER,
-    Told,
+    StackOperation,
     name_of_node,
 )
 from snapconv.stacks.operations.source_lines import Line
@@ -24,66 +24,66 @@ from snapconv.stacks.operations.source_steps import Step
 from snapconv.stacks.operations.statements import statements
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
-_Known = dict[Told, int]
+_Known = dict[StackOperation, int]
 
 BY_NODE = "the node of backward that freed it"
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The operations of one device: each a name and what told it; ``id`` has one entry per allocation.
+    """The operations of one device: each a name and its source; ``id`` has one entry per allocation.
 
     ``names`` are distinct, that of position 0 is UNNAMED; ``name_id`` is a position in them.
     """
 
     names: tuple[str, ...]
     name_id: Int32Column
-    told: tuple[Told, ...]
+    found: tuple[StackOperation, ...]
     id: Int32Column
 
 
 def name_allocations(
     stacks: StackTable,
-    by_stack: Sequence[Told],
+    by_stack: Sequence[StackOperation],
     allocations: AllocationTable,
     phases: Phases,
     user: UserRules,
 ) -> Operations:
-    """Name every allocation, and say what told the name; ``by_stack`` has the operation of every stack."""
-    known: _Known = {Told(UNNAMED, "no frame tells"): 0}
-    id_of_stack = np.array([_id(known, told) for told in by_stack] or [0], np.int32)
+    """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack."""
+    known: _Known = {StackOperation(UNNAMED, "no known frame"): 0}
+    id_of_stack = np.array([_id(known, operation) for operation in by_stack] or [0], np.int32)
     has_stack = allocations.stack_id >= 0
     ids = np.where(has_stack, id_of_stack[np.where(has_stack, allocations.stack_id, 0)], 0).astype(np.int32)
     _name_by_order(ids, known, stacks, by_stack, allocations)
     _name_by_node(ids, known, stacks, allocations)
-    # Backwards, so that the first rule has the last word.
+    # Backwards, so that the first rule wins.
     for number, rule in reversed(list(enumerate(user.rules))):
         if rule.operation is not None:
             where = user.matches(number, allocations, free_sites_known=phases.free_sites_known)
-            ids[where] = _id(known, Told(rule.operation, f"your rule {rule.slug}"))
+            ids[where] = _id(known, StackOperation(rule.operation, f"your rule {rule.slug}"))
     names: dict[str, int] = {}
-    name_of = np.array([names.setdefault(told.name, len(names)) for told in known], np.int32)
+    name_of = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
     return read_only(Operations(tuple(names), name_of[ids], tuple(known), ids))
 
 
-def _id(known: _Known, told: Told) -> int:
-    return known.setdefault(replace(told, line=None, frame=-1), len(known))
+def _id(known: _Known, operation: StackOperation) -> int:
+    return known.setdefault(replace(operation, line=None, frame=-1), len(known))
 
 
 def _name_by_node(ids: Int32Column, known: _Known, stacks: StackTable, allocations: AllocationTable) -> None:
-    named = np.array([told.name != UNNAMED for told in known], np.bool_)
-    nameless = ~named[ids] & (allocations.free_stack_id >= 0)
-    freed_by, inverse = np.unique(allocations.free_stack_id[nameless], return_inverse=True)
+    named = np.array([operation.name != UNNAMED for operation in known], np.bool_)
+    unnamed = ~named[ids] & (allocations.free_stack_id >= 0)
+    freed_by, inverse = np.unique(allocations.free_stack_id[unnamed], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
-    told = [0 if name == UNNAMED else _id(known, Told(name, BY_NODE)) for name in nodes]
-    ids[nameless] = np.array(told, np.int32)[inverse]
+    found = [0 if name == UNNAMED else _id(known, StackOperation(name, BY_NODE)) for name in nodes]
+    ids[unnamed] = np.array(found, np.int32)[inverse]
 
 
 def _name_by_order(
     ids: Int32Column,
     known: _Known,
     stacks: StackTable,
-    by_stack: Sequence[Told],
+    by_stack: Sequence[StackOperation],
     allocations: AllocationTable,
 ) -> None:
     """Give the allocations of a stack whose line has several operations to these, visit by visit."""
@@ -106,8 +106,8 @@ def _name_by_order(
                     line, same.shape[1], is_cut=is_cut and not number, is_alone=statement.is_alone
                 )
                 if order is not None:
-                    told = [_id(known, Told(line.steps[step].name, BY_ORDER)) for step in order]
-                    ids[same] = np.array(told, np.int32)
+                    found = [_id(known, StackOperation(line.steps[step].name, BY_ORDER)) for step in order]
+                    ids[same] = np.array(found, np.int32)
 
 
 def _split(rows: Int64Column, visit: Int64Column) -> Iterator[Int64Column]:
@@ -135,11 +135,11 @@ class _Places:
 def order_of(
     line: Line, n_allocations: int, *, is_cut: bool = False, is_alone: bool = True
 ) -> list[int] | None:
-    """Which operation made which of the allocations of one visit; None where their number does not tell.
+    """Which operation made which of the allocations of one visit; None where their number does not decide.
 
-    It tells where only those operations allocated that must; where all that may did, or one alone made all
-    that are too many, unless visits in a row that nothing separates can be as many; and where these visits
-    can only be alike. ``is_cut``: nothing came before it in the trace, which may have begun in the midst of
+    It decides in three cases: only the operations allocated that always do; all allocated that can (or one
+    operation made all the surplus), unless several visits in a row would give the same number; or all visits
+    in the row must be alike. ``is_cut``: nothing came before it in the trace, which may have begun within
     the line. ``is_alone``: nothing else of its function, or of its loop, separates its visits.
     """
     steps = line.steps

@@ -68,8 +68,8 @@ class _Index:
         key = addr_id.reshape(-1) * self._n_moments + allocations.alloc_event + 1
         self._order = np.argsort(key, kind="stable")
         self._keys = key[self._order]
-        let_go = allocations.let_go_event
-        self._let_go = np.where(let_go >= 0, let_go, _NEVER)
+        freed_event = allocations.freed_event
+        self._freed_event = np.where(freed_event >= 0, freed_event, _NEVER)
 
     def find(self, recorded: RecordedMemory, device: int) -> Int64Column:
         """The row of each record's allocation."""
@@ -100,11 +100,11 @@ class _Index:
         addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
         place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
         row = self._order[np.maximum(place, 0)]
-        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._let_go[row] > before)
+        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
         return np.where(is_there, row, -1)
 
     def _inside(self, addr: int, before: int, after: int) -> int:
         rows = self._allocations
         holds = (rows.addr <= addr) & (addr < rows.addr + rows.block_bytes)
-        live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._let_go > before))
+        live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._freed_event > before))
         return int(live[-1]) if len(live) else -1

@@ -53,14 +53,14 @@ class AllocationTable:
         return len(self.addr)
 
     @property
-    def let_go_event(self) -> Int64Column:
+    def freed_event(self) -> Int64Column:
         """Where each stopped counting as allocated: at its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
 
     def live_at(self, event: int) -> BoolColumn:
         """Which allocations count as allocated just after an event; -1: before the first one."""
-        let_go = self.let_go_event
-        return (self.alloc_event <= event) & ((let_go < 0) | (let_go > event))
+        freed = self.freed_event
+        return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     n_bytes = allocations.requested_bytes if name == "requested" else allocations.block_bytes
     # A free requested before the first event leaves no trace but its completion: until then the
     # block counts as allocated, since it was in use shortly before.
-    end = allocations.let_go_event if name == "allocated" else allocations.end_event
+    end = allocations.freed_event if name == "allocated" else allocations.end_event
     start_mask = allocations.alloc_event < 0
     change = sums_by(allocations.alloc_event[~start_mask], n_bytes[~start_mask], n_events)
     change -= sums_by(end[end >= 0], n_bytes[end >= 0], n_events)

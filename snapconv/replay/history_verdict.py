@@ -33,9 +33,9 @@ class History:
     reason: str
 
 
-def judge_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
-    """Judge one device's trace; what the file cannot tell is said in the reason."""
-    found = _judge(device, replay)
+def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
+    """Decide how complete one device's trace is; the reason names what the file lacks."""
+    found = _decide(device, replay)
     metadata = snapshot.metadata
     if metadata is None or metadata.ended != "complete" or not len(metadata.iterations.iteration):
         return found
@@ -44,7 +44,7 @@ def judge_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) ->
     return replace(found, reason=f"{found.reason}; {until}")
 
 
-def _judge(device: DeviceSnapshot, replay: Replay) -> History:
+def _decide(device: DeviceSnapshot, replay: Replay) -> History:
     n_events = len(device.events)
     if not n_events:
         return History(Verdict.NO_TRACE, "the file has no events: only the memory at the dump is known")

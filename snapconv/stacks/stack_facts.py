@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.module_calls import find_module_calls
-from snapconv.stacks.operations.operation_of_stack import Told, find_sources, tell_operations
+from snapconv.stacks.operations.operation_of_stack import StackOperation, find_sources, infer_operations
 from snapconv.stacks.operations.source_lines import SourceLines
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
@@ -25,7 +25,7 @@ class StackFacts:
     project: Project
     roles: StackRoles
     module_calls: tuple[str, ...]
-    operations: tuple[Told, ...]
+    operations: tuple[StackOperation, ...]
     sources: SourceLines | None
 
 
@@ -43,6 +43,6 @@ def find_stack_facts(
         project=project,
         roles=assign_roles(stacks, rules),
         module_calls=find_module_calls(stacks, project),
-        operations=tell_operations(stacks, find_sources(stacks.frames, lines)),
+        operations=infer_operations(stacks, find_sources(stacks.frames, lines)),
         sources=sources,
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from snapconv.classification.categories import Category
 from snapconv.findings.device_analysis import analyze_device
 from snapconv.replay.device_replay import Replay, replay
-from snapconv.replay.history_verdict import Verdict, judge_history
+from snapconv.replay.history_verdict import Verdict, decide_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.stacks.project_frames import find_project
@@ -178,7 +178,7 @@ def check_order(made: Replayed):
 
 def check_verdict(made: Replayed):
     history = made.history
-    verdict = judge_history(made.snapshot, made.device, made.replay).verdict
+    verdict = decide_history(made.snapshot, made.device, made.replay).verdict
     if not history.events:
         assert verdict is Verdict.NO_TRACE
     elif history.totals_before == NOTHING:

@@ -125,7 +125,7 @@ def match(cut: AllocationTable, whole: AllocationTable, n_lost: int) -> Int64Col
 def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:
     """The first event at which these rows together hold most; -1: before the first one."""
     n_bytes, n_events = allocations.block_bytes[rows], int(allocations.alloc_event.max()) + 1
-    end = allocations.let_go_event
+    end = allocations.freed_event
     end = np.minimum(np.where(end >= 0, end, n_events), n_events)
     change = np.zeros(n_events + 2, np.int64)
     np.add.at(change, allocations.alloc_event[rows] + 1, n_bytes)

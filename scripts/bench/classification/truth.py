@@ -101,7 +101,7 @@ class _Moments:
     ) -> None:
         assert events.time_us is not None
         self.alloc = allocations.alloc_event
-        end = allocations.let_go_event
+        end = allocations.freed_event
         self.end = np.where(end >= 0, end, _NEVER)
         self.marked_phase = phases[self.alloc]
         phases = _with_forward(phases)

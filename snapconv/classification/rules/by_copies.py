@@ -27,25 +27,25 @@ STATES = Reason(
     "states-of-the-optimizer",
     "as many of a size as this optimizer keeps for the parameters that have gradients",
 )
-AS_GRADIENTS = Reason("as-many-as-gradients", "as many old blocks of a size as gradients")
+AS_GRADIENTS = Reason("as-many-as-gradients", "as many pre-existing blocks of a size as gradients")
 COPIES_BESIDE_GRADIENTS = Reason(
     "whole-copies-beside-gradients", "the further whole copies of a size, beside weights and gradients"
 )
-AS_STATES = Reason("as-many-as-optimizer-states", "as many old blocks of a size as states")
+AS_STATES = Reason("as-many-as-optimizer-states", "as many pre-existing blocks of a size as states")
 COPIES_BESIDE_STATES = Reason(
     "whole-copies-beside-optimizer-states", "the further whole copy of a size, beside weights and states"
 )
 FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
 THREES = Reason(
     "3-copies-of-every-size",
-    "every size occurs in threes: a weight, a state, and what the optimizer or backward says",
+    "every size occurs in threes: a weight, a state, and another state or a gradient, as the optimizer or backward shows",
 )
 TWOS = Reason(
     "2-copies-of-every-size",
     "every size occurs twice: a weight, and one state or a gradient that backward adds to",
 )
 NOT_TRAINED = Reason(
-    "stays-without-gradient",
+    "kept-without-gradient",
     "as large as no gradient, although the trace has all of a step, and such sizes repeat: not trained",
 )
 FULL_PRECISION = Reason(

@@ -14,10 +14,10 @@ USED_IN_FORWARD = Reason(
     "copied or created outside of modules and live in forward",
     uses_phases=True,
 )
-FREED_LIKE_OTHERS = Reason(
-    "freed-where-its-like-are", "older than the trace, let go of by a line that lets go of nothing but this"
+FREED_BY_LINE = Reason(
+    "freed-by-line-of-one-category", "pre-existing, freed by a line that frees only this category"
 )
-ZERO_GRAD = Reason("dropped-in-zero-grad", "freed inside zero_grad")
+ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad")
 
 
 def _batch_of_graph(features: Features) -> BoolColumn:
@@ -40,7 +40,7 @@ def batch_of_graph(features: Features, _: Decided) -> BoolColumn:
     return _batch_of_graph(features)
 
 
-@rule(FREED_LIKE_OTHERS, Category.INPUT, Evidence.FREE_SITE)
+@rule(FREED_BY_LINE, Category.INPUT, Evidence.FREE_SITE)
 def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
     """Pre-existing, and freed where nothing but batches of its size are, in other iterations."""
     freed_at = features.allocations.free_stack_id.astype(np.int64)

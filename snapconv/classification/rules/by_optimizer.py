@@ -9,18 +9,18 @@ from snapconv.columns import BoolColumn
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
-KEPT = Reason("made-in-step-and-kept", "made in a step, outlives it", uses_phases=True)
+KEPT = Reason("made-in-step-and-kept", "made in a step, still live after it", uses_phases=True)
 FREED = Reason("made-in-step-and-freed", "made in a step, freed in it", uses_phases=True)
 REPLACED = Reason(
     "replaced-in-step",
-    "older than the trace, freed in a step, as large as a state made in one",
+    "pre-existing, freed in a step, as large as a state made in one",
     uses_phases=True,
 )
 FREED_IN_FIRST = Reason(
-    "freed-in-step", "older than the trace, which begins in the step that frees it", uses_phases=True
+    "freed-in-step", "pre-existing; the trace begins in the step that frees it", uses_phases=True
 )
 FREED_WHILE_PLACING = Reason(
-    "freed-while-placing", "made while placing weights, gone before forward", uses_phases=True
+    "freed-while-placing", "made while weights are placed, freed before forward", uses_phases=True
 )
 
 

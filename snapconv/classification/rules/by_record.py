@@ -13,20 +13,20 @@ from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
-PARAMETER = Reason("recorded-as-parameter", "a parameter of the model lay there")
-BUFFER = Reason("recorded-as-buffer", "a buffer of the model lay there")
-GRADIENT = Reason("recorded-as-gradient", "the gradient of a parameter lay there")
-STATE = Reason("recorded-as-optimizer-state", "a state of an optimizer lay there")
+PARAMETER = Reason("recorded-as-parameter", "it was the memory of a parameter of the model")
+BUFFER = Reason("recorded-as-buffer", "it was the memory of a buffer of the model")
+GRADIENT = Reason("recorded-as-gradient", "it was the memory of a gradient")
+STATE = Reason("recorded-as-optimizer-state", "it was the memory of an optimizer state")
 INPUT = Reason("recorded-as-input", "the model was called with it, and no module made it")
 GIVEN = Reason(
-    "recorded-as-saved-and-given",
-    "autograd saved it, and it came from outside: no module made it, and nothing that has a gradient",
+    "recorded-as-saved-input",
+    "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
 )
 SAVED = Reason("recorded-as-saved", "autograd saved it for backward")
-COPY = Reason("recorded-as-copy", "`deepcopy` made it of a weight, or of a state")
+COPY = Reason("recorded-as-copy", "`deepcopy` made it from a weight or from a state")
 LIKE_INPUTS = Reason(
-    "made-where-inputs-are",
-    "it stays, and the code that made it made inputs and nothing else: the next batch",
+    "made-by-code-of-inputs",
+    "kept, and made by code that otherwise makes only inputs: the next batch",
 )
 
 # How torch names its integral types.

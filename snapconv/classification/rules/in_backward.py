@@ -15,17 +15,17 @@ WITHIN = Reason(
     uses_phases=True,
 )
 FOR_ANOTHER = Reason(
-    "kept-for-another-backward", "made by the engine and let go of by the engine in a later backward"
+    "kept-for-another-backward", "made by the engine, and freed by the engine in a later backward"
 )
 KEPT = Reason("kept-after-backward", "made by the engine, kept, as large as a weight", uses_phases=True)
 FAILED = Reason(
-    "held-by-a-backward-that-failed",
+    "live-in-failed-backward",
     "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
     uses_phases=True,
 )
 HELD = Reason(
-    "held-for-another-backward",
-    "made by the engine in a backward of which a later one lets go, and held by the program",
+    "kept-by-program-for-another-backward",
+    "made by the engine in a backward that is itself differentiated, and kept by the program",
     uses_phases=True,
 )
 

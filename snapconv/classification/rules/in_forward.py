@@ -25,7 +25,7 @@ LIVE_AT_DUMP = Reason(
     uses_phases=True,
 )
 RAN_AGAIN = Reason(
-    "held-while-its-line-ran-again",
+    "kept-while-its-line-ran-again",
     "made in forward without a backward, and still there when its line had run twice more and "
     "something had been made outside of modules",
     uses_phases=True,

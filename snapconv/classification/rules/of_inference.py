@@ -16,8 +16,8 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
 IN_TURN = Reason(
-    "sizes-in-turn",
-    "old, where nothing is trained, among sizes that take turns in memory, as those of layers do",
+    "alternating-sizes",
+    "pre-existing, where nothing is trained; sizes alternate in memory as those of layers do",
 )
 FOR_EVERY_LAYER = Reason(
     "one-for-every-layer",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, first_before, last_before, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
-from snapconv.classification.rules.by_free import FREED_LIKE_OTHERS, USED_IN_FORWARD
+from snapconv.classification.rules.by_free import FREED_BY_LINE, USED_IN_FORWARD
 from snapconv.classification.rules.in_forward import (
     FREED_BEFORE,
     FREED_BY_BACKWARD,
@@ -45,11 +45,11 @@ AFTER_BACKWARD = Reason(
 )
 SAME_LINE = Reason(
     "replaced-on-the-same-line",
-    "older than the trace, let go of by a line that had made another of its size, which is this",
+    "pre-existing, freed by a line that had made its replacement of the same size",
 )
 SAME_SIZE = Reason(
-    "replaced-by-one-of-its-size",
-    "older than the trace, let go of by the program, which holds another of its size instead",
+    "replaced-by-same-size",
+    "pre-existing, freed by the program, which has a replacement of the same size",
 )
 
 # A parameter may have no gradient, or share its memory.
@@ -396,7 +396,7 @@ def _freed_like_others(category: Category) -> Rule:
         found = decided.shared(_like_others, features).get(category)
         return np.zeros(len(features.alloc), np.bool_) if found is None else found
 
-    return Rule(f"freed_like_{category.label}", FREED_LIKE_OTHERS, category, Evidence.FREE_SITE, where)
+    return Rule(f"freed_like_{category.label}", FREED_BY_LINE, category, Evidence.FREE_SITE, where)
 
 
 @rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)

@@ -16,11 +16,11 @@ from snapconv.torch_knowledge.frame_patterns import Role
 
 ATTRIBUTE = Reason(
     "recorded-as-attribute",
-    "a module held it as a plain attribute: written since it was made, a cache; else as good as a buffer",
+    "a plain attribute of a module: if written since it was made, a cache; else like a buffer",
 )
 MOMENTS = Reason(
     "made-for-recorded-parameters",
-    "a line filled it with zeros, and others of the sizes of a list of recorded parameters; all stay",
+    "a line filled it with zeros, with others of the sizes of recorded parameters; all are kept",
 )
 # Fewer tensors, or of one size, may agree with those of parameters by chance.
 _LEAST_PARAMETERS, _LEAST_SIZES = 4, 2

@@ -1,4 +1,4 @@
-"""From the analysis of a device to the stories of some of its allocations: all that explanation.py holds."""
+"""Turns the analysis of a device into explanations of some of its allocations: the data of explanation.py."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
-from snapconv.classification.rule_catalog import EVIDENCE_WORTH, said_of
+from snapconv.classification.rule_catalog import EVIDENCE_WORTH, reason_of
 from snapconv.classification.rule_order import opinions as opinions_of
 from snapconv.classification.rule_order import pipeline_of
 from snapconv.columns import BoolColumn, Int64Column
@@ -15,15 +15,15 @@ from snapconv.naming.weights.weight_names import weight_names
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, is_engine
 from snapconv.reports.explain.explanation import (
-    AllocationStory,
+    AllocationExplanation,
+    Annotation,
+    CategoryVerdict,
     Frame,
-    Happening,
-    Judgement,
     Life,
+    LifetimeEvent,
     Opinion,
     Origin,
     Place,
-    Remark,
     Segment,
     StackRole,
 )
@@ -35,14 +35,14 @@ from snapconv.stacks.stack_roles import matching_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
-_MOST_REMARKS = 20
+_MOST_ANNOTATIONS = 20
 
 
-def tell_stories(
+def explain_allocations(
     snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, rows: Int64Column
-) -> Iterator[AllocationStory]:
-    """Tell the stories of some allocations of a device, in the order given."""
-    told = _Told(snapshot, project, analysis)
+) -> Iterator[AllocationExplanation]:
+    """Explain some allocations of a device, in the order given."""
+    explainer = _Explainer(snapshot, project, analysis)
     opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
     features = find_features(
         analysis.allocations,
@@ -52,10 +52,10 @@ def tell_stories(
         recorded=analysis.recorded,
     )
     pipeline = pipeline_of(is_host=analysis.device.is_host)
-    for said in opinions_of(features, rows, pipeline):
-        opinions[said.row].append(told.opinion(said.category, said.evidence, said.reason))
+    for opinion in opinions_of(features, rows, pipeline):
+        opinions[opinion.row].append(explainer.opinion(opinion.category, opinion.evidence, opinion.reason))
     for row in rows.tolist():
-        yield told.story(row, opinions[row])
+        yield explainer.explain(row, opinions[row])
 
 
 def unsigned(addr: int) -> str:
@@ -69,7 +69,7 @@ def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
 
 
 def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> dict[int, str]:
-    """What the report calls each weight, by row; and what belongs to a weight has its name too."""
+    """The name of each weight in the report, by row; its gradient and its states have the same name."""
     weights = analysis.weights
     names = weight_names(weights.names, weights.stack_id, ProjectLines(snapshot.stacks, project))
     rows = np.concatenate((weights.row, weights.gradient_row))
@@ -82,7 +82,7 @@ def _names(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> di
 def _recorded_names(recorded: RecordedMatches) -> dict[int, str]:
     """The names that a recorder wrote: of parameters and buffers, their gradients and states.
 
-    What only the program holds has none.
+    Memory that only the program keeps has no name.
     """
     metadata = recorded.metadata
     names = metadata.parameters.names
@@ -97,20 +97,20 @@ def _recorded_names(recorded: RecordedMatches) -> dict[int, str]:
     return {row: name for row, name in known.items() if name}
 
 
-class _Told:
-    """The words for what the tables of one device say."""
+class _Explainer:
+    """Turns rows of the tables of one device into explanations."""
 
     def __init__(self, snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> None:
         self._snapshot, self._project, self._analysis = snapshot, project, analysis
         self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
-        self._let_go_event = analysis.allocations.let_go_event
+        self._freed_event = analysis.allocations.freed_event
         self._names = _names(snapshot, project, analysis)
         self._of_user = {rule.slug: rule.reason for rule in analysis.user_rules.rules}
 
-    def story(self, row: int, opinions: list[Opinion]) -> AllocationStory:
+    def explain(self, row: int, opinions: list[Opinion]) -> AllocationExplanation:
         """Everything about one allocation; ``opinions`` are those of all rules."""
         table = self._analysis.allocations
-        return AllocationStory(
+        return AllocationExplanation(
             device=self._analysis.device.device,
             id=row,
             address=unsigned(int(table.addr[row])),
@@ -120,21 +120,21 @@ class _Told:
             is_exact=bool(table.is_exact[row]),
             place=self._place(row),
             life=self._life(row),
-            remarks=tuple(self._remarks(row)),
+            annotations=tuple(self._annotations(row)),
             origin=self._origin(row),
-            judgement=self._judgement(row, opinions),
+            verdict=self._verdict(row, opinions),
         )
 
     def opinion(self, category: Category, evidence: Evidence, slug: str) -> Opinion:
-        """What a rule says, with the rule's own reason."""
-        reason, torch = (self._of_user[slug], "") if slug in self._of_user else said_of(slug)
+        """The decision of one rule, with the reason of that rule."""
+        reason, torch = (self._of_user[slug], "") if slug in self._of_user else reason_of(slug)
         return Opinion(category.label, evidence.label, slug, reason, torch or None)
 
-    def _happening(self, event: int) -> Happening | None:
+    def _lifetime_event(self, event: int) -> LifetimeEvent | None:
         if event < 0:
             return None
         times, phases = self._analysis.device.events.time_us, self._analysis.phases
-        return Happening(
+        return LifetimeEvent(
             event=event,
             time_us=None if times is None else int(times[event]),
             after_us=None if times is None else int(times[event] - times[0]),
@@ -144,17 +144,17 @@ class _Told:
 
     def _life(self, row: int) -> Life:
         table, events = self._analysis.allocations, self._analysis.device.events
-        alloc, end, let_go = (
+        alloc, end, freed = (
             int(table.alloc_event[row]),
             int(table.end_event[row]),
-            int(self._let_go_event[row]),
+            int(self._freed_event[row]),
         )
-        first, last = max(alloc, 0), let_go if let_go >= 0 else max(len(events) - 1, 0)
+        first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
         times = events.time_us if len(events) else None
         return Life(
-            allocated=self._happening(alloc),
-            free_requested=self._happening(int(table.free_requested_event[row])),
-            free_completed=self._happening(int(table.free_completed_event[row])),
+            allocated=self._lifetime_event(alloc),
+            free_requested=self._lifetime_event(int(table.free_requested_event[row])),
+            free_completed=self._lifetime_event(int(table.free_completed_event[row])),
             end_event=end if end >= 0 else None,
             in_use_us=None if times is None else int(times[last] - times[first]),
             in_use_events=last - first,
@@ -162,18 +162,18 @@ class _Told:
             is_live_at_dump=end < 0,
         )
 
-    def _remarks(self, row: int) -> Iterator[Remark]:
-        """What was said at its alloc (_set_memory_metadata, or the allocator), and annotated later."""
+    def _annotations(self, row: int) -> Iterator[Annotation]:
+        """The annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
         events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
         alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
         is_annotation = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
         annotations = np.flatnonzero(is_annotation)
         annotations = annotations[(annotations > alloc) & ((end < 0) | (annotations < end))]
         columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
-        for event in [*([alloc] if alloc >= 0 else []), *annotations[:_MOST_REMARKS].tolist()]:
+        for event in [*([alloc] if alloc >= 0 else []), *annotations[:_MOST_ANNOTATIONS].tolist()]:
             for ids, is_internal in columns:
                 if ids is not None and ids[event] >= 0 and texts[ids[event]]:
-                    yield Remark(event, texts[ids[event]], is_internal)
+                    yield Annotation(event, texts[ids[event]], is_internal)
 
     def _place(self, row: int) -> Place:
         """The segment is that given back to the driver after the alloc, or else the one there at the dump."""
@@ -207,19 +207,21 @@ class _Told:
             free_stack_roles=tuple(self._roles(free_stack)),
         )
 
-    def _judgement(self, row: int, opinions: list[Opinion]) -> Judgement:
+    def _verdict(self, row: int, opinions: list[Opinion]) -> CategoryVerdict:
         found = self._analysis.classification
         category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
         decision = self.opinion(category, evidence, found.reasons[int(found.reason_id[row])])
         worth = EVIDENCE_WORTH[evidence]
-        # A rule that decided by what was recorded says the same without it, with weaker evidence.
+        # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
         others = (
-            said for said in opinions if (said.category, said.rule) != (decision.category, decision.rule)
+            opinion
+            for opinion in opinions
+            if (opinion.category, opinion.rule) != (decision.category, decision.rule)
         )
-        return Judgement(decision, worth.follows_from, worth.is_wrong_when, tuple(others))
+        return CategoryVerdict(decision, worth.follows_from, worth.is_wrong_when, tuple(others))
 
     def _roles(self, stack: int) -> Iterator[StackRole]:
-        """What a stack says of the code that ran; the first rule of each role is on record."""
+        """The roles of a stack, each with the first rule that matches."""
         roles, stacks = self._analysis.roles, self._snapshot.stacks
         if stack < 0:
             return
@@ -236,9 +238,9 @@ class _Told:
             yield StackRole(Role.ENGINE.name.lower(), "empty-stack", reason, None, None)
 
     def _operation(self, row: int) -> tuple[str | None, str]:
-        """The name of the operation, and what told it."""
-        told = self._analysis.named.told[int(self._analysis.named.id[row])]
-        return (None if told.name == UNNAMED else told.name), told.source
+        """The name of the operation, and what it was inferred from."""
+        operation = self._analysis.named.found[int(self._analysis.named.id[row])]
+        return (None if operation.name == UNNAMED else operation.name), operation.source
 
     def _stack(self, stack: int) -> tuple[Frame, ...]:
         return tuple(self._frame(frame) for frame in self._snapshot.stacks.frames_of(stack).tolist())

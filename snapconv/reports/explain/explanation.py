@@ -1,6 +1,6 @@
-"""One allocation explained: what ``snapconv explain`` found out, as data, as text and as plain values.
+"""One allocation explained: the answer of ``snapconv explain``, as data, as text and as plain values.
 
-Everything is a word or a number already; nothing is looked up here. The fields are the JSON too, so
+All values are texts or numbers already; nothing is looked up here. The fields are those of the JSON too:
 docs/explain.md describes them.
 """
 
@@ -15,8 +15,8 @@ _MANY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """An event of the allocation's life; ``after_us`` counts from the first event of the trace."""
+class LifetimeEvent:
+    """An event of the allocation's lifetime; ``after_us`` counts from the first event of the trace."""
 
     event: int
     time_us: int | None
@@ -32,7 +32,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one rule says of the allocation; ``torch``: the releases that its frames are known from."""
+    """The category that one rule gives it; ``torch``: the releases in which its frames were seen."""
 
     category: str
     evidence: str
@@ -41,7 +41,7 @@ class Opinion:
     torch: str | None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The reason as a sentence, with the releases of torch where they matter."""
         return self.reason + (f" (torch {self.torch})" if self.torch else "")
 
@@ -56,14 +56,14 @@ class Frame:
     is_project: bool
 
     def __str__(self) -> str:
-        if self.file in ("", "??"):  # of C++, where no debug information tells the source
+        if self.file in ("", "??"):  # of C++, where there is no debug information
             return self.function
         return f"{self.file}{'' if self.line is None else f':{self.line}'} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True)
 class StackRole:
-    """What a stack says of the code that ran, by which rule, and the innermost frame that it matched."""
+    """A role of a stack, the rule that found it, and the innermost frame that the rule matched."""
 
     role: str
     rule: str
@@ -98,9 +98,9 @@ class Life:
     ``in_use_events`` end with the request to free.
     """
 
-    allocated: Happening | None
-    free_requested: Happening | None
-    free_completed: Happening | None
+    allocated: LifetimeEvent | None
+    free_requested: LifetimeEvent | None
+    free_completed: LifetimeEvent | None
     end_event: int | None
     in_use_us: int | None
     in_use_events: int
@@ -109,8 +109,8 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """What the program, or the allocator itself (``is_internal``), said of it at an event."""
+class Annotation:
+    """A text that the program, or the allocator itself (``is_internal``), attached to it at an event."""
 
     event: int
     text: str
@@ -118,10 +118,10 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The category, and what speaks for and against it.
+class CategoryVerdict:
+    """The category, and the evidence for and against it.
 
-    ``others`` are the opinions of the rules that did not decide, in the order in which they are asked.
+    ``others`` are the opinions of the rules that did not decide, in the order of evaluation.
     """
 
     decision: Opinion
@@ -143,7 +143,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationStory:
+class AllocationExplanation:
     """One allocation; ``id`` is its row in the table snapconv_allocations.
 
     ``name`` is that of the weight in ``weight_entries``, also for its gradient and its optimizer states.
@@ -158,21 +158,21 @@ class AllocationStory:
     is_exact: bool
     place: Place
     life: Life
-    remarks: tuple[Remark, ...]
+    annotations: tuple[Annotation, ...]
     origin: Origin
-    judgement: Judgement
+    verdict: CategoryVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer: the allocation asked for, or all that had the address, the likeliest one first.
+    """The answer: the requested allocation, or all that had the address, the likeliest one first.
 
-    ``n_allocations`` counts those too that are too many to be explained.
+    ``n_allocations`` also counts those beyond the limit, which are not explained.
     """
 
     question: str
     n_allocations: int
-    allocations: tuple[AllocationStory, ...]
+    allocations: tuple[AllocationExplanation, ...]
 
     def values(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -181,28 +181,28 @@ class Explanation:
     def lines(self, *, whole_stack: bool = False) -> Iterator[str]:
         """The answer for a person: the first allocation in full, the others in a line each."""
         first, *others = self.allocations
-        yield from _story_lines(first, whole_stack=whole_stack)
+        yield from _allocation_lines(first, whole_stack=whole_stack)
         if self.n_allocations > 1:
             n_others = self.n_allocations - 1
             yield f"{counted(n_others, 'more allocation')} here; explain one by its event:"
-            for story in others[:_MANY]:
-                yield f"  {_in_a_line(story)}"
+            for explained in others[:_MANY]:
+                yield f"  {_in_a_line(explained)}"
             if n_others > len(others[:_MANY]):
-                yield f"  and {n_others - len(others[:_MANY])} older ones"
+                yield f"  and {n_others - len(others[:_MANY])} earlier ones"
 
 
-def _story_lines(story: AllocationStory, *, whole_stack: bool) -> Iterator[str]:
-    at_peak = "live at the peak" if story.life.is_live_at_peak else "not live at the peak"
-    category, size = story.judgement.decision.category, format_bytes(story.block_bytes)
-    named = f" {story.name}" if story.name else ""
-    yield f"{story.address} on {device_name(story.device)}: {category}{named}, {size}, {at_peak}"
-    yield from _labelled("size", _size_lines(story))
-    yield from _labelled("place", [_place(story.place)])
-    yield from _life_lines(story.life)
-    yield from _labelled("remarks", map(_remark, story.remarks))
-    yield from _code_lines(story.origin, whole_stack=whole_stack)
-    yield from _category_lines(story.judgement)
-    yield from _role_lines(story.origin)
+def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[str]:
+    at_peak = "live at the peak" if explained.life.is_live_at_peak else "not live at the peak"
+    category, size = explained.verdict.decision.category, format_bytes(explained.block_bytes)
+    named = f" {explained.name}" if explained.name else ""
+    yield f"{explained.address} on {device_name(explained.device)}: {category}{named}, {size}, {at_peak}"
+    yield from _labelled("size", _size_lines(explained))
+    yield from _labelled("place", [_place(explained.place)])
+    yield from _life_lines(explained.life)
+    yield from _labelled("annotations", map(_annotation_text, explained.annotations))
+    yield from _code_lines(explained.origin, whole_stack=whole_stack)
+    yield from _category_lines(explained.verdict)
+    yield from _role_lines(explained.origin)
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
@@ -212,11 +212,11 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
         label = ""
 
 
-def _size_lines(story: AllocationStory) -> Iterator[str]:
-    asked, block = story.requested_bytes, story.block_bytes
-    at_least = "" if story.is_exact else "at least "
+def _size_lines(explained: AllocationExplanation) -> Iterator[str]:
+    requested, block = explained.requested_bytes, explained.block_bytes
+    at_least = "" if explained.is_exact else "at least "
     yield (
-        f"requested {format_bytes(asked)} ({asked} bytes), "
+        f"requested {format_bytes(requested)} ({requested} bytes), "
         f"block {at_least}{format_bytes(block)} ({block} bytes)"
     )
 
@@ -226,8 +226,8 @@ def _place(place: Place) -> str:
     if segment is None:
         where = "segment not known"
     else:
-        gone = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
-        where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{gone}"
+        freed = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
+        where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{freed}"
     pool = "pool not known" if place.pool is None else f"pool {place.pool}"
     return f"{where}; {pool}; stream {place.stream}"
 
@@ -245,14 +245,15 @@ def _life_lines(life: Life) -> Iterator[str]:
         waits = "a stream still uses it" if requested else "still in use"
         yield from _labelled(what, [f"not before the dump: {waits}"])
     elif requested is None or life.end_event != requested.event:
-        yield from _labelled("block free", [f"by event {life.end_event}; the trace lacks its own event"])
+        yield from _labelled("block free", [f"by event {life.end_event}; the trace lacks the event itself"])
     at_least = "" if allocated else "at least "
     lasted = "" if life.in_use_us is None else f"{format_duration_us(life.in_use_us)}, "
     yield from _labelled("in use for", [f"{at_least}{lasted}{counted(life.in_use_events, 'event')}"])
 
 
-def _remark(remark: Remark) -> str:
-    return f"{remark.text} ({'by the allocator, ' if remark.is_internal else ''}at event {remark.event})"
+def _annotation_text(annotation: Annotation) -> str:
+    source = "by the allocator, " if annotation.is_internal else ""
+    return f"{annotation.text} ({source}at event {annotation.event})"
 
 
 def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
@@ -272,41 +273,41 @@ def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
             yield from _labelled(label, frames or ["  no frames"])
 
 
-def _category_lines(judgement: Judgement) -> Iterator[str]:
-    decision = judgement.decision
+def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
+    decision = verdict.decision
     yield from _labelled("category", [decision.category])
-    if judgement.is_wrong_when:
-        yield from _labelled("decided by", [f"{decision.rule}: {decision.told}"])
-        yield from _labelled("evidence", [f"{decision.evidence}: {judgement.follows_from}"])
-        yield from _labelled("wrong when", [judgement.is_wrong_when])
+    if verdict.is_wrong_when:
+        yield from _labelled("decided by", [f"{decision.rule}: {decision.text}"])
+        yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
+        yield from _labelled("wrong when", [verdict.is_wrong_when])
     else:
-        yield from _labelled("decided by", ["no rule: nothing speaks for any category"])
-    agree = [other for other in judgement.others if other.category == decision.category]
-    against = [other for other in judgement.others if other.category != decision.category]
+        yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
+    agree = [other for other in verdict.others if other.category == decision.category]
+    against = [other for other in verdict.others if other.category != decision.category]
     yield from _labelled("agrees", map(_opinion_line, agree))
-    nothing = ["no other rule says another category"]
+    nothing = ["no other rule gives another category"]
     yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
 
 
 def _role_lines(origin: Origin) -> Iterator[str]:
-    for label, roles in (("stack says", origin.stack_roles), ("free says", origin.free_stack_roles)):
+    for label, roles in (("stack roles", origin.stack_roles), ("free roles", origin.free_stack_roles)):
         yield from _labelled(
             label, [f"{role.role}, by {role.rule}: {role.frame or role.reason}" for role in roles]
         )
 
 
 def _opinion_line(opinion: Opinion) -> str:
-    return f"{opinion.rule} ({opinion.evidence}): {opinion.told}"
+    return f"{opinion.rule} ({opinion.evidence}): {opinion.text}"
 
 
-def _in_a_line(story: AllocationStory) -> str:
-    life, category = story.life, story.judgement.decision.category
-    begun = f"#{life.allocated.event}" if life.allocated else "older"
-    let_go = life.free_requested.event if life.free_requested else life.end_event
-    ended = "the dump" if let_go is None else f"#{let_go}"
+def _in_a_line(explained: AllocationExplanation) -> str:
+    life, category = explained.life, explained.verdict.decision.category
+    begun = f"#{life.allocated.event}" if life.allocated else "before the trace"
+    freed = life.free_requested.event if life.free_requested else life.end_event
+    ended = "the dump" if freed is None else f"#{freed}"
     iteration = f", iteration {life.allocated.iteration}" if life.allocated else ""
     peak = ", live at the peak" if life.is_live_at_peak else ""
     return (
-        f"{device_name(story.device)} {story.address} {begun} to {ended}{iteration}: {category}, "
-        f"{format_bytes(story.block_bytes)}, {story.origin.operation or 'operation not known'}{peak}"
+        f"{device_name(explained.device)} {explained.address} {begun} to {ended}{iteration}: {category}, "
+        f"{format_bytes(explained.block_bytes)}, {explained.origin.operation or 'operation not known'}{peak}"
     )

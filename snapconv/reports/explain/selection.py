@@ -16,7 +16,7 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.reports.explain.build_explanation import holds, tell_stories, unsigned
+from snapconv.reports.explain.build_explanation import explain_allocations, holds, unsigned
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -43,7 +43,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for; ``number`` is an event, or an address as tables have it: negative from 2^63 on.
+    """The question; ``number`` is an event, or an address as tables have it: negative from 2^63 on.
 
     ``life`` counts the allocations that began at the address, from 0; None means any.
     """
@@ -90,8 +90,12 @@ def explain(
     if not n_found:
         reasons = "; ".join(dict.fromkeys(_why_nothing(analysis, question) for analysis in devices))
         raise InputError(f"{snapshot.path}: {reasons}")
-    stories = (tell_stories(snapshot, project, analysis, rows[:_MOST_EXPLAINED]) for analysis, rows in found)
-    return Explanation(question.text, n_found, tuple(story for told in stories for story in told))
+    found_by_device = (
+        explain_allocations(snapshot, project, analysis, rows[:_MOST_EXPLAINED]) for analysis, rows in found
+    )
+    return Explanation(
+        question.text, n_found, tuple(explained for device in found_by_device for explained in device)
+    )
 
 
 def _signed(number: int) -> int:
@@ -102,7 +106,7 @@ def _signed(number: int) -> int:
 
 
 def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
-    """The allocations that are meant, in the order in which they are told."""
+    """The allocations that are meant, in the order of the answer."""
     table, number = analysis.allocations, question.number
     if question.is_event(analysis):
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
@@ -117,7 +121,7 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
 
 
 def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
-    """What there is in place of the allocation that was asked for."""
+    """What there is in place of the requested allocation."""
     device, event = analysis.device, question.number
     where, n_events = device_name(device.device), len(device.events)
     if not question.is_event(analysis):

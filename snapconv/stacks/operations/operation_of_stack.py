@@ -50,11 +50,11 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The operation of a stack, and what told it.
+class StackOperation:
+    """The operation of a stack, and what it was inferred from (``source``).
 
     ``line`` is there, with its ``frame``, where a line has several operations, so that only the order of
-    allocations can tell.
+    allocations can decide.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A stack as naming sees it: ``python`` without frames that only pass a call on, ``native`` before it.
+    """A stack for the naming: ``python`` without frames that only pass a call on, ``native`` before it.
 
     ``python`` of code that torch.compile wrote (``generated``) is what it was written from. ``is_op``: the
     operation is called through torch.ops.
@@ -78,18 +78,20 @@ class View:
 
 
 def find_sources(frames: FrameTable, lines: Mapping[int, Line] | None = None) -> Sources:
-    """Gather what tells more of a line than its function: source, if any is given, and torch's release."""
+    """Gather the evidence beyond function names: source lines, if any are given, and the release of torch."""
     return Sources(lines or {}, releases_of(frames))
 
 
 def name_operations(stacks: StackTable, sources: Sources | None = None) -> tuple[str, ...]:
-    """The operation of every stack, by stack id; UNNAMED where no frame tells."""
-    return tuple(told.name for told in tell_operations(stacks, sources or find_sources(stacks.frames)))
+    """The operation of every stack, by stack id; UNNAMED where no frame is known."""
+    return tuple(
+        operation.name for operation in infer_operations(stacks, sources or find_sources(stacks.frames))
+    )
 
 
-def tell_operations(stacks: StackTable, sources: Sources) -> tuple[Told, ...]:
-    """The operation of every stack, by stack id, and what told it."""
-    return tuple(_tell(stacks.frames, view(stacks, stack), sources) for stack in range(len(stacks)))
+def infer_operations(stacks: StackTable, sources: Sources) -> tuple[StackOperation, ...]:
+    """The operation of every stack, by stack id, and what it was inferred from."""
+    return tuple(_infer(stacks.frames, view(stacks, stack), sources) for stack in range(len(stacks)))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
@@ -128,49 +130,53 @@ def _originals(frames: FrameTable, python: list[int]) -> list[int]:
 
 
 def leaf_frames(stacks: StackTable) -> frozenset[int]:
-    """The frames whose line must tell the operation, since nothing else of their stacks does."""
+    """The frames whose line alone can give the operation, since nothing else in their stacks does."""
     views = (view(stacks, stack) for stack in range(len(stacks)))
     return frozenset(
         stack.python[0]
         for stack in views
-        if stack.python and not any(told.name for told in _without_source(stacks.frames, stack))
+        if stack.python and not any(operation.name for operation in _without_source(stacks.frames, stack))
     )
 
 
-def _tell(frames: FrameTable, stack: View, sources: Sources) -> Told:
-    ways = chain(
+def _infer(frames: FrameTable, stack: View, sources: Sources) -> StackOperation:
+    candidates = chain(
         _without_source(frames, stack),
         [_from_source(frames, stack, sources)],
-        _less_sure(frames, stack, sources),
+        _less_certain(frames, stack, sources),
     )
-    return next(told for told in ways if told.name)
+    return next(operation for operation in candidates if operation.name)
 
 
-def _without_source(frames: FrameTable, stack: View) -> Iterator[Told]:
-    """What tells the operation whether or not there is source, the best way first."""
+def _without_source(frames: FrameTable, stack: View) -> Iterator[StackOperation]:
+    """Candidates that need no source lines, the best evidence first."""
     leaf = _leading_library(frames, stack.python)
-    functional = Told(_from_functional(frames, leaf), "the function of torch.nn.functional in its stack")
+    functional = StackOperation(
+        _from_functional(frames, leaf), "the function of torch.nn.functional in its stack"
+    )
     if stack.generated is None:
         yield functional
-    yield Told(name_in_native(stack.native) or "", "the C++ frames of its stack")
+    yield StackOperation(name_in_native(stack.native) or "", "the C++ frames of its stack")
     if stack.generated is None:
-        yield Told(_from_tensor_method(frames, leaf), "the method of torch.Tensor in its stack")
+        yield StackOperation(_from_tensor_method(frames, leaf), "the method of torch.Tensor in its stack")
     else:
         # Here C++ shows the very kernel, and the original line only what it was made from.
-        yield Told(name_in_target(frames.targets[stack.generated]) or "", "the node of the compiled graph")
+        yield StackOperation(
+            name_in_target(frames.targets[stack.generated]) or "", "the node of the compiled graph"
+        )
         yield functional
 
 
-def _less_sure(frames: FrameTable, stack: View, sources: Sources) -> Iterator[Told]:
-    """What tells an operation, or where it was called, if its source is not there."""
+def _less_certain(frames: FrameTable, stack: View, sources: Sources) -> Iterator[StackOperation]:
+    """Candidates for an operation, or for its caller, without source lines."""
     leaf = _leading_library(frames, stack.python)
     line = name_of_line(frames, leaf[0], sources.releases) if leaf else None
-    yield Told(line or "", "the line of torch.nn in its stack")
-    yield Told(_from_module_file(frames, leaf), "the module of torch.nn in its stack")
+    yield StackOperation(line or "", "the line of torch.nn in its stack")
+    yield StackOperation(_from_module_file(frames, leaf), "the module of torch.nn in its stack")
     if stack.generated is not None:
-        yield Told(COMPILED, "the code that torch.compile wrote")
-    yield Told(_from_innermost(frames, stack.python), "the innermost Python function of its stack")
-    yield Told(UNNAMED, "no frame tells")
+        yield StackOperation(COMPILED, "the code that torch.compile wrote")
+    yield StackOperation(_from_innermost(frames, stack.python), "the innermost Python function of its stack")
+    yield StackOperation(UNNAMED, "no known frame")
 
 
 def _leading_library(frames: FrameTable, python: list[int]) -> list[int]:
@@ -195,22 +201,22 @@ def _from_functional(frames: FrameTable, leaf: list[int]) -> str:
     return "" if name == "fn" else name.lstrip("_")
 
 
-def _from_source(frames: FrameTable, stack: View, sources: Sources) -> Told:
-    """What the innermost line calls, where its source is there and the frame itself shows no more."""
+def _from_source(frames: FrameTable, stack: View, sources: Sources) -> StackOperation:
+    """What the innermost line calls, where its source is given and the frame itself shows no more."""
     line = sources.lines.get(stack.python[0]) if stack.python else None
     if line is None or _is_wrapped(frames, stack.python[0]):
-        return Told("", "")
+        return StackOperation("", "")
     steps = tuple(step for step in line.steps if step.is_op == stack.is_op)
     found = tuple(step for step in steps if step.most != 0) or steps[-1:]
     names = {step.name for step in found}
     if len(names) == 1:
-        return Told(found[-1].name, BY_SOURCE)
+        return StackOperation(found[-1].name, BY_SOURCE)
     # Operations that were compiled together do not allocate one after the other.
     if not names or stack.generated is not None:
-        return Told("", "")
+        return StackOperation("", "")
     # The last that allocates whenever the line runs: its result is what lives on, more often than not.
     certain = [step for step in found if step.least] or found
-    return Told(certain[-1].name, BY_LINE, replace(line, steps=found), stack.python[0])
+    return StackOperation(certain[-1].name, BY_LINE, replace(line, steps=found), stack.python[0])
 
 
 def _is_wrapped(frames: FrameTable, frame: int) -> bool:
@@ -236,9 +242,9 @@ def _from_module_file(frames: FrameTable, leaf: list[int]) -> str:
 
 
 def _from_innermost(frames: FrameTable, python: list[int]) -> str:
-    """The innermost Python function, be it a library's, which at least says where memory was asked for.
+    """The innermost Python function, be it a library's, which at least shows where memory was requested.
 
-    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) say more of
+    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show more of
     the operation than the user's function around them (``forward``, ``main``).
     """
     name = next((frames.names[i] for i in python if frames.names[i] != _WRAPPED), "")

@@ -176,7 +176,7 @@ def test_sizes_that_no_gradient_has_and_that_repeat_as_layers_do_are_frozen_weig
     frozen = [*copies(PLAIN, 2, shapes=LAYER), (PLAIN, 24 * KIB)]
     found, reasons = sort(*copies(PLAIN, 1), *frozen, *copies(GRADIENT, 1, more=0), whole=[0])
     assert found == {Category.WEIGHT: TOTAL + 84 * KIB}
-    assert reasons == {"as-many-as-gradients", "stays-without-gradient"}
+    assert reasons == {"as-many-as-gradients", "kept-without-gradient"}
 
 
 @pytest.mark.parametrize("others", [LAYER, LAYER[:2] * 2, (*LAYER * 2, 100 * KIB)])
@@ -330,7 +330,7 @@ REASONS = {
     "4-copies-of-every-size",
     "3-copies-of-every-size",
     "2-copies-of-every-size",
-    "stays-without-gradient",
+    "kept-without-gradient",
     "beside-gradients-and-states",
     "states-of-the-optimizer",
     "copies-in-full-precision",

@@ -89,12 +89,12 @@ def jobs_of_frame_rules():
 
 # A life: what happens to allocations of SUBJECT bytes ("free" takes the oldest), and what decides on one.
 LIVES = (
-    ("alloc ENGINE, begin zero_grad, free MAIN, end zero_grad", "dropped-in-zero-grad", GRADIENT, ANNOTATION),
-    ("alloc ENGINE, free ZERO_GRAD", "dropped-in-zero-grad", GRADIENT, FREE_SITE),
-    ("older NO_FRAMES, free ZERO_GRAD", "dropped-in-zero-grad", GRADIENT, FREE_SITE),
+    ("alloc ENGINE, begin zero_grad, free MAIN, end zero_grad", "freed-in-zero-grad", GRADIENT, ANNOTATION),
+    ("alloc ENGINE, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
+    ("older NO_FRAMES, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
     (
         "older NO_FRAMES, begin zero_grad, free MAIN, end zero_grad",
-        "dropped-in-zero-grad",
+        "freed-in-zero-grad",
         GRADIENT,
         ANNOTATION,
     ),
@@ -118,7 +118,7 @@ LIVES = (
     ),
     (
         "alloc ENGINE, alloc ENGINE, does FORWARD, does ENGINE, free ENGINE",
-        "held-for-another-backward",
+        "kept-by-program-for-another-backward",
         ACTIVATION,
         LIFETIME,
     ),
@@ -144,11 +144,11 @@ LIVES = (
     ("older LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
     (
         "older NO_FRAMES, alloc COPY, does FORWARD, free MAIN, free MAIN",
-        "freed-where-its-like-are",
+        "freed-by-line-of-one-category",
         INPUT,
         FREE_SITE,
     ),
-    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-one-of-its-size", INPUT, SIZES),
+    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-same-size", INPUT, SIZES),
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),
@@ -184,7 +184,7 @@ LIVES = (
     ),
     (
         "alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN",
-        "held-while-its-line-ran-again",
+        "kept-while-its-line-ran-again",
         ACTIVATION,
         LIFETIME,
     ),
@@ -237,7 +237,7 @@ def test_every_reason_has_a_job_that_it_decides():
     in_code = {rule.reason.slug for rule in rules}
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
-    elsewhere |= {"replaced-on-the-same-line", "held-by-a-backward-that-failed"}
+    elsewhere |= {"replaced-on-the-same-line", "live-in-failed-backward"}
     assert in_code == by_life | elsewhere  # see also test_held.py
 
 

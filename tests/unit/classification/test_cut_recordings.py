@@ -58,7 +58,7 @@ def test_a_compiled_backward_lets_go_on_each_line_of_what_it_does_in_other_itera
 
 def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forward(found):
     job = job_of("does FORWARD, alloc COMPILED, does STEP, free ZERO_GRAD")
-    assert found(job) == [(GRADIENT, FREE_SITE, "dropped-in-zero-grad")]
+    assert found(job) == [(GRADIENT, FREE_SITE, "freed-in-zero-grad")]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_sizes_that_take_turns_are_weights_with_what_lies_before_and_what_is_as_
     job = model()
     job.does(FORWARD)
     for size, n in zip((EMBEDDING, *LAYER), (2, N_LAYERS + 1, N_LAYERS, N_LAYERS), strict=True):
-        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")] * n
+        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "alternating-sizes")] * n
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_tables_of_words_positions_and_kinds_lie_before_the_layers(found):
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
     for size in (EMBEDDING * 8, EMBEDDING, 4 * KIB + 512):
-        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "sizes-in-turn")]
+        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "alternating-sizes")]
     assert found(job, EMBEDDING * 9) == [(Category.UNKNOWN, Evidence.NONE, "none")]
 
 

@@ -328,7 +328,7 @@ def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
         phases=[phase("forward", at(3), at(4)), phase("backward", at(5), at(6))],
     )
     reason = decided(analyse(tmp_path, builder, raw))[3][2]
-    assert (reason == "made-where-inputs-are") == expected
+    assert (reason == "made-by-code-of-inputs") == expected
 
 
 def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):

@@ -319,7 +319,7 @@ def test_the_first_rule_that_matches_decides(loaded):
     session = loaded(CACHE, second, jobs=[(ALLOCATE, None)])
     assert decisions(session) == [MINE]
     assert session.explain("#1").allocations[0].origin.operation == "kv_cache"
-    assert session.explain("#1").allocations[0].judgement.others[0].rule == "second"
+    assert session.explain("#1").allocations[0].verdict.others[0].rule == "second"
 
 
 def test_a_rule_about_the_free_site_looks_at_who_freed(loaded):
@@ -354,11 +354,11 @@ def test_a_role_lets_our_own_rules_conclude(loaded):
 
 
 def test_the_explanation_has_the_reason_of_the_rule(loaded):
-    (story,) = loaded(CACHE, jobs=[(COLLECTIVE, None)]).explain("#1").allocations
-    assert (story.judgement.decision.rule, story.judgement.decision.evidence) == ("kv-cache", "user_rule")
-    assert (story.judgement.decision.reason, story.judgement.decision.torch) == (CACHE["reason"], None)
-    assert (story.origin.operation, story.origin.operation_from) == ("kv_cache", "your rule kv-cache")
-    assert [opinion.rule for opinion in story.judgement.others] == ["collective"]
+    (explained,) = loaded(CACHE, jobs=[(COLLECTIVE, None)]).explain("#1").allocations
+    assert (explained.verdict.decision.rule, explained.verdict.decision.evidence) == ("kv-cache", "user_rule")
+    assert (explained.verdict.decision.reason, explained.verdict.decision.torch) == (CACHE["reason"], None)
+    assert (explained.origin.operation, explained.origin.operation_from) == ("kv_cache", "your rule kv-cache")
+    assert [opinion.rule for opinion in explained.verdict.others] == ["collective"]
 
 
 def test_every_output_names_the_rule(loaded, tmp_path):

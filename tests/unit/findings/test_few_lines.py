@@ -21,7 +21,7 @@ def notes_of(tmp_path, *stacks, **options):
     for n_kib, stack in stacks:
         builder.alloc(n_kib * KIB, frames=stack)
     found = load(builder.write(tmp_path / "s.pickle"), **options).notes
-    return [note.message for note in found if note.slug == "few-lines"]
+    return [note.message for note in found if note.slug == "dominant-lines"]
 
 
 LAYERS = [(100, made_at(f"nets/layers/net.py:{line}", "nets/run.py:5")) for line in range(1, 6)]

@@ -12,7 +12,7 @@ from snapconv.naming.operation_names import name_allocations, order_of
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.session import load
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.stacks.operations.operation_of_stack import find_sources, tell_operations
+from snapconv.stacks.operations.operation_of_stack import find_sources, infer_operations
 from snapconv.stacks.operations.source_lines import Line, read_source
 from snapconv.stacks.operations.source_steps import Step
 from tests.builders import MIB, TraceBuilder, frame
@@ -232,7 +232,7 @@ def stacks_of_a_script(n):
 
 
 def operations_of(stacks, lines):
-    return tell_operations(stacks, find_sources(stacks.frames, lines))
+    return infer_operations(stacks, find_sources(stacks.frames, lines))
 
 
 def allocations_of(stack_ids):

@@ -5,16 +5,16 @@ import pickle
 import pytest
 
 from snapconv.replay.device_replay import replay
-from snapconv.replay.history_verdict import Verdict, judge_history
+from snapconv.replay.history_verdict import Verdict, decide_history
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import MIB, START_US, TraceBuilder
 from tests.metadata_builder import metadata
 
 
 @pytest.fixture
-def judged(tmp_path):
-    def judged(builder, keep=None, **fields):
-        """Judge a builder's snapshot, of which the ring kept the newest ``keep`` events."""
+def decided(tmp_path):
+    def decided(builder, keep=None, **fields):
+        """Decide on a builder's snapshot, of which the ring kept the newest ``keep`` events."""
         raw = builder.snapshot(**fields)
         if keep is not None:
             raw["device_traces"] = [raw["device_traces"][0][-keep:]]
@@ -22,10 +22,10 @@ def judged(tmp_path):
         path.write_bytes(pickle.dumps(raw))
         snapshot = load_snapshot(path)
         device = snapshot.devices[0]
-        found = judge_history(snapshot, device, replay(snapshot, device))
+        found = decide_history(snapshot, device, replay(snapshot, device))
         return found.verdict, found.reason
 
-    return judged
+    return decided
 
 
 def started_late(n_events):
@@ -38,121 +38,121 @@ def started_late(n_events):
     return builder
 
 
-def test_a_file_without_events_has_no_trace(judged):
-    verdict, reason = judged(TraceBuilder().segment(traced=False).alloc(512, traced=False))
+def test_a_file_without_events_has_no_trace(decided):
+    verdict, reason = decided(TraceBuilder().segment(traced=False).alloc(512, traced=False))
     assert verdict is Verdict.NO_TRACE
     assert "no events" in reason
-    assert judged(TraceBuilder())[0] is Verdict.NO_TRACE
+    assert decided(TraceBuilder())[0] is Verdict.NO_TRACE
 
 
-def test_a_trace_before_which_there_was_nothing_is_complete(judged):
-    verdict, reason = judged(TraceBuilder().segment().alloc(512).free().alloc(1000))
+def test_a_trace_before_which_there_was_nothing_is_complete(decided):
+    verdict, reason = decided(TraceBuilder().segment().alloc(512).free().alloc(1000))
     assert verdict is Verdict.COMPLETE
     assert reason == "nothing was allocated before the first event"
 
 
 @pytest.mark.parametrize("n_events", [1024, 10_000])
-def test_a_complete_trace_may_have_any_length(judged, n_events):
+def test_a_complete_trace_may_have_any_length(decided, n_events):
     builder = TraceBuilder().segment()
     while len(builder.events) < n_events:
         builder.event("snapshot")
-    assert judged(builder)[0] is Verdict.COMPLETE
+    assert decided(builder)[0] is Verdict.COMPLETE
 
 
-def test_memory_that_was_reserved_before_shows_a_late_start(judged):
-    verdict, reason = judged(TraceBuilder().segment(traced=False).alloc(512))
+def test_memory_that_was_reserved_before_shows_a_late_start(decided):
+    verdict, reason = decided(TraceBuilder().segment(traced=False).alloc(512))
     assert verdict is Verdict.STARTED_LATE
     assert "2.00 MiB were reserved already" in reason
 
 
-def test_blocks_from_before_show_a_late_start_and_are_counted(judged):
+def test_blocks_from_before_show_a_late_start_and_are_counted(decided):
     builder = TraceBuilder().segment(traced=False).alloc(1000, traced=False).alloc(500, traced=False).free()
-    verdict, reason = judged(builder)
+    verdict, reason = decided(builder)
     assert verdict is Verdict.STARTED_LATE
     assert reason.startswith("2 blocks (1.46 KiB requested) were allocated before the first event")
     assert "1 of them (500 B) freed in the trace" in reason
     assert "does not say for certain" in reason
 
 
-def test_an_older_block_that_was_freed_is_enough_for_a_late_start(judged):
+def test_an_older_block_that_was_freed_is_enough_for_a_late_start(decided):
     builder = TraceBuilder().segment().alloc(1000).free()
-    assert judged(builder, keep=2)[0] is Verdict.STARTED_LATE
+    assert decided(builder, keep=2)[0] is Verdict.STARTED_LATE
 
 
 @pytest.mark.parametrize("n_events", [1024, 2048, 4096, 10_000, 50_000])
-def test_a_late_trace_of_a_usual_length_is_truncated(judged, n_events):
-    verdict, reason = judged(started_late(n_events))
+def test_a_late_trace_of_a_usual_length_is_truncated(decided, n_events):
+    verdict, reason = decided(started_late(n_events))
     assert verdict is Verdict.TRUNCATED
     assert f"exactly {n_events} events" in reason
 
 
 @pytest.mark.parametrize("n_events", [2, 512, 1000, 1023, 1025, 9_999])
-def test_a_late_trace_of_another_length_is_not_called_truncated(judged, n_events):
-    assert judged(started_late(n_events))[0] is Verdict.STARTED_LATE
+def test_a_late_trace_of_another_length_is_not_called_truncated(decided, n_events):
+    assert decided(started_late(n_events))[0] is Verdict.STARTED_LATE
 
 
-def test_a_trace_that_begins_with_the_second_half_of_a_free_is_truncated(judged):
+def test_a_trace_that_begins_with_the_second_half_of_a_free_is_truncated(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
-    verdict, reason = judged(builder, keep=4)
+    verdict, reason = decided(builder, keep=4)
     assert verdict is Verdict.TRUNCATED
     assert "second half of a free" in reason
 
 
-def test_where_other_frees_waited_the_first_one_may_have_waited_too(judged):
+def test_where_other_frees_waited_the_first_one_may_have_waited_too(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     builder.events[-1:-1] = [dict(builder.events[-1], action="snapshot", addr=0, size=0)]
-    verdict, reason = judged(builder, keep=5)
+    verdict, reason = decided(builder, keep=5)
     assert verdict is Verdict.STARTED_LATE
     assert "1 of them (1000 B) freed in the trace" in reason
 
 
-def test_a_trace_that_has_no_first_halves_lost_none(judged):
+def test_a_trace_that_has_no_first_halves_lost_none(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     raw = builder.snapshot()
     kept = [event for event in raw["device_traces"][0] if event["action"] != "free_requested"]
     builder.events = kept
-    assert judged(builder, keep=3)[0] is Verdict.STARTED_LATE
+    assert decided(builder, keep=3)[0] is Verdict.STARTED_LATE
 
 
-def test_one_event_is_what_history_kept_as_state_leaves(judged):
-    verdict, reason = judged(TraceBuilder().segment().alloc(1000).free(), keep=1)
+def test_one_event_is_what_history_kept_as_state_leaves(decided):
+    verdict, reason = decided(TraceBuilder().segment().alloc(1000).free(), keep=1)
     assert verdict is Verdict.STARTED_LATE
     assert "one event" in reason
 
 
 @pytest.mark.parametrize("where", ["top", "settings"])
 @pytest.mark.parametrize("flag", [True, [True]], ids=["one", "per device"])
-def test_the_file_may_say_itself_that_events_are_lost(judged, where, flag):
+def test_the_file_may_say_itself_that_events_are_lost(decided, where, flag):
     said = {"trace_alloc_overflowed": flag}
     fields = said if where == "top" else {"allocator_settings": said}
-    verdict, reason = judged(TraceBuilder().segment().alloc(512), **fields)
+    verdict, reason = decided(TraceBuilder().segment().alloc(512), **fields)
     assert verdict is Verdict.TRUNCATED
     assert reason.startswith("the file says that its ring buffer overflowed")
 
 
-def test_the_file_may_say_itself_that_no_event_is_lost(judged):
+def test_the_file_may_say_itself_that_no_event_is_lost(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512)
-    assert judged(builder, keep=2, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+    assert decided(builder, keep=2, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
 
 
-def test_what_the_file_says_goes_before_the_length_of_the_trace(judged):
-    assert judged(started_late(1024), trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+def test_what_the_file_says_goes_before_the_length_of_the_trace(decided):
+    assert decided(started_late(1024), trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
 
 
-def test_a_trace_in_which_events_are_missing_is_not_complete(judged):
+def test_a_trace_in_which_events_are_missing_is_not_complete(decided):
     builder = TraceBuilder().segment().alloc(512).free()
     freed = builder.events[-2:]
     for event in freed:
         builder.event(event["action"], addr=event["addr"], size=512)
-    verdict, reason = judged(builder)
+    verdict, reason = decided(builder)
     assert verdict is Verdict.TRUNCATED
     assert "1 allocs or frees are missing" in reason
 
 
-def test_an_alloc_at_a_live_address_shows_a_missing_free(judged):
+def test_an_alloc_at_a_live_address_shows_a_missing_free(decided):
     builder = TraceBuilder().segment().alloc(512)
     builder.events.append(dict(builder.events[-1]))
-    verdict, reason = judged(builder)
+    verdict, reason = decided(builder)
     assert verdict is Verdict.TRUNCATED
     assert "1 allocs or frees are missing" in reason
 
@@ -163,19 +163,19 @@ def test_every_device_is_judged_by_its_own_trace(tmp_path):
     path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(late)))
     snapshot = load_snapshot(path)
     verdicts = [
-        judge_history(snapshot, device, replay(snapshot, device)).verdict for device in snapshot.devices
+        decide_history(snapshot, device, replay(snapshot, device)).verdict for device in snapshot.devices
     ]
     assert verdicts == [Verdict.COMPLETE, Verdict.STARTED_LATE]
 
 
 @pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False)])
-def test_of_a_capture_the_verdict_says_how_far_the_recording_went(judged, ended, goes_on):
+def test_of_a_capture_the_verdict_says_how_far_the_recording_went(decided, ended, goes_on):
     """A program that goes on may need more later; one that ended early has a note of its own."""
     marks = [
         {"iteration": number, "kind": "memory", "began_us": START_US, "ended_us": START_US + 9}
         for number in (0, 1)
     ]
     recorded = metadata(iterations=marks, ended={"how": ended, "detail": ""})
-    verdict, reason = judged(TraceBuilder().segment().alloc(512).free(), snapconv=recorded)
+    verdict, reason = decided(TraceBuilder().segment().alloc(512).free(), snapconv=recorded)
     assert verdict is Verdict.COMPLETE
     assert ("up to the end of its iteration 1, and it may have gone on" in reason) is goes_on

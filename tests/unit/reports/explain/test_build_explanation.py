@@ -1,4 +1,4 @@
-"""The story of an allocation: its life, its code, and the evidence for and against its category."""
+"""The explanation of an allocation: its life, its code, and the evidence for and against its category."""
 
 import pickle
 from pathlib import Path
@@ -45,56 +45,65 @@ def text(explanation, **options):
 # --- the life
 
 
-def test_a_life_is_told_with_its_events_times_and_sizes(load):
+def test_a_lifetime_has_its_events_times_and_sizes(load):
     builder = TraceBuilder().segment().alloc(1000, stream=7).alloc(512).free(ADDR)
-    (story,) = load(builder).explain("#1").allocations
-    assert (story.requested_bytes, story.block_bytes, story.is_exact, story.place.stream) == (
+    (explained,) = load(builder).explain("#1").allocations
+    assert (explained.requested_bytes, explained.block_bytes, explained.is_exact, explained.place.stream) == (
         1000,
         1024,
         True,
         7,
     )
     times = [
-        h and (h.event, h.time_us, h.after_us) for h in (story.life.allocated, story.life.free_requested)
+        h and (h.event, h.time_us, h.after_us)
+        for h in (explained.life.allocated, explained.life.free_requested)
     ]
     assert times == [(1, START_US + 1, 1), (3, START_US + 3, 3)]
-    assert story.life.free_completed.event == story.life.end_event == 4
-    assert (story.life.in_use_events, story.life.in_use_us) == (2, 2)
-    assert (story.life.is_live_at_peak, story.life.is_live_at_dump) == (True, False)
+    assert explained.life.free_completed.event == explained.life.end_event == 4
+    assert (explained.life.in_use_events, explained.life.in_use_us) == (2, 2)
+    assert (explained.life.is_live_at_peak, explained.life.is_live_at_dump) == (True, False)
     assert (
-        story.place.segment.address,
-        story.place.segment.total_bytes,
-        story.place.segment.freed_event,
+        explained.place.segment.address,
+        explained.place.segment.total_bytes,
+        explained.place.segment.freed_event,
     ) == (
         hex(ADDR),
         2 * MIB,
         None,
     )
-    assert story.place.pool == (0, 0)
+    assert explained.place.pool == (0, 0)
 
 
 def test_what_was_there_before_the_trace_has_no_event_and_lives_from_its_beginning(load):
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR)
     explanation = load(builder).explain(hex(ADDR))
-    (story,) = explanation.allocations
-    assert (story.life.allocated, story.life.free_requested.event) == (None, 2)
-    assert (story.life.in_use_events, story.life.in_use_us) == (2, 2)
+    (explained,) = explanation.allocations
+    assert (explained.life.allocated, explained.life.free_requested.event) == (None, 2)
+    assert (explained.life.in_use_events, explained.life.in_use_us) == (2, 2)
     assert "allocated   before the trace begins" in text(explanation)
     assert "in use for  at least 2 us, 2 events" in text(explanation)
 
 
 def test_what_is_never_freed_lives_to_the_dump(load):
     explanation = load(TraceBuilder().segment().alloc(512).alloc(512)).explain("#1")
-    (story,) = explanation.allocations
-    assert (story.life.free_requested, story.life.free_completed, story.life.end_event) == (None, None, None)
-    assert (story.life.is_live_at_dump, story.life.in_use_events) == (True, 1)
+    (explained,) = explanation.allocations
+    assert (explained.life.free_requested, explained.life.free_completed, explained.life.end_event) == (
+        None,
+        None,
+        None,
+    )
+    assert (explained.life.is_live_at_dump, explained.life.in_use_events) == (True, 1)
     assert "freed       not before the dump: still in use" in text(explanation)
 
 
 def test_what_waits_for_a_stream_is_freed_and_has_no_free_block(load):
     explanation = load(TraceBuilder().segment().alloc(512).free(completed=False)).explain("#1")
-    (story,) = explanation.allocations
-    assert (story.life.free_requested.event, story.life.free_completed, story.life.is_live_at_dump) == (
+    (explained,) = explanation.allocations
+    assert (
+        explained.life.free_requested.event,
+        explained.life.free_completed,
+        explained.life.is_live_at_dump,
+    ) == (
         2,
         None,
         True,
@@ -107,8 +116,12 @@ def test_without_times_only_events_are_counted(load):
     for event in builder.events:
         del event["time_us"]
     explanation = load(builder).explain("#1")
-    (story,) = explanation.allocations
-    assert (story.life.allocated.time_us, story.life.allocated.after_us, story.life.in_use_us) == (
+    (explained,) = explanation.allocations
+    assert (
+        explained.life.allocated.time_us,
+        explained.life.allocated.after_us,
+        explained.life.in_use_us,
+    ) == (
         None,
         None,
         None,
@@ -116,15 +129,15 @@ def test_without_times_only_events_are_counted(load):
     assert "in use for  0 events" in text(explanation)
 
 
-def test_a_segment_that_was_given_back_is_told_with_its_event(load):
+def test_a_segment_that_was_given_back_has_its_event(load):
     model = CachingAllocator()
     addr = model.malloc(30 * MIB)
     model.free(addr)
     model.empty_cache()
     explanation = load(model).explain(hex(addr))
-    (story,) = explanation.allocations
+    (explained,) = explanation.allocations
     # segment_alloc, alloc, free_requested, free_completed, segment_free
-    assert (story.place.segment.total_bytes, story.place.segment.freed_event) == (30 * MIB, 4)
+    assert (explained.place.segment.total_bytes, explained.place.segment.freed_event) == (30 * MIB, 4)
     assert "given back at event 4" in text(explanation)
 
 
@@ -134,9 +147,9 @@ def test_what_a_recorder_named_has_the_name_of_its_weight():
     category = analysis.classification.category
     named = {}
     for row in np.flatnonzero(np.isin(category, (Category.WEIGHT, Category.GRADIENT))).tolist():
-        stories = session.explain(hex(int(analysis.allocations.addr[row]))).allocations
-        (story,) = [story for story in stories if story.id == row]
-        named.setdefault(story.judgement.decision.category, set()).add(story.name)
+        found = session.explain(hex(int(analysis.allocations.addr[row]))).allocations
+        (explained,) = [explained for explained in found if explained.id == row]
+        named.setdefault(explained.verdict.decision.category, set()).add(explained.name)
     names = {weight.name for weight in session.report().weights}
     assert names
     assert named["gradient"] == names
@@ -179,8 +192,8 @@ def training_step():
 
 
 @pytest.fixture
-def told(load):
-    """The stories of the training step, by name."""
+def explanations(load):
+    """The explanations of the training step, by name."""
     model, events = training_step()
     session = load(model)
     return {name: session.explain(f"#{event}").allocations[0] for name, event in events.items()}
@@ -190,21 +203,23 @@ def said(opinions):
     return [(opinion.category, opinion.evidence, opinion.rule) for opinion in opinions]
 
 
-def test_the_deciding_rule_is_told_with_its_reason_and_its_releases(told):
-    decision = told["saved"].judgement.decision
+def test_the_deciding_rule_has_its_reason_and_its_releases(explanations):
+    decision = explanations["saved"].verdict.decision
     assert said([decision]) == [("activation", "free_site", "release-variables")]
     assert decision.reason == "a backward node lets go of what it saved: the memory was kept for backward"
     assert decision.torch == "2.0-2.13; seen 2.5-2.11"
-    assert told["saved"].judgement.follows_from.startswith("the stack that freed it")
+    assert explanations["saved"].verdict.follows_from.startswith("the stack that freed it")
 
 
-def test_rules_that_came_too_late_are_told_for_and_against(told):
-    assert said(told["saved"].judgement.others) == [
+def test_rules_that_came_too_late_are_listed_for_and_against(explanations):
+    assert said(explanations["saved"].verdict.others) == [
         ("activation", "free_site", "freed-by-backward"),
         ("activation", "lifetime", "kept-into-backward"),
     ]
-    assert said([told["workspace"].judgement.decision]) == [("workspace", "frames", "cublas-workspace")]
-    assert said(told["workspace"].judgement.others) == [("activation", "lifetime", "kept-into-backward")]
+    assert said([explanations["workspace"].verdict.decision]) == [("workspace", "frames", "cublas-workspace")]
+    assert said(explanations["workspace"].verdict.others) == [
+        ("activation", "lifetime", "kept-into-backward")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -217,16 +232,16 @@ def test_rules_that_came_too_late_are_told_for_and_against(told):
         ("backward scratch", ("temporary", "lifetime", "freed-within-backward")),
     ],
 )
-def test_a_rule_says_nothing_where_another_case_of_it_holds(told, name, decision):
-    assert said([told[name].judgement.decision]) == [decision]
-    assert said(told[name].judgement.others) == []
+def test_a_rule_has_no_opinion_where_another_case_of_it_holds(explanations, name, decision):
+    assert said([explanations[name].verdict.decision]) == [decision]
+    assert said(explanations[name].verdict.others) == []
 
 
-def test_what_the_stacks_say_is_told_with_the_frame_that_says_it(told):
-    (call,) = told["saved"].origin.stack_roles
+def test_roles_of_stacks_have_the_frame_that_shows_them(explanations):
+    (call,) = explanations["saved"].origin.stack_roles
     assert (call.role, call.rule) == ("module_call", "module-call")
     assert call.frame.function == "_call_impl"
-    release = told["saved"].origin.free_stack_roles[-1]
+    release = explanations["saved"].origin.free_stack_roles[-1]
     assert (release.role, release.rule) == ("release", "release-variables")
     assert str(release.frame) == "torch::autograd::generated::MulBackward0::release_variables()"
 
@@ -246,27 +261,27 @@ def test_with_python_only_stacks_the_thread_without_frames_is_the_engine(load):
     model = CachingAllocator()
     model.malloc(512, frames=FORWARD)
     model.malloc(512, frames=[])
-    (story,) = load(model).explain("#2").allocations
-    assert [(role.role, role.rule, role.frame) for role in story.origin.stack_roles] == [
+    (explained,) = load(model).explain("#2").allocations
+    assert [(role.role, role.rule, role.frame) for role in explained.origin.stack_roles] == [
         ("engine", "empty-stack", None)
     ]
 
 
 def test_what_nothing_speaks_for_says_so(load):
     explanation = load(TraceBuilder().segment().alloc(512, frames=[])).explain("#1")
-    (story,) = explanation.allocations
-    assert said([story.judgement.decision]) == [("unknown", "none", "none")]
+    (explained,) = explanation.allocations
+    assert said([explained.verdict.decision]) == [("unknown", "none", "none")]
     assert "decided by  no rule: nothing speaks for any category" in text(explanation)
     assert "code        no frames were recorded" in text(explanation)
     assert "operation   not known (no frame tells)" in text(explanation)
 
 
-def test_frees_that_repeat_the_stack_of_their_alloc_are_not_told(load):
+def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
     model = CachingAllocator()
     model.free(model.malloc(512, frames=FORWARD), frames=FORWARD)
-    (story,) = load(model).explain("#1").allocations
-    assert (story.origin.free_stack, story.origin.free_stack_roles) == ((), ())
-    assert len(story.origin.stack) == len(FORWARD)
+    (explained,) = load(model).explain("#1").allocations
+    assert (explained.origin.free_stack, explained.origin.free_stack_roles) == ((), ())
+    assert len(explained.origin.stack) == len(FORWARD)
 
 
 @pytest.mark.parametrize(
@@ -283,11 +298,11 @@ def test_frees_that_repeat_the_stack_of_their_alloc_are_not_told(load):
         ([], RELEASE, "mul", "the node of backward that freed it"),
     ],
 )
-def test_an_operation_is_told_with_what_told_it(load, frames, free_frames, operation, source):
+def test_an_operation_has_what_it_was_inferred_from(load, frames, free_frames, operation, source):
     model = CachingAllocator()
     model.free(model.malloc(512, frames=frames), frames=free_frames)
-    (story,) = load(model).explain("#1").allocations
-    assert (story.origin.operation, story.origin.operation_from) == (operation, source)
+    (explained,) = load(model).explain("#1").allocations
+    assert (explained.origin.operation, explained.origin.operation_from) == (operation, source)
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.pickle")), ids=lambda path: path.stem)
@@ -298,7 +313,7 @@ def test_every_kind_of_file_has_stories_to_tell(path):
         for row in [*rows[:10], *rows[-10:]]:
             address = hex(int(analysis.allocations.addr[row]) & (1 << 64) - 1)
             explanation = session.explain(address, device=analysis.device.device)
-            assert row in [story.id for story in explanation.allocations]
+            assert row in [explained.id for explained in explanation.allocations]
             assert f"{address} on {device_name(analysis.device.device)}: " in text(
                 explanation, whole_stack=True
             )

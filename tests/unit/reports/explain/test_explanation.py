@@ -23,17 +23,17 @@ CUBLAS = [
 PAGE = Path(__file__).parents[4] / "docs" / "explain.md"
 SHAPES = {
     "## JSON": shapes.Explanation,
-    "### An allocation": shapes.AllocationStory,
-    "### A happening": shapes.Happening,
+    "### An allocation": shapes.AllocationExplanation,
+    "### A lifetime event": shapes.LifetimeEvent,
     "### An opinion": shapes.Opinion,
     "### A role": shapes.StackRole,
     "### A frame": shapes.Frame,
     "### A place": shapes.Place,
-    "### A remark": shapes.Remark,
+    "### A annotation": shapes.Annotation,
     "### A segment": shapes.Segment,
     "### A life": shapes.Life,
     "### An origin": shapes.Origin,
-    "### A judgement": shapes.Judgement,
+    "### A verdict": shapes.CategoryVerdict,
 }
 WORDS = {int: "integer", str: "string", bool: "boolean"} | {
     shape: title.split()[-1] for title, shape in SHAPES.items() if title.startswith("###")
@@ -94,7 +94,7 @@ def test_the_command_prints_json(run):
     assert all(line.startswith("note: ") for line in err.splitlines())
     values = json.loads(out)
     assert values["question"] == "#1"
-    assert values["allocations"][0]["judgement"]["decision"]["rule"] == "cublas-workspace"
+    assert values["allocations"][0]["verdict"]["decision"]["rule"] == "cublas-workspace"
     assert values["allocations"][0]["origin"]["stack"][1]["line"] == 7
 
 

@@ -1,4 +1,4 @@
-"""Questions to ``snapconv explain``: what may be asked, and which allocations are meant."""
+"""Questions to ``snapconv explain``: what may be text, and which allocations are meant."""
 
 import pickle
 
@@ -24,14 +24,16 @@ def load(tmp_path):
 
 def lives(explanation):
     """The allocations of an answer, by the events that allocated them; None: before the trace."""
-    return [story.life.allocated and story.life.allocated.event for story in explanation.allocations]
+    return [
+        explained.life.allocated and explained.life.allocated.event for explained in explanation.allocations
+    ]
 
 
-# --- what may be asked
+# --- what may be text
 
 
 @pytest.mark.parametrize(
-    ("asked", "question"),
+    ("text", "question"),
     [
         ("#12", Question("#12", Kind.EVENT, 12)),
         ("0x7f00", Question("0x7f00", Kind.ADDRESS, 0x7F00)),
@@ -44,16 +46,16 @@ def lives(explanation):
         (" #12\n", Question(" #12\n", Kind.EVENT, 12)),
     ],
 )
-def test_an_address_or_an_event_may_be_asked_for(asked, question):
-    assert parse_question(asked) == question
+def test_an_address_or_an_event_may_be_asked_for(text, question):
+    assert parse_question(text) == question
 
 
 @pytest.mark.parametrize(
-    "asked", ["", "#", "#-1", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
+    "text", ["", "#", "#-1", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
 )
-def test_anything_else_is_refused_with_an_example(asked):
+def test_anything_else_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"0x7f3c40001000 or an event such as #1234"):
-        parse_question(asked)
+        parse_question(text)
 
 
 def test_a_number_of_more_than_64_bits_is_no_address():
@@ -71,15 +73,15 @@ def reused(load):
     return load(builder)
 
 
-@pytest.mark.parametrize("asked", ["#4", "4", "#5", "#6"])
-def test_every_event_of_a_life_leads_to_it(reused, asked):
-    assert lives(reused.explain(asked)) == [4]
+@pytest.mark.parametrize("text", ["#4", "4", "#5", "#6"])
+def test_every_event_of_a_life_leads_to_it(reused, text):
+    assert lives(reused.explain(text)) == [4]
 
 
 def test_of_several_lives_the_one_at_the_peak_goes_first_then_the_newest(reused):
     explanation = reused.explain(hex(ADDR))
     assert lives(explanation) == [1, 7, 4]
-    assert [story.life.is_live_at_peak for story in explanation.allocations] == [True, False, False]
+    assert [explained.life.is_live_at_peak for explained in explanation.allocations] == [True, False, False]
 
 
 def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
@@ -92,9 +94,9 @@ def test_an_address_inside_a_block_leads_to_it(reused, offset, events):
     assert lives(reused.explain(hex(ADDR + offset))) == events
 
 
-@pytest.mark.parametrize(("asked", "event"), [("_0", 1), ("_1", 4), ("_2", 7)])
-def test_a_label_of_the_viewer_leads_to_one_life(reused, asked, event):
-    assert lives(reused.explain(f"b{ADDR:x}{asked}")) == [event]
+@pytest.mark.parametrize(("text", "event"), [("_0", 1), ("_1", 4), ("_2", 7)])
+def test_a_label_of_the_viewer_leads_to_one_life(reused, text, event):
+    assert lives(reused.explain(f"b{ADDR:x}{text}")) == [event]
 
 
 def test_a_bare_number_beyond_the_trace_is_an_address(reused):
@@ -104,13 +106,13 @@ def test_a_bare_number_beyond_the_trace_is_an_address(reused):
 def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
     high = (1 << 64) - 4 * MIB
     session = load(TraceBuilder().segment(address=high).alloc(512))
-    for asked in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
-        (story,) = session.explain(asked).allocations
-        assert story.address == "0xffffffffffc00000"
+    for text in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
+        (explained,) = session.explain(text).allocations
+        assert explained.address == "0xffffffffffc00000"
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("text", "said"),
     [
         ("#0", "event #0 of cuda:0 is segment_alloc of 2.00 MiB, which is about no allocation"),
         ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
@@ -119,9 +121,9 @@ def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
         ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
     ],
 )
-def test_where_nothing_is_meant_the_error_says_what_there_is(reused, asked, said):
+def test_where_nothing_is_meant_the_error_says_what_there_is(reused, text, said):
     with pytest.raises(InputError) as wrong:
-        reused.explain(asked)
+        reused.explain(text)
     assert str(wrong.value).endswith(said)
     assert "run.pickle: " in str(wrong.value)
 
@@ -136,8 +138,8 @@ def test_every_device_is_looked_at_unless_told(tmp_path):
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(first.snapshot(second)))
     session = snapconv.load(path)
-    assert [story.device for story in session.explain("#1").allocations] == [0, 2]
-    assert [story.device for story in session.explain("#1", device=2).allocations] == [2]
+    assert [explained.device for explained in session.explain("#1").allocations] == [0, 2]
+    assert [explained.device for explained in session.explain("#1", device=2).allocations] == [2]
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         session.explain("#1", device=1)
 

@@ -135,8 +135,8 @@ def test_the_lines_of_a_nodes_trace_follow_its_frame_innermost_first(tmp_path):
 def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):
     builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(original("forward", 5)))
     path = builder.write(tmp_path / "snapshot.pickle")
-    story = load(path).explain("#1").allocations[0]
-    mine = [(shown.file, shown.line) for shown in story.origin.stack if shown.is_project]
+    explained = load(path).explain("#1").allocations[0]
+    mine = [(shown.file, shown.line) for shown in explained.origin.stack if shown.is_project]
     assert mine == [("model.py", 5), ("train.py", 40)]
 
 
