@@ -185,7 +185,7 @@ def decision_rules() -> str:
         (f"`{rule.slug}`", _labels(rule.categories), _labels(rule.evidence), rule.reason)
         for rule in DECISION_REASONS
     )
-    return _table(("rule", "category", "evidence", "it says"), rows)
+    return _table(("rule", "category", "evidence", "reason"), rows)
 
 
 def _labels(words: Iterable[Category | Evidence]) -> str:

@@ -1,4 +1,4 @@
-"""The words for what memory was for, and for how we know it."""
+"""The names of the purposes of memory, and of the kinds of evidence."""
 
 from enum import IntEnum
 

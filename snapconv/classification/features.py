@@ -1,6 +1,6 @@
 """What is known of every allocation before any rule is evaluated: one table, one row per allocation.
 
-Allocations, phases and roles of stacks in; columns out. Knows no category.
+Allocations, phases and roles of stacks in; columns out. It does not depend on categories.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from snapconv.torch_knowledge.frame_patterns import Role
 class Features:
     """The features of every allocation of one device, and the tables that they were computed from.
 
-    Events are indices into the trace. An event that never comes is ``n_events``, so that comparisons hold.
+    Events are indices into the trace. An event that never comes is ``n_events``, for comparisons.
     """
 
     allocations: AllocationTable
@@ -82,7 +82,7 @@ class Features:
     may_be_input: BoolColumn
     # Without a stack, or with one that has no frame.
     has_no_frames: BoolColumn
-    # Pre-existing, and allocated by a module or a loss as the block's own stack says.
+    # Pre-existing, and allocated by a module or a loss as the block's own stack shows.
     preexisting_in_forward: BoolColumn
     # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
     preexisting_outside: BoolColumn

@@ -109,7 +109,7 @@ Where = Callable[[Features, Decided], BoolColumn]
 class Rule:
     """A rule that gives one category, for one reason, on one kind of evidence.
 
-    Several rules may have the same reason: it then holds in several situations, each with its own place in
+    Several rules may have the same reason: it then applies in several situations, each with its own place in
     the order.
     """
 

@@ -13,7 +13,7 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.stack_roles import matching_frames
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
-# What FrameRule.seen says of our own rules: the releases of torch.
+# FrameRule.seen has the releases of torch in which a frame was seen.
 _SEEN = "a rule of the user"
 
 
@@ -22,7 +22,7 @@ class UserRule:
     """One rule of the user; ``slug`` stands in every output as those of our own rules do.
 
     ``function`` and ``file`` are searched as in a FrameRule. It gives a matching allocation its
-    ``category``, its ``operation``, or both; ``role`` instead says what its stack is. With
+    ``category``, its ``operation``, or both; ``role`` instead gives its stack a role. With
     ``is_free_site`` the stack that freed the allocation is looked at, not the one that made it.
     """
 
@@ -38,7 +38,7 @@ class UserRule:
 
 @dataclass(frozen=True, slots=True)
 class UserRules:
-    """Rules in the order in which they are asked; ``has[rule, stack]`` says which stack each matches."""
+    """Rules in the order of evaluation; ``has[rule, stack]``: the stacks that each matches."""
 
     rules: tuple[UserRule, ...]
     has: BoolColumn

@@ -36,7 +36,7 @@ def read_rules(path: str | Path) -> tuple[UserRule, ...]:
 
 
 def parse_rules(values: object) -> tuple[UserRule, ...]:
-    """Turn what a file of rules holds into rules; raises InputError that names the place."""
+    """Turn a file of rules into rules; raises InputError that names the place."""
     raw = values.get("rules") if isinstance(values, dict) else None
     if not isinstance(values, dict) or not isinstance(raw, list):
         raise InputError('no list of rules in this: begin each with [[rules]], or in JSON {"rules": [...]}')
@@ -48,7 +48,7 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
 
 
 def _values(path: Path) -> object:
-    """What the file says, in plain values."""
+    """The contents of the file as plain values."""
     readers: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _read_toml}
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
@@ -94,7 +94,7 @@ def _rule(raw: object, where: str) -> UserRule:
     if not rule.function and not rule.file:
         raise read.wrong("function", "a rule needs function or file, or it would match every frame")
     if role is not None and (category is not None or rule.operation is not None):
-        raise read.wrong("role", "a rule says either role, or category and operation")
+        raise read.wrong("role", "a rule has either role, or category and operation")
     if role is not None and rule.is_free_site:
         raise read.wrong("free_site", "a role is that of any stack; free_site is for category and operation")
     if role is None and category is None and rule.operation is None:

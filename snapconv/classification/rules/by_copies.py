@@ -1,9 +1,9 @@
-"""Weights, gradients and optimizer state, told apart by nothing but how often each size occurs.
+"""Weights, gradients and optimizer state, separated only by how often each size occurs.
 
 Blocks that were live before recording began have neither frames nor an alloc. But a gradient has its weight's
 size, Adam keeps two more copies of each, SGD with momentum one: so the counts of sizes have a structure.
 Where the gradients of an iteration are known, they are the reference; without them, only a structure that
-chance does not make is believed.
+chance does not make is accepted.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ COPIES_BESIDE_STATES = Reason(
 FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
 THREES = Reason(
     "3-copies-of-every-size",
-    "every size occurs in threes: a weight, a state, and another state or a gradient, as the optimizer or backward shows",
+    "every size occurs in threes: a weight, a state, and a second state or a gradient",
 )
 TWOS = Reason(
     "2-copies-of-every-size",
@@ -77,7 +77,7 @@ _REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 
 @dataclass(frozen=True, slots=True)
 class Preexisting:
-    """Rows that only sizes can tell apart, and the rows to compare them with (bool per allocation).
+    """Rows that only sizes can separate, and the rows to compare them with (bool per allocation).
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
     them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
@@ -97,7 +97,7 @@ class Preexisting:
 
 @dataclass(frozen=True, slots=True)
 class SizeSplit:
-    """What the counts of sizes say: the rows (bool per allocation) by reason and category.
+    """The result of counting sizes: the rows (bool per allocation) by reason and category.
 
     ``not_trained`` are the candidates without a gradient of their size, where all gradients were seen.
     """
@@ -155,17 +155,17 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     states = _one_copy_of_states(allocations, known)
     by_gradients = sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
-    # A few temporaries of backward that are taken for gradients must not spoil what fits as a whole.
+    # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
     n_states = None if known.has_several_steps else known.n_states
-    is_poor = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
-    if is_poor and _split_by_structure(found, rows, sizes, np.unique(sizes[known.summed]), n_states):
+    is_weak = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
+    if is_weak and _split_by_structure(found, rows, sizes, np.unique(sizes[known.summed]), n_states):
         return found
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
     if by_gradients and is_whole and _split_by_precision(found, rows, sizes, sizes[gradients]):
         return found
     trained = sizes[gradients] if is_whole else sizes[:0]
     if known.has_several_steps:
-        trained = _held_at_once(allocations, known, rows)
+        trained = _live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
         made = known.states & (allocations.end_event < 0)
         _split_by_states(found, rows, sizes, trained=trained, made=sizes[made], n_states=known.n_states)
@@ -187,11 +187,11 @@ def _gradients_of_fullest_iteration(sizes: Int64Column, known: Preexisting) -> I
     return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
 
 
-def _held_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:
-    """The sizes of the gradients of all models that are trained in turn: most that are held at the same time.
+def _live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:
+    """The sizes of the gradients of all models trained in turn: the most that are live at the same time.
 
     Nothing where these may not be all. Where models free theirs at different times, some sizes are made more
-    often than others for each that is held. And where a parameter has several optimizers, or models of equal
+    often than others for each that is live. And where a parameter has several optimizers, or models of equal
     sizes are trained, there are more blocks (``rows``) than a model, a copy of it and one optimizer have.
     """
     sizes = allocations.requested_bytes
@@ -204,10 +204,10 @@ def _held_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64C
     size = np.concatenate((which, which))
     change = np.repeat((-1, 1), len(gradients))
     order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
-    held = np.cumsum(change[order])
+    n_live = np.cumsum(change[order])
     begins = np.flatnonzero(np.diff(size[order], prepend=-1))
-    before = np.concatenate(([0], held[begins[1:] - 1]))
-    most = np.maximum.reduceat(held, begins) - before
+    before = np.concatenate(([0], n_live[begins[1:] - 1]))
+    most = np.maximum.reduceat(n_live, begins) - before
     times_made = np.bincount(which) / most
     of_rows = np.sort(sizes[rows])
     n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
@@ -237,7 +237,7 @@ def _split_by_precision(
 ) -> bool:
     """Weights in half precision whose optimizer keeps its own in full: every size has copies twice as large.
 
-    Believed if one number of copies explains nearly all bytes; returns whether it does.
+    Accepted if one number of copies explains nearly all bytes; returns whether it does.
     """
     n_gradients, groups = _counted(gradients), _by_size(rows, sizes)
     total = sum(size * len(members) for size, members in groups)

@@ -1,4 +1,4 @@
-"""Memory whose stack says what it is for; and cuBLAS's workspace by its size, where no stack names it."""
+"""Memory whose stack shows its purpose; and cuBLAS's workspace by its size, where no stack names it."""
 
 import numpy as np
 

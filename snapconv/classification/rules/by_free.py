@@ -1,4 +1,4 @@
-"""What frees memory says what it was for: a backward node, what it saved; zero_grad, gradients."""
+"""The purpose of memory by what freed it: a backward node frees what it saved, zero_grad frees gradients."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad")
 
 
 def _batch_of_graph(features: Features) -> BoolColumn:
-    """A batch that nothing but the graph held, made just before the first module that saves anything."""
+    """A batch that only the graph referenced, made just before the first module that saves anything."""
     saved = np.flatnonzero(features.by_module & features.is_freed_by_engine)
     first_saved = first_before(features.next_backward, features.alloc, saved, features.n_events)
     is_first = features.alloc < first_saved
@@ -30,13 +30,13 @@ def _batch_of_graph(features: Features) -> BoolColumn:
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
 def batch_of_graph_from_nothing(features: Features, _: Decided) -> BoolColumn:
-    """A batch that the graph held, copied to the device."""
+    """A batch that only the graph referenced, copied to the device."""
     return _batch_of_graph(features) & features.from_nothing
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
 def batch_of_graph(features: Features, _: Decided) -> BoolColumn:
-    """A batch that the graph held, computed."""
+    """A batch that only the graph referenced, computed."""
     return _batch_of_graph(features)
 
 

@@ -60,7 +60,7 @@ def freed_in_step(features: Features, _: Decided) -> BoolColumn:
 
 @role_rule(Role.OPTIMIZER, Category.OPTIMIZER_STATE)
 def preexisting_state(features: Features, _: Decided) -> BoolColumn:
-    """Pre-existing, and made by an optimizer as the block's own stack says."""
+    """Pre-existing, and made by an optimizer as the block's own stack shows."""
     return ~features.is_traced
 
 

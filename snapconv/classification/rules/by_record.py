@@ -1,4 +1,4 @@
-"""What a user's own rules and a recorder say: the strongest evidence there is."""
+"""User rules, and what a recorder wrote: the strongest evidence there is."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ FAILED = Reason(
     "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
     uses_phases=True,
 )
-HELD = Reason(
+KEPT_BY_PROGRAM = Reason(
     "kept-by-program-for-another-backward",
     "made by the engine in a backward that is itself differentiated, and kept by the program",
     uses_phases=True,
@@ -106,15 +106,15 @@ def in_use_by_failed_backward(features: Features, _: Decided) -> BoolColumn:
     return np.asarray(_kept(features) & features.is_live_at_dump & of_last)
 
 
-@rule(HELD, Category.ACTIVATION, Evidence.LIFETIME)
-def held_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
-    """The results of a backward that is itself differentiated, as far as the program holds them."""
+@rule(KEPT_BY_PROGRAM, Category.ACTIVATION, Evidence.LIFETIME)
+def kept_by_program_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
+    """The results of a backward that is itself differentiated, as far as the program references them."""
     rest = _kept(features) & _in_later_run(features) & ~decided.has(Category.GRADIENT)
     freed, run = rest & features.is_freed_by_engine, features.alloc_run_last
-    n_freed, n_held = (
+    n_freed, n_kept = (
         np.bincount(run[rows], features.sizes[rows], features.n_events) for rows in (freed, rest & ~freed)
     )
-    is_most = n_freed >= np.maximum(n_held, 1)
+    is_most = n_freed >= np.maximum(n_kept, 1)
     return rest & ~freed & at(is_most, run).astype(np.bool_)
 
 
@@ -124,5 +124,5 @@ IN_BACKWARD: tuple[PipelineRule, ...] = (
     kept_for_another_backward,
     kept_after_backward,
     in_use_by_failed_backward,
-    held_for_another_backward,
+    kept_by_program_for_another_backward,
 )

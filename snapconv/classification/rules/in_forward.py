@@ -37,8 +37,8 @@ FREED_SOON = Reason(
     uses_phases=True,
 )
 
-# How often a line has run again when what it made is held on purpose, and not handed on by a loop.
-_HELD_TIMES = 2
+# How often a line must run again until its result counts as kept on purpose, not passed on by a loop.
+_LEAST_RUNS_AGAIN = 2
 
 
 def reaches_backward(features: Features) -> BoolColumn:
@@ -79,7 +79,7 @@ def in_forward_and_live_at_dump(features: Features, _: Decided) -> BoolColumn:
 def kept_while_its_line_ran_again(features: Features, _: Decided) -> BoolColumn:
     """What lives while its own stack allocates twice more: a cache of keys and values, a list of results.
 
-    What a loop over layers hands from one to the next, or forward to its end, does not outlive that forward.
+    What a loop over layers passes from one to the next, or forward to its end, does not outlive that forward.
     """
     outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
     rows = np.flatnonzero(features.in_forward & (features.allocations.stack_id >= 0))
@@ -88,7 +88,7 @@ def kept_while_its_line_ran_again(features: Features, _: Decided) -> BoolColumn:
     order = np.argsort(keys)
     ends = np.searchsorted(keys[order], stack[order] * width + features.end[rows][order])
     n_later = ends - np.arange(len(rows)) - 1
-    kept = features.mask(rows[order][n_later >= _HELD_TIMES])
+    kept = features.mask(rows[order][n_later >= _LEAST_RUNS_AGAIN])
     return features.in_forward & _without_backward(features) & kept & outlives
 
 

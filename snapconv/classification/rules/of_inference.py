@@ -173,7 +173,7 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
 
 @rule(FOR_EVERY_LAYER, Category.ACTIVATION, Evidence.SIZES)
 def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
-    """One block or two for every layer that are no weights, and hold no data that came from elsewhere.
+    """One block or two for every layer that are no weights, and contain no data copied from elsewhere.
 
     Nor are they as large as a weight, its half or its double: those may be states of an optimizer.
     """

@@ -1,4 +1,4 @@
-"""What the program itself makes and holds, outside of modules and of torch's optimizers.
+"""What the program itself makes and keeps, outside of modules and of torch's optimizers.
 
 Its batches, results that it keeps, weights that are no module's, states of an optimizer of its own: by who
 made them, when, how often and how large. These rules come last, when gradients and weights are known.
@@ -271,10 +271,12 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
         made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
         keys = sizes[made] * width + features.alloc[made]
         order = np.argsort(keys)
-        gone = rows[here]
-        last = np.searchsorted(keys[order], sizes[gone] * width + features.end[gone]) - 1
-        youngest = made[order[last]] if len(made) else np.full(len(gone), -1)
-        fits = (last >= 0) & (sizes[youngest] == sizes[gone]) & (features.end[youngest] > features.end[gone])
+        former = rows[here]
+        last = np.searchsorted(keys[order], sizes[former] * width + features.end[former]) - 1
+        youngest = made[order[last]] if len(made) else np.full(len(former), -1)
+        fits = (
+            (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
+        )
         replacement[here[fits]] = youngest[fits]
     return _Replaced(rows[replacement >= 0], replacement[replacement >= 0])
 
@@ -299,7 +301,7 @@ def _is_replacement(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _still_there(features: Features, decided: Decided) -> BoolColumn:
-    """What the program still holds at the dump, of lines that make one, if a forward or backward is seen."""
+    """What the program references at the dump, of lines that make one, if a forward or backward is seen."""
     if not (features.in_forward.any() or np.any(features.next_backward < features.n_events)):
         return np.zeros(len(features.alloc), np.bool_)
     return features.is_live_at_dump & ~made_in_bulk(features, decided)
@@ -312,7 +314,7 @@ def _may_be_batch(features: Features, decided: Decided) -> BoolColumn:
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
 def batch_from_nothing_still_there(features: Features, decided: Decided) -> BoolColumn:
-    """A batch that was copied to the device, and is still held."""
+    """A batch that was copied to the device, and is still there."""
     return _may_be_batch(features, decided) & features.from_nothing
 
 
@@ -327,7 +329,7 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
     is_last = is_renewed | _is_replacement(features, decided)
     is_last |= features.iteration >= features.iteration[forward].max(initial=-1)
     is_last |= features.alloc < features.alloc[forward].min(initial=features.n_events)
-    # Cut in the middle of a backward, what is held of what was computed may as well be of its forward.
+    # Cut within a backward, live computed tensors may be results of its forward too.
     certain = features.phases.certain[features.phases.certain > 0]
     begins_in_backward = len(certain) > 0 and certain[0] == Phase.BACKWARD and features.has_cpp
     is_fed = features.feeds_module | (~features.is_traced & np.bool_(not begins_in_backward))
@@ -342,13 +344,13 @@ def replacement_still_there(features: Features, decided: Decided) -> BoolColumn:
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_into_backward(features: Features, _: Decided) -> BoolColumn:
-    """The result of a forward that the trace does not have, which the program still holds."""
+    """The result of a forward that the trace does not have, which the program still references."""
     has_backward = features.next_backward < features.n_events
     return features.preexisting_in_forward & features.is_live_at_dump & has_backward
 
 
 def _replaced_on_same_line(category: Category) -> Rule:
-    """What was replaced is what its replacement is."""
+    """A replaced block has the category of its replacement."""
 
     def where(features: Features, decided: Decided) -> BoolColumn:
         found = decided.shared(_replaced, features)
@@ -357,11 +359,11 @@ def _replaced_on_same_line(category: Category) -> Rule:
     return Rule(f"replaced_{category.label}", SAME_LINE, category, Evidence.FREE_SITE, where)
 
 
-# --- what is freed where only its like are freed
+# --- freed by lines that free only one category
 
 
 def _freed_by_program(features: Features) -> tuple[BoolColumn, BoolColumn]:
-    """What the program frees, and of that, what a compiled backward does: it was kept for that."""
+    """What the program frees; and the part of it that a compiled backward frees: it was kept for that."""
     compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
     site = features.allocations.free_stack_id
     return features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0), compiled
@@ -414,7 +416,7 @@ def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> Bo
 def _by_size(features: Features, decided: Decided) -> list[dict[Category, BoolColumn]]:
     """Pre-existing rows by the category of what takes their place, for two candidates of that.
 
-    The youngest of the size that the program holds when it frees the row, or else what it makes next.
+    The latest of the size that the program has when it frees the row, or else the next one.
     """
     sizes, category = features.sizes, decided.category
     by_program = ~features.is_freed_by_engine & (features.end_phase != Phase.OPTIMIZER)
@@ -442,13 +444,13 @@ def _by_size(features: Features, decided: Decided) -> list[dict[Category, BoolCo
 
 
 def _replaced_by_size(candidate: int, category: Category) -> Rule:
-    """Pre-existing, and freed by the program, which holds another of its size instead."""
+    """Pre-existing, and freed by the program, which has another of its size instead."""
 
     def where(features: Features, decided: Decided) -> BoolColumn:
         found = decided.shared(_by_size, features)[candidate].get(category)
         return np.zeros(len(features.alloc), np.bool_) if found is None else found
 
-    name = f"{('held', 'next')[candidate]}_{category.label}_of_its_size"
+    name = f"{('latest', 'next')[candidate]}_{category.label}_of_its_size"
     return Rule(name, SAME_SIZE, category, Evidence.SIZES, where)
 
 

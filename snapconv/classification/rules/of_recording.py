@@ -35,13 +35,13 @@ def _attributes(features: Features, *, is_written: bool) -> BoolColumn:
 
 @rule(ATTRIBUTE, Category.ACTIVATION, Evidence.METADATA)
 def written_attribute(features: Features, _: Decided) -> BoolColumn:
-    """A module holds it and it was written since it was made: a cache, as of keys and values."""
+    """An attribute of a module, written since it was made: a cache, such as keys and values."""
     return _attributes(features, is_written=True)
 
 
 @rule(ATTRIBUTE, Category.WEIGHT, Evidence.METADATA)
 def constant_attribute(features: Features, _: Decided) -> BoolColumn:
-    """A module holds it and never wrote to it: a buffer in all but name."""
+    """An attribute of a module, never written since: like a buffer."""
     return _attributes(features, is_written=False)
 
 

@@ -19,7 +19,7 @@ from snapconv.reports.explain.explanation import (
     Annotation,
     CategoryVerdict,
     Frame,
-    Life,
+    Lifetime,
     LifetimeEvent,
     Opinion,
     Origin,
@@ -119,7 +119,7 @@ class _Explainer:
             block_bytes=int(table.block_bytes[row]),
             is_exact=bool(table.is_exact[row]),
             place=self._place(row),
-            life=self._life(row),
+            lifetime=self._lifetime(row),
             annotations=tuple(self._annotations(row)),
             origin=self._origin(row),
             verdict=self._verdict(row, opinions),
@@ -142,7 +142,7 @@ class _Explainer:
             phase=Phase(int(phases.phase[event])).name.lower(),
         )
 
-    def _life(self, row: int) -> Life:
+    def _lifetime(self, row: int) -> Lifetime:
         table, events = self._analysis.allocations, self._analysis.device.events
         alloc, end, freed = (
             int(table.alloc_event[row]),
@@ -151,7 +151,7 @@ class _Explainer:
         )
         first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
         times = events.time_us if len(events) else None
-        return Life(
+        return Lifetime(
             allocated=self._lifetime_event(alloc),
             free_requested=self._lifetime_event(int(table.free_requested_event[row])),
             free_completed=self._lifetime_event(int(table.free_completed_event[row])),

@@ -91,7 +91,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Lifetime:
     """From the alloc to the block's end; None where there is no such event in the trace.
 
     ``end_event``: where its block became free, also where the trace has lost that event. ``in_use_us`` and
@@ -157,7 +157,7 @@ class AllocationExplanation:
     block_bytes: int
     is_exact: bool
     place: Place
-    life: Life
+    lifetime: Lifetime
     annotations: tuple[Annotation, ...]
     origin: Origin
     verdict: CategoryVerdict
@@ -192,13 +192,13 @@ class Explanation:
 
 
 def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[str]:
-    at_peak = "live at the peak" if explained.life.is_live_at_peak else "not live at the peak"
+    at_peak = "live at the peak" if explained.lifetime.is_live_at_peak else "not live at the peak"
     category, size = explained.verdict.decision.category, format_bytes(explained.block_bytes)
     named = f" {explained.name}" if explained.name else ""
     yield f"{explained.address} on {device_name(explained.device)}: {category}{named}, {size}, {at_peak}"
     yield from _labelled("size", _size_lines(explained))
     yield from _labelled("place", [_place(explained.place)])
-    yield from _life_lines(explained.life)
+    yield from _lifetime_lines(explained.lifetime)
     yield from _labelled("annotations", map(_annotation_text, explained.annotations))
     yield from _code_lines(explained.origin, whole_stack=whole_stack)
     yield from _category_lines(explained.verdict)
@@ -232,23 +232,25 @@ def _place(place: Place) -> str:
     return f"{where}; {pool}; stream {place.stream}"
 
 
-def _life_lines(life: Life) -> Iterator[str]:
-    allocated, requested, completed = life.allocated, life.free_requested, life.free_completed
+def _lifetime_lines(lifetime: Lifetime) -> Iterator[str]:
+    allocated, requested, completed = lifetime.allocated, lifetime.free_requested, lifetime.free_completed
     yield from _labelled("allocated", [str(allocated) if allocated else "before the trace begins"])
     if requested:
         yield from _labelled("freed", [str(requested)])
     if completed:
         if requested is None or completed.event != requested.event:
             yield from _labelled("block free", [str(completed)])
-    elif life.is_live_at_dump:
+    elif lifetime.is_live_at_dump:
         what = "block free" if requested else "freed"
         waits = "a stream still uses it" if requested else "still in use"
         yield from _labelled(what, [f"not before the dump: {waits}"])
-    elif requested is None or life.end_event != requested.event:
-        yield from _labelled("block free", [f"by event {life.end_event}; the trace lacks the event itself"])
+    elif requested is None or lifetime.end_event != requested.event:
+        yield from _labelled(
+            "block free", [f"by event {lifetime.end_event}; the trace lacks the event itself"]
+        )
     at_least = "" if allocated else "at least "
-    lasted = "" if life.in_use_us is None else f"{format_duration_us(life.in_use_us)}, "
-    yield from _labelled("in use for", [f"{at_least}{lasted}{counted(life.in_use_events, 'event')}"])
+    lasted = "" if lifetime.in_use_us is None else f"{format_duration_us(lifetime.in_use_us)}, "
+    yield from _labelled("in use for", [f"{at_least}{lasted}{counted(lifetime.in_use_events, 'event')}"])
 
 
 def _annotation_text(annotation: Annotation) -> str:
@@ -301,12 +303,12 @@ def _opinion_line(opinion: Opinion) -> str:
 
 
 def _in_a_line(explained: AllocationExplanation) -> str:
-    life, category = explained.life, explained.verdict.decision.category
-    begun = f"#{life.allocated.event}" if life.allocated else "before the trace"
-    freed = life.free_requested.event if life.free_requested else life.end_event
+    lifetime, category = explained.lifetime, explained.verdict.decision.category
+    begun = f"#{lifetime.allocated.event}" if lifetime.allocated else "before the trace"
+    freed = lifetime.free_requested.event if lifetime.free_requested else lifetime.end_event
     ended = "the dump" if freed is None else f"#{freed}"
-    iteration = f", iteration {life.allocated.iteration}" if life.allocated else ""
-    peak = ", live at the peak" if life.is_live_at_peak else ""
+    iteration = f", iteration {lifetime.allocated.iteration}" if lifetime.allocated else ""
+    peak = ", live at the peak" if lifetime.is_live_at_peak else ""
     return (
         f"{device_name(explained.device)} {explained.address} {begun} to {ended}{iteration}: {category}, "
         f"{format_bytes(explained.block_bytes)}, {explained.origin.operation or 'operation not known'}{peak}"

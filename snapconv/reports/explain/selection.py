@@ -28,7 +28,7 @@ _MOST_EXPLAINED = 100
 _QUESTION = re.compile(
     r"#(?P<event>[0-9]{1,18})"
     r"|0[xX](?P<hex>[0-9a-fA-F]{1,16})"
-    r"|b'?(?P<viewer>[0-9a-fA-F]{1,16})_(?P<life>[0-9]{1,18})"
+    r"|b'?(?P<viewer>[0-9a-fA-F]{1,16})_(?P<occurrence>[0-9]{1,18})"
     r"|(?P<number>-?[0-9]{1,19})"
 )
 
@@ -45,13 +45,13 @@ class Kind(Enum):
 class Question:
     """The question; ``number`` is an event, or an address as tables have it: negative from 2^63 on.
 
-    ``life`` counts the allocations that began at the address, from 0; None means any.
+    ``occurrence`` counts the allocations that began at the address, from 0; None means any.
     """
 
     text: str
     kind: Kind
     number: int
-    life: int | None = None
+    occurrence: int | None = None
 
     def is_event(self, analysis: DeviceAnalysis) -> bool:
         """Whether an event of this device is meant."""
@@ -72,8 +72,8 @@ def parse_question(text: str) -> Question:
         return Question(text, Kind.EVENT, int(part["event"]))
     if part["number"]:
         return Question(text, Kind.EITHER, _signed(int(part["number"])))
-    life = int(part["life"]) if part["life"] else None
-    return Question(text, Kind.ADDRESS, _signed(int(part["hex"] or part["viewer"], 16)), life)
+    occurrence = int(part["occurrence"]) if part["occurrence"] else None
+    return Question(text, Kind.ADDRESS, _signed(int(part["hex"] or part["viewer"], 16)), occurrence)
 
 
 def explain(
@@ -111,9 +111,9 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     if question.is_event(analysis):
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
         return np.flatnonzero(np.any([column == number for column in columns], axis=0))
-    if question.life is not None:
+    if question.occurrence is not None:
         began_here = np.flatnonzero(table.addr == number)
-        return began_here[question.life : question.life + 1]
+        return began_here[question.occurrence : question.occurrence + 1]
     rows = np.flatnonzero(holds(table.addr, table.block_bytes, number))
     is_live = table.live_at(analysis.peak_event)[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
@@ -137,7 +137,7 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
 def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
     """What lies around an address that no allocation has."""
     starts, wanted = analysis.allocations.addr, question.number
-    if question.life is not None:
+    if question.occurrence is not None:
         yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
         return
     segments = analysis.device.segments

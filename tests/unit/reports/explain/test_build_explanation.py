@@ -1,4 +1,4 @@
-"""The explanation of an allocation: its life, its code, and the evidence for and against its category."""
+"""The explanation of an allocation: its lifetime, its code, and the evidence for and against its category."""
 
 import pickle
 from pathlib import Path
@@ -42,7 +42,7 @@ def text(explanation, **options):
     return "\n".join(explanation.lines(**options))
 
 
-# --- the life
+# --- the lifetime
 
 
 def test_a_lifetime_has_its_events_times_and_sizes(load):
@@ -56,12 +56,12 @@ def test_a_lifetime_has_its_events_times_and_sizes(load):
     )
     times = [
         h and (h.event, h.time_us, h.after_us)
-        for h in (explained.life.allocated, explained.life.free_requested)
+        for h in (explained.lifetime.allocated, explained.lifetime.free_requested)
     ]
     assert times == [(1, START_US + 1, 1), (3, START_US + 3, 3)]
-    assert explained.life.free_completed.event == explained.life.end_event == 4
-    assert (explained.life.in_use_events, explained.life.in_use_us) == (2, 2)
-    assert (explained.life.is_live_at_peak, explained.life.is_live_at_dump) == (True, False)
+    assert explained.lifetime.free_completed.event == explained.lifetime.end_event == 4
+    assert (explained.lifetime.in_use_events, explained.lifetime.in_use_us) == (2, 2)
+    assert (explained.lifetime.is_live_at_peak, explained.lifetime.is_live_at_dump) == (True, False)
     assert (
         explained.place.segment.address,
         explained.place.segment.total_bytes,
@@ -78,8 +78,8 @@ def test_what_was_there_before_the_trace_has_no_event_and_lives_from_its_beginni
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR)
     explanation = load(builder).explain(hex(ADDR))
     (explained,) = explanation.allocations
-    assert (explained.life.allocated, explained.life.free_requested.event) == (None, 2)
-    assert (explained.life.in_use_events, explained.life.in_use_us) == (2, 2)
+    assert (explained.lifetime.allocated, explained.lifetime.free_requested.event) == (None, 2)
+    assert (explained.lifetime.in_use_events, explained.lifetime.in_use_us) == (2, 2)
     assert "allocated   before the trace begins" in text(explanation)
     assert "in use for  at least 2 us, 2 events" in text(explanation)
 
@@ -87,12 +87,16 @@ def test_what_was_there_before_the_trace_has_no_event_and_lives_from_its_beginni
 def test_what_is_never_freed_lives_to_the_dump(load):
     explanation = load(TraceBuilder().segment().alloc(512).alloc(512)).explain("#1")
     (explained,) = explanation.allocations
-    assert (explained.life.free_requested, explained.life.free_completed, explained.life.end_event) == (
+    assert (
+        explained.lifetime.free_requested,
+        explained.lifetime.free_completed,
+        explained.lifetime.end_event,
+    ) == (
         None,
         None,
         None,
     )
-    assert (explained.life.is_live_at_dump, explained.life.in_use_events) == (True, 1)
+    assert (explained.lifetime.is_live_at_dump, explained.lifetime.in_use_events) == (True, 1)
     assert "freed       not before the dump: still in use" in text(explanation)
 
 
@@ -100,9 +104,9 @@ def test_what_waits_for_a_stream_is_freed_and_has_no_free_block(load):
     explanation = load(TraceBuilder().segment().alloc(512).free(completed=False)).explain("#1")
     (explained,) = explanation.allocations
     assert (
-        explained.life.free_requested.event,
-        explained.life.free_completed,
-        explained.life.is_live_at_dump,
+        explained.lifetime.free_requested.event,
+        explained.lifetime.free_completed,
+        explained.lifetime.is_live_at_dump,
     ) == (
         2,
         None,
@@ -118,9 +122,9 @@ def test_without_times_only_events_are_counted(load):
     explanation = load(builder).explain("#1")
     (explained,) = explanation.allocations
     assert (
-        explained.life.allocated.time_us,
-        explained.life.allocated.after_us,
-        explained.life.in_use_us,
+        explained.lifetime.allocated.time_us,
+        explained.lifetime.allocated.after_us,
+        explained.lifetime.in_use_us,
     ) == (
         None,
         None,
@@ -206,7 +210,7 @@ def said(opinions):
 def test_the_deciding_rule_has_its_reason_and_its_releases(explanations):
     decision = explanations["saved"].verdict.decision
     assert said([decision]) == [("activation", "free_site", "release-variables")]
-    assert decision.reason == "a backward node lets go of what it saved: the memory was kept for backward"
+    assert decision.reason == "a backward node frees what it saved: the memory was kept for backward"
     assert decision.torch == "2.0-2.13; seen 2.5-2.11"
     assert explanations["saved"].verdict.follows_from.startswith("the stack that freed it")
 
@@ -267,13 +271,13 @@ def test_with_python_only_stacks_the_thread_without_frames_is_the_engine(load):
     ]
 
 
-def test_what_nothing_speaks_for_says_so(load):
+def test_an_allocation_without_evidence_is_unknown(load):
     explanation = load(TraceBuilder().segment().alloc(512, frames=[])).explain("#1")
     (explained,) = explanation.allocations
     assert said([explained.verdict.decision]) == [("unknown", "none", "none")]
-    assert "decided by  no rule: nothing speaks for any category" in text(explanation)
+    assert "decided by  no rule: there is no evidence for any category" in text(explanation)
     assert "code        no frames were recorded" in text(explanation)
-    assert "operation   not known (no frame tells)" in text(explanation)
+    assert "operation   not known (no known frame)" in text(explanation)
 
 
 def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):

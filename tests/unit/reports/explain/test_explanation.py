@@ -24,14 +24,14 @@ PAGE = Path(__file__).parents[4] / "docs" / "explain.md"
 SHAPES = {
     "## JSON": shapes.Explanation,
     "### An allocation": shapes.AllocationExplanation,
-    "### A lifetime event": shapes.LifetimeEvent,
+    "### An event": shapes.LifetimeEvent,
     "### An opinion": shapes.Opinion,
     "### A role": shapes.StackRole,
     "### A frame": shapes.Frame,
     "### A place": shapes.Place,
-    "### A annotation": shapes.Annotation,
+    "### An annotation": shapes.Annotation,
     "### A segment": shapes.Segment,
-    "### A life": shapes.Life,
+    "### A lifetime": shapes.Lifetime,
     "### An origin": shapes.Origin,
     "### A verdict": shapes.CategoryVerdict,
 }
@@ -84,7 +84,7 @@ def test_the_command_prints_the_answer(run):
     assert code == 0
     assert all(line.startswith("note: ") for line in err.splitlines())
     assert re.match(r"0x[0-9a-f]+ on cuda:0: workspace, 2\.00 MiB, live at the peak\n", out)
-    assert "_call_impl" not in out.split("stack says")[0]
+    assert "_call_impl" not in out.split("stack roles")[0]
     assert "modules/module.py:1750 in _call_impl" in run("#1", "--stack")[1].split("category")[0]
 
 

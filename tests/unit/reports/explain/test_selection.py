@@ -22,10 +22,11 @@ def load(tmp_path):
     return load
 
 
-def lives(explanation):
+def alloc_events(explanation):
     """The allocations of an answer, by the events that allocated them; None: before the trace."""
     return [
-        explained.life.allocated and explained.life.allocated.event for explained in explanation.allocations
+        explained.lifetime.allocated and explained.lifetime.allocated.event
+        for explained in explanation.allocations
     ]
 
 
@@ -68,39 +69,43 @@ def test_a_number_of_more_than_64_bits_is_no_address():
 
 @pytest.fixture
 def reused(load):
-    """Events: 0 segment; 1-3 first life at ADDR, 4 KiB; 4-6 second, 1 KiB; 7 third, 2 KiB, kept."""
+    """Events: 0 segment; 1-3 first allocation at ADDR, 4 KiB; 4-6 second, 1 KiB; 7 third, 2 KiB, kept."""
     builder = TraceBuilder().segment().alloc(4096).free().alloc(1024).free().alloc(2048)
     return load(builder)
 
 
 @pytest.mark.parametrize("text", ["#4", "4", "#5", "#6"])
-def test_every_event_of_a_life_leads_to_it(reused, text):
-    assert lives(reused.explain(text)) == [4]
+def test_every_event_of_a_lifetime_leads_to_it(reused, text):
+    assert alloc_events(reused.explain(text)) == [4]
 
 
 def test_of_several_lives_the_one_at_the_peak_goes_first_then_the_newest(reused):
     explanation = reused.explain(hex(ADDR))
-    assert lives(explanation) == [1, 7, 4]
-    assert [explained.life.is_live_at_peak for explained in explanation.allocations] == [True, False, False]
+    assert alloc_events(explanation) == [1, 7, 4]
+    assert [explained.lifetime.is_live_at_peak for explained in explanation.allocations] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
     builder = TraceBuilder().segment().alloc(4096).free().alloc(1024).alloc(512)
-    assert lives(load(builder).explain(hex(ADDR + 1024))) == [5, 1]
+    assert alloc_events(load(builder).explain(hex(ADDR + 1024))) == [5, 1]
 
 
 @pytest.mark.parametrize(("offset", "events"), [(1023, [1, 7, 4]), (1024, [1, 7]), (2048, [1]), (4095, [1])])
 def test_an_address_inside_a_block_leads_to_it(reused, offset, events):
-    assert lives(reused.explain(hex(ADDR + offset))) == events
+    assert alloc_events(reused.explain(hex(ADDR + offset))) == events
 
 
 @pytest.mark.parametrize(("text", "event"), [("_0", 1), ("_1", 4), ("_2", 7)])
-def test_a_label_of_the_viewer_leads_to_one_life(reused, text, event):
-    assert lives(reused.explain(f"b{ADDR:x}{text}")) == [event]
+def test_a_label_of_the_viewer_leads_to_one_allocation(reused, text, event):
+    assert alloc_events(reused.explain(f"b{ADDR:x}{text}")) == [event]
 
 
 def test_a_bare_number_beyond_the_trace_is_an_address(reused):
-    assert lives(reused.explain(str(ADDR))) == [1, 7, 4]
+    assert alloc_events(reused.explain(str(ADDR))) == [1, 7, 4]
 
 
 def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
@@ -144,11 +149,11 @@ def test_every_device_is_looked_at_unless_told(tmp_path):
         session.explain("#1", device=1)
 
 
-def test_of_very_many_lives_the_newest_are_told_and_all_are_counted(load):
+def test_of_very_many_allocations_the_newest_are_explained_and_all_are_counted(load):
     builder = TraceBuilder().segment()
     for _ in range(150):
         builder.alloc(512).free()
     explanation = load(builder).explain(hex(ADDR))
     assert (explanation.n_allocations, len(explanation.allocations)) == (150, 100)
-    assert lives(explanation)[:3] == [1, 448, 445]
-    assert list(explanation.lines())[-1] == "  and 129 older ones"
+    assert alloc_events(explanation)[:3] == [1, 448, 445]
+    assert list(explanation.lines())[-1] == "  and 129 earlier ones"

@@ -1,7 +1,7 @@
-"""Where most of the peak stands on one or two lines of the project: which ``--include`` would tell more.
+"""Where one or two lines of the project have most of the peak: which ``--include`` would give more lines.
 
-A program that hands its model to a library has one line, ``trainer.train()``. The lines that tell its layers
-apart are those of the package that defines the model.
+A program that passes its model to a library has one line, ``trainer.train()``. Its layers are separated
+by the lines of the package that defines the model.
 """
 
 import posixpath
@@ -19,18 +19,18 @@ from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import format_share
 
 _MOST_LINES = 2
-# Of the bytes at the peak: what the few lines hold before it is worth a note, and what they must lose by it.
+# Of the bytes at the peak: the least share of these lines for a note, and of the package.
 _MOST, _LEAST_GAIN = 0.5, 0.125
-# The packages that hold most bytes; each is a look at all frames.
+# The packages with most bytes; each costs a pass over all frames.
 _MOST_TRIED = 8
-# Its frames are in every stack, and tell operations apart, not layers.
+# Their frames are in every stack, and distinguish operations, not layers.
 _NEVER = ("torch", "functorch", "triton")
 
 
 def dominant_lines_note(
     stacks: StackTable, project: Project, allocations: AllocationTable, live: BoolColumn, device: int
 ) -> Iterator[Note]:
-    """Name the package whose lines would tell apart what one or two lines of the project hold at the peak."""
+    """Name the package whose lines would split the memory of one or two lines of the project."""
     if not len(stacks):
         return
     stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
@@ -49,14 +49,14 @@ def dominant_lines_note(
         where = "one line" if len(lines) == 1 else "two lines"
         yield Note(
             "dominant-lines",
-            f"{format_share(before, total)} of the peak stands on {where} of the project, where a library is "
-            f"called: --include {_narrowest(gains)} counts its lines too",
+            f"{format_share(before, total)} of the peak is on {where} of the project that calls a "
+            f"library: --include {_narrowest(gains)} counts its lines too",
             device,
         )
 
 
 def _narrowest(gains: dict[str, int]) -> str:
-    """The package within a package, if it tells half as much: lines of models, not of all their helpers."""
+    """The package within a package, if it has half the effect: models, without their helpers."""
     enough = [package for package, gain in gains.items() if 2 * gain >= max(gains.values())]
     return max(enough, key=lambda package: package.count("/"))
 
@@ -64,7 +64,7 @@ def _narrowest(gains: dict[str, int]) -> str:
 def _largest_lines(
     stacks: StackTable, is_project: BoolColumn, stack_ids: Int32Column, n_bytes: Int64Column
 ) -> tuple[list[int], int]:
-    """The frames whose lines hold most, and the bytes on them together."""
+    """The frames whose lines have most bytes, and the bytes on them together."""
     frame = innermost_frames(stacks, is_project)[stack_ids]
     on_line = (stack_ids >= 0) & (frame >= 0)
     per_frame = sums_by(frame[on_line], n_bytes[on_line], len(stacks.frames))
@@ -76,7 +76,7 @@ def _largest_lines(
 def _packages(
     stacks: StackTable, project: Project, stack_ids: Int32Column, n_bytes: Int64Column
 ) -> Iterator[tuple[str, BoolColumn]]:
-    """The packages in these stacks with their frames, those that hold most bytes first."""
+    """The packages in these stacks with their frames, most bytes first."""
     per_frame = _bytes_per_frame(stacks, stack_ids, n_bytes)
     frames_of: dict[str, list[int]] = {}
     for frame in np.flatnonzero((per_frame > 0) & ~project.is_project).tolist():
@@ -91,17 +91,17 @@ def _packages(
 
 
 def _bytes_per_frame(stacks: StackTable, stack_ids: Int32Column, n_bytes: Int64Column) -> Int64Column:
-    """The bytes of all stacks that a frame stands in; recursion counts it again, which only orders."""
+    """The bytes of all stacks with a frame; recursion counts it again, which is good enough for an order."""
     per_stack = np.zeros(len(stacks), np.int64)
     per_stack[stack_ids[stack_ids >= 0]] = n_bytes[stack_ids >= 0]
     return sums_by(stacks.frame_ids, np.repeat(per_stack, np.diff(stacks.offsets)), len(stacks.frames))
 
 
 def _packages_of(path: str) -> Sequence[str]:
-    """What ``--include`` may name so that a file counts: its package, and the package in that."""
+    """The names for ``--include`` that make a file count: its package, and the package in that."""
     if not is_python(path) or is_generated(path) or path.startswith("<"):
         return ()
-    if not is_library(path):  # left out by the root that somebody named
+    if not is_library(path):  # excluded by the given project root
         return (posixpath.dirname(path),)
     folders = (installed_part(path) or "").split("/")[:-1]
     if not folders or folders[0] in _NEVER or "-packages/" not in path:

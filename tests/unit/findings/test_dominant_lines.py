@@ -27,9 +27,9 @@ def notes_of(tmp_path, *stacks, **options):
 LAYERS = [(100, made_at(f"nets/layers/net.py:{line}", "nets/run.py:5")) for line in range(1, 6)]
 
 
-def test_the_package_whose_lines_tell_it_apart_is_named(tmp_path):
+def test_the_package_whose_lines_split_it_is_named(tmp_path):
     (message,) = notes_of(tmp_path, *LAYERS)
-    assert message.startswith("100.0 % of the peak stands on one line of the project")
+    assert message.startswith("100.0 % of the peak is on one line of the project")
     assert "--include nets/layers " in message
 
 
