@@ -13,7 +13,15 @@ and optimizer) are 34, 38 and 30 ms, so that iteration 3 is the median.
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
+
+from snapconv.reports.build_time import build_time_report
+from snapconv.reports.sqlite.database import write_databases
+from snapconv.reports.sqlite.skyline_time import time_database
+from snapconv.reports.time_report import TimeReport
+from snapconv.snapshot.recorded.timing_file import load_timing
+from snapconv.stacks.project_frames import find_project
 
 ROOT = "/home/me/project"
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -88,3 +96,15 @@ def write_trace(path, **changes: Any):
     """Write the trace to a file and return its path."""
     path.write_bytes(json.dumps(small_trace(**changes)).encode())
     return path
+
+
+def time_report(folder: Path, *, root: str = ROOT, **changes: Any) -> TimeReport:
+    """The report of the trace, which is written into a folder."""
+    timing, _ = load_timing(write_trace(folder / "timing.json", **changes))
+    assert timing
+    return build_time_report(timing, find_project(timing.stacks, root=root))
+
+
+def write_time_report(path: Path, report: TimeReport, *, extended: bool) -> None:
+    """Write a report to its file."""
+    write_databases([time_database(path, report, extended=extended)], force=False)

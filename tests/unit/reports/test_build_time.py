@@ -2,11 +2,8 @@
 
 import pytest
 
-from snapconv.reports.build_time import build_time_report
-from snapconv.snapshot.recorded.timing_file import load_timing
-from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.project_lines import SourceLine
-from tests.timing_builder import ROOT, small_trace, write_trace
+from tests.timing_builder import ROOT, small_trace, time_report
 
 FORWARD = SourceLine("model/net.py", 12, "forward")
 ACTIVATE = SourceLine("model/net.py", 13, "forward")
@@ -16,8 +13,7 @@ LOSS = SourceLine("train.py", 41, "step")
 @pytest.fixture
 def report_of(tmp_path):
     def build(root=ROOT, **changes):
-        timing, _ = load_timing(write_trace(tmp_path / "timing.json", **changes))
-        return build_time_report(timing, find_project(timing.stacks, root=root))
+        return time_report(tmp_path, root=root, **changes)
 
     return build
 

@@ -5,20 +5,13 @@ from contextlib import closing
 
 import pytest
 
-from snapconv.reports.build_time import build_time_report
-from snapconv.reports.sqlite.database import write_databases
-from snapconv.reports.sqlite.skyline_time import time_database
-from snapconv.snapshot.recorded.timing_file import load_timing
-from snapconv.stacks.project_frames import find_project
-from tests.timing_builder import ROOT, write_trace
+from tests.timing_builder import time_report, write_time_report
 
 
 @pytest.fixture
 def extended(tmp_path):
-    timing, _ = load_timing(write_trace(tmp_path / "timing.json"))
-    report = build_time_report(timing, find_project(timing.stacks, root=ROOT))
     path = tmp_path / "report.time.sqlite"
-    write_databases([time_database(path, report, extended=True)], force=False)
+    write_time_report(path, time_report(tmp_path), extended=True)
     with closing(sqlite3.connect(path)) as connection:
         yield connection
 

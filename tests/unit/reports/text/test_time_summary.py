@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.reports.build_time import build_time_report
 from snapconv.reports.text.summary import summary_lines, summary_values
-from snapconv.snapshot.recorded.timing_file import load_timing
-from snapconv.stacks.project_frames import find_project
-from tests.timing_builder import ROOT, small_trace, write_trace
+from tests.timing_builder import ROOT, small_trace, time_report
 
 OUTPUT = Path("run.time.sqlite")
 
@@ -16,8 +13,7 @@ OUTPUT = Path("run.time.sqlite")
 @pytest.fixture
 def report_of(tmp_path):
     def build(root=ROOT, **changes):
-        timing, _ = load_timing(write_trace(tmp_path / "timing.json", **changes))
-        return build_time_report(timing, find_project(timing.stacks, root=root))
+        return time_report(tmp_path, root=root, **changes)
 
     return build
 
