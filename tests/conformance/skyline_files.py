@@ -1,4 +1,4 @@
-"""Files of both kinds of reports, as they are read: with and without the extended tables, and without rows."""
+"""Files of both kinds of reports as readers open them: with and without our tables, and without rows."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -4,14 +4,11 @@ import ast
 import json
 import pickle
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from scripts import make_docs
-from scripts.docs.memory_schema_page import MEMORY_EXAMPLES, memory_schema_page
 from snapconv import errors
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
@@ -19,18 +16,13 @@ from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.cli.app import app, main
 from snapconv.replay.history_verdict import Verdict
-from snapconv.reports.memory_report import IterationRow
-from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.sqlite.skyline_memory import TABLES
-from snapconv.reports.sqlite.table_schema import View
-from snapconv.session import load
+from snapconv.reports.text.summary import summary_values
 from tests.builders import frame
-from tests.report_builder import small_report, write_memory_reports
+from tests.timing_builder import time_report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
-OBJECTS = (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 
@@ -200,113 +192,17 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         )
         assert main([command, str(tmp_path / name), "--json", *options]) == 0
         paths |= set(flat(json.loads(capsys.readouterr().out), open_at=open_at))
-    described = [
-        row[0]
-        for row in rows(section(text_of("cli.md"), f"## JSON of {command}".replace(command, f"`{command}`")))
-    ]
-    timed = {path for path in described if path.startswith("time.")}  # see test_docs_of_times
-    assert sorted(set(described) - timed) == sorted(paths - {f"{path}.*" for path in open_at})
+    described = [path for path in described_json(command) if not path.startswith("time.")]
+    assert sorted(described) == sorted(paths - {f"{path}.*" for path in open_at})
 
 
-# --- the schema
+def described_json(command):
+    """The paths in the table of docs/cli.md about the JSON of a command."""
+    return [row[0] for row in rows(section(text_of("cli.md"), f"## JSON of `{command}`"))]
 
 
-@pytest.fixture
-def report_file(tmp_path):
-    """A report whose allocation 1 is made in the first iteration and outlives the second."""
-    report = small_report(iterations=(IterationRow(0, 0, 1, 3584, 1), IterationRow(1, 2, 3, 3072, 2)))
-    write_memory_reports([(tmp_path / "report.sqlite", report)], extended=True, force=False)
-    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
-        yield connection
-
-
-def test_the_page_describes_every_table_and_view_of_the_file(report_file):
-    sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-    in_file = {name for (name,) in report_file.execute(sql)}
-    assert set(re.findall(r"^### `(\w+)`$", memory_schema_page(), re.MULTILINE)) == in_file
-
-
-def described(item):
-    """All columns of a table or view, those of the view that continues it included."""
-    continued_by = item.continued_by if isinstance(item, View) else None
-    return [*item.columns, *(described(continued_by) if continued_by else [])]
-
-
-@pytest.mark.parametrize("item", OBJECTS, ids=lambda item: item.name)
-def test_the_described_columns_are_those_of_the_file(report_file, item):
-    info = report_file.execute(f"PRAGMA table_info({item.name})").fetchall()
-    assert [column.name for column in described(item)] == [name for _, name, *_ in info]
-    if not isinstance(item, View):
-        types = [column.sql_type.split()[0] for column in item.columns]
-        assert types == [sql_type for _, _, sql_type, *_ in info]
-        may_be_null = [column.null is not None for column in item.columns]
-        assert may_be_null == [not not_null and not in_key for *_, not_null, _, in_key in info]
-
-
-@pytest.mark.parametrize("item", OBJECTS, ids=lambda item: item.name)
-def test_a_column_that_is_said_to_be_never_null_never_is(report_file, item):
-    for column in described(item):
-        if column.null is None:
-            sql = f"SELECT count(*) FROM {item.name} WHERE {column.name} IS NULL"
-            assert report_file.execute(sql).fetchone() == (0,), column.name
-
-
-@pytest.fixture
-def built_report(tmp_path):
-    """A report as the program makes it, of a device that allocated once."""
-    model = CachingAllocator()
-    model.malloc(1000)
-    (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
-    return load(tmp_path / "run.pickle").report()
-
-
-def values_on_the_page(table, column):
-    part = section(memory_schema_page(), f"### `{table}`").split(f"| `{column}` | is |")[1]
-    return [word for row in rows("| x | y |\n" + part) for word in row[0].split(", ") if word != "x"]
-
-
-def test_the_described_moments_are_those_of_a_report(built_report):
-    described = values_on_the_page("snapconv_moments", "name")
-    assert sorted(described) == sorted(moment.name for moment in built_report.moments)
-
-
-def test_the_described_parts_of_the_breakdown_are_those_of_a_report(built_report):
-    described = values_on_the_page("snapconv_breakdown", "name")
-    assert described == [row.name for row in built_report.breakdown]
-
-
-def test_the_described_verdicts_are_those_of_the_program():
-    described = values_on_the_page("snapconv_report", "history_verdict")
-    assert described == [verdict.value for verdict in Verdict]
-
-
-@pytest.mark.parametrize(
-    ("question", "query"), MEMORY_EXAMPLES, ids=[question for question, _ in MEMORY_EXAMPLES]
-)
-def test_every_query_on_the_page_has_an_answer(report_file, question, query):
-    assert query in memory_schema_page()
-    assert report_file.execute(query).fetchall()
-
-
-def test_a_leak_is_what_is_still_in_use_when_the_next_iteration_ends(report_file):
-    """Allocation 1 lives from event 0 to event 4; 2 from event 1 to event 2."""
-    (query,) = [query for question, query in MEMORY_EXAMPLES if "leak" in question]
-    report_file.execute("DELETE FROM snapconv_allocations WHERE id = 3")  # made after both iterations
-    assert report_file.execute(query).fetchall() == [(0, "activation", 1, 2048)]
-    report_file.execute("UPDATE snapconv_iterations SET last_event = 4 WHERE iteration = 1")
-    assert report_file.execute(query).fetchall() == []
-    report_file.execute(
-        "UPDATE snapconv_allocations SET free_requested_event = NULL, end_event = NULL WHERE id = 1"
-    )
-    assert report_file.execute(query).fetchall() == [(0, "activation", 1, 2048)]
-
-
-# Those of time-schema.md ask another report: see test_docs_of_times.
-@pytest.mark.parametrize(
-    "path", [path for path in PAGES if path.name != "time-schema.md"], ids=lambda p: p.name
-)
-def test_every_query_of_a_page_runs_as_it_stands(report_file, path):
-    for query in re.findall(r"```sql\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
-        # The program sqlite3 takes what begins with a dash for an option.
-        assert query.startswith("SELECT")
-        report_file.execute(query).fetchall()
+def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
+    times = time_report(tmp_path, clock="cpu", simulated=True)
+    values = json.loads(json.dumps(summary_values((), (tmp_path / "run.time.sqlite", times))))
+    in_program = {path for path in flat(values) if path.startswith("time.")}
+    assert {path for path in described_json("to-sqlite") if path.startswith("time.")} == in_program

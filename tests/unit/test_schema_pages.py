@@ -1,0 +1,156 @@
+"""The pages about the tables of reports say what is in their files, and their queries have answers."""
+
+import pickle
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scripts.docs.memory_schema_page import MEMORY_EXAMPLES, memory_schema_page
+from scripts.docs.time_schema_page import TIME_EXAMPLES, time_schema_page
+from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.replay.history_verdict import Verdict
+from snapconv.reports.memory_report import IterationRow
+from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.reports.sqlite.skyline_memory import TABLES
+from snapconv.reports.sqlite.skyline_time import TIME_TABLES
+from snapconv.reports.sqlite.table_schema import View
+from snapconv.session import load
+from tests.report_builder import small_report, write_memory_reports
+from tests.timing_builder import time_report, write_time_report
+
+ROOT = Path(__file__).parents[2]
+ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {"memory": memory_schema_page(), "time": time_schema_page()}
+OBJECTS = [
+    *(("memory", item) for item in (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)),
+    *(("time", item) for item in (*TIME_TABLES, *EXTENDED_TIME_TABLES, *EXTENDED_TIME_VIEWS)),
+]
+EXAMPLES = [
+    *(("memory", *example) for example in MEMORY_EXAMPLES),
+    *(("time", *example) for example in TIME_EXAMPLES),
+]
+EVERY_OBJECT = pytest.mark.parametrize(
+    ("kind", "item"), OBJECTS, ids=[f"{kind}-{item.name}" for kind, item in OBJECTS]
+)
+
+
+@pytest.fixture
+def report_files(tmp_path):
+    """A report of each kind; allocation 1 is made in the first iteration and outlives the second."""
+    report = small_report(iterations=(IterationRow(0, 0, 1, 3584, 1), IterationRow(1, 2, 3, 3072, 2)))
+    write_memory_reports([(tmp_path / "memory", report)], extended=True, force=False)
+    times = time_report(tmp_path, clock="cpu", simulated=True)
+    write_time_report(tmp_path / "time", times, extended=True)
+    with (
+        closing(sqlite3.connect(tmp_path / "memory")) as memory,
+        closing(sqlite3.connect(tmp_path / "time")) as time,
+    ):
+        yield {"memory": memory, "time": time}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_the_page_describes_every_table_and_view_of_the_file(report_files, kind):
+    sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+    in_file = {name for (name,) in report_files[kind].execute(sql)}
+    assert set(re.findall(r"^### `(\w+)`$", PAGES[kind], re.MULTILINE)) == in_file
+
+
+def described(item):
+    """All columns of a table or view, those of the view that continues it included."""
+    continued_by = item.continued_by if isinstance(item, View) else None
+    return [*item.columns, *(described(continued_by) if continued_by else [])]
+
+
+@EVERY_OBJECT
+def test_the_described_columns_are_those_of_the_file(report_files, kind, item):
+    info = report_files[kind].execute(f"PRAGMA table_info({item.name})").fetchall()
+    assert [column.name for column in described(item)] == [name for _, name, *_ in info]
+    if not isinstance(item, View):
+        types = [column.sql_type.split()[0] for column in item.columns]
+        assert types == [sql_type for _, _, sql_type, *_ in info]
+        may_be_null = [column.null is not None for column in item.columns]
+        assert may_be_null == [not not_null and not in_key for *_, not_null, _, in_key in info]
+
+
+@EVERY_OBJECT
+def test_a_column_that_is_said_to_be_never_null_never_is(report_files, kind, item):
+    for column in described(item):
+        if column.null is None:
+            sql = f"SELECT count(*) FROM {item.name} WHERE {column.name} IS NULL"
+            assert report_files[kind].execute(sql).fetchone() == (0,), column.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "query"), EXAMPLES, ids=[question for _, question, _ in EXAMPLES]
+)
+def test_every_query_on_the_page_has_an_answer(report_files, kind, question, query):
+    assert query in PAGES[kind]
+    assert report_files[kind].execute(query).fetchall()
+
+
+def test_a_leak_is_what_is_still_in_use_when_the_next_iteration_ends(report_files):
+    """Allocation 1 lives from event 0 to event 4; 2 from event 1 to event 2."""
+    memory = report_files["memory"]
+    (query,) = [query for question, query in MEMORY_EXAMPLES if "leak" in question]
+    memory.execute("DELETE FROM snapconv_allocations WHERE id = 3")  # made after both iterations
+    assert memory.execute(query).fetchall() == [(0, "activation", 1, 2048)]
+    memory.execute("UPDATE snapconv_iterations SET last_event = 4 WHERE iteration = 1")
+    assert memory.execute(query).fetchall() == []
+    memory.execute(
+        "UPDATE snapconv_allocations SET free_requested_event = NULL, end_event = NULL WHERE id = 1"
+    )
+    assert memory.execute(query).fetchall() == [(0, "activation", 1, 2048)]
+
+
+@pytest.mark.parametrize("path", ALL_PAGES, ids=lambda path: path.name)
+def test_every_query_of_a_page_runs_as_it_stands(report_files, path):
+    kind = "time" if path.name == "time-schema.md" else "memory"
+    for query in re.findall(r"```sql\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        # The program sqlite3 takes what begins with a dash for an option.
+        assert query.startswith("SELECT")
+        report_files[kind].execute(query).fetchall()
+
+
+def test_the_first_query_needs_nothing_that_skyline_would_not_write(tmp_path):
+    path = tmp_path / "plain.time.sqlite"
+    write_time_report(path, time_report(tmp_path), extended=False)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(TIME_EXAMPLES[0][1]).fetchall() == [
+            ("model/net.py", 12, 1, 4.0, 12.0),
+            ("train.py", 41, 1, 0.5, 7.0),
+            ("model/net.py", 13, 1, 5.0, 0.0),
+        ]
+
+
+@pytest.fixture
+def built_report(tmp_path):
+    """A report as the program makes it, of a device that allocated once."""
+    model = CachingAllocator()
+    model.malloc(1000)
+    (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
+    return load(tmp_path / "run.pickle").report()
+
+
+def values_on_the_page(table, column):
+    part = PAGES["memory"].split(f"### `{table}`\n")[1].split(f"| `{column}` | is |\n")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", part, re.MULTILINE)
+    return [word.strip("`") for cell in cells for word in cell.split(", ")]
+
+
+def test_the_described_moments_are_those_of_a_report(built_report):
+    described = values_on_the_page("snapconv_moments", "name")
+    assert sorted(described) == sorted(moment.name for moment in built_report.moments)
+
+
+def test_the_described_parts_of_the_breakdown_are_those_of_a_report(built_report):
+    described = values_on_the_page("snapconv_breakdown", "name")
+    assert described == [row.name for row in built_report.breakdown]
+
+
+def test_the_described_verdicts_are_those_of_the_program():
+    described = values_on_the_page("snapconv_report", "history_verdict")
+    assert described == [verdict.value for verdict in Verdict]
