@@ -23,7 +23,13 @@ from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, re
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
-from snapconv.snapshot.settings_table import AnnotationTable, Entries, read_annotations, read_settings
+from snapconv.snapshot.settings_table import (
+    AnnotationTable,
+    Entries,
+    are_expandable,
+    read_annotations,
+    read_settings,
+)
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 
@@ -146,10 +152,10 @@ class _Reading:
         host_memory = self._read_memory(
             _list(raw.get("host_segments"), "host_segments"), "host_segments", HOST
         )
-        settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
-        settings_keys = frozenset(key for key, _ in entries)
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
         *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
+        settings, entries = _settings(raw, memory[0], traces)
+        settings_keys = frozenset(key for key, _ in entries)
         recorded, remarks = read_metadata(raw.get(METADATA_KEY), self.stacks)
         self.notes.extend(remarks)
         overflow = _Overflow(raw, recorded)
@@ -299,6 +305,16 @@ class _Reading:
                     "no driver (torch writes such a file without complaint)",
                 )
             )
+
+
+def _settings(
+    raw: dict[str, object], segments: SegmentTable, traces: list[EventTable]
+) -> tuple[AllocatorSettings, Entries]:
+    """The settings as the file has them, or else shows them."""
+    settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
+    if "expandable_segments" not in dict(entries):
+        settings = replace(settings, expandable_segments=are_expandable(segments, traces))
+    return settings, entries
 
 
 def _device(

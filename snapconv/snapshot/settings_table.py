@@ -1,5 +1,6 @@
 """The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     TIME,
     Interner,
@@ -21,6 +23,7 @@ from snapconv.snapshot.fields import (
     shown,
     text_column,
 )
+from snapconv.snapshot.segment_table import SegmentTable
 
 # torch reads the divisions with stoi.
 _MAX_DIVISIONS = 2**31 - 1
@@ -57,6 +60,16 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
         conf=next((text for key, text in entries if key.endswith("ALLOC_CONF")), ""),
     )
     return settings, entries
+
+
+def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
+    """Whether segments grow, as a file without that setting shows it (torch before 2.3, torch_npu).
+
+    One device that shows it is enough: the setting is the process's own.
+    """
+    return bool(segments.is_expandable.any()) or any(
+        np.isin(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any() for trace in traces
+    )
 
 
 def _divisions(raw: object, where: str) -> tuple[int, ...]:

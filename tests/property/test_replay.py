@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES
 from snapconv.classification.categories import Category
 from snapconv.findings.device_analysis import analyze_device
 from snapconv.replay.device_replay import Replay, replay
@@ -27,6 +28,7 @@ from tests.property.histories import (
     Call,
     History,
     Program,
+    calls,
     histories,
     run,
     seeded_program,
@@ -234,6 +236,42 @@ def test_most_seeded_histories_are_determined(file):
     assert sum(made is not None for made in found) > 70
     assert sum(not made.replay.allocations.is_exact.all() for made in found if made) > 5
     assert sum(bool(made.history.n_lost) for made in found if made) > 20
+
+
+def without_settings(history: History) -> History:
+    """The file of torch_npu, or of a torch that wrote no settings yet."""
+    raw = {key: value for key, value in history.snapshot.items() if key != "allocator_settings"}
+    return replace(history, snapshot=raw)
+
+
+# What the settings change about sizes, besides expandable segments, no file shows without them.
+EXPANDABLE_CONFS = ("expandable_segments:True", "expandable_segments:True,max_split_size_mb:32")
+
+
+# Large requests that leave up to 1 MiB of their pages: an ordinary segment would not split that off.
+ALMOST_PAGES = st.builds(
+    lambda n_pages, rest: Call("malloc", 20 * MIB * n_pages - rest), st.integers(1, 3), st.integers(0, MIB)
+)
+
+
+@any_history
+@given(
+    history=histories(
+        calls=st.lists(calls() | ALMOST_PAGES, max_size=60).map(tuple), conf=st.sampled_from(EXPANDABLE_CONFS)
+    )
+)
+def test_without_settings_the_segments_and_events_show_that_they_are_expandable(history, file):
+    made = determined(without_settings(history), file)
+    assume(made)
+    check(made)
+
+
+@pytest.mark.parametrize("padding", [0, NPU_PADDING_BYTES])
+@pytest.mark.parametrize("seed", SEEDS[::4])
+def test_a_seeded_history_of_expandable_segments_is_replayed_without_settings(seed, padding, file):
+    program = replace(seeded_program(seed), conf=EXPANDABLE_CONFS[0], padding=padding)
+    if made := determined(without_settings(run(program)), file):
+        check(made)
 
 
 @pytest.mark.parametrize("conf", CONFS)

@@ -208,6 +208,39 @@ class TestDevices:
         assert table.blocks.segment_id.tolist() == [0, 0, 1, 1]
 
 
+def growing(action="segment_map"):
+    return TraceBuilder().segment(traced=False).event(action, addr=ADDR, size=2 * MIB)
+
+
+class TestExpandableSegments:
+    @pytest.mark.parametrize(
+        "builder",
+        [
+            TraceBuilder().segment(traced=False, is_expandable=True),
+            growing("segment_map"),
+            growing("segment_unmap"),
+        ],
+        ids=["a segment", "segment_map", "segment_unmap"],
+    )
+    @pytest.mark.parametrize(
+        "settings", [None, {"max_split_size": -1}], ids=["no settings", "another setting"]
+    )
+    def test_without_the_setting_segments_and_events_show_them(self, load, builder, settings):
+        fields = {} if settings is None else {"allocator_settings": settings}
+        assert load(builder.snapshot(**fields)).settings.expandable_segments
+
+    def test_one_device_shows_them_for_all_since_the_setting_is_the_process_own(self, load):
+        raw = small().snapshot(TraceBuilder(device=1).segment(is_expandable=True))
+        assert load(raw).settings.expandable_segments
+
+    def test_the_setting_counts_where_the_file_has_it(self, load):
+        raw = growing().snapshot(allocator_settings={"expandable_segments": False})
+        assert not load(raw).settings.expandable_segments
+
+    def test_ordinary_segments_and_events_show_none(self, load):
+        assert not load(small().snapshot()).settings.expandable_segments
+
+
 class TestOrder:
     def test_a_ring_that_shrank_is_sorted_by_time(self, load):
         """Shrunk from 10 to 4 entries while full, torch leaves [12, 13, 4..9, 14, 15]."""
