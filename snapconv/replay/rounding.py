@@ -82,13 +82,14 @@ HOST_RULES = RoundingRules(sizes_are_blocks=True)
 
 
 def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda") -> RoundingRules:
-    """Choose the padding that explains more of the small live blocks: none, or torch_npu's 32 bytes.
+    """Choose the padding that explains more of the live blocks: none, or torch_npu's 32 bytes.
 
-    Where both explain as many (a file without small live blocks), the backend decides.
+    Where both explain as many (a file without live blocks that show it), the backend decides.
     """
-    # Large blocks may keep a remainder, which would look like padding.
-    small = (blocks.state != BlockState.INACTIVE) & (blocks.block_bytes <= SMALL_REQUEST_BYTES)
-    requested, actual = blocks.requested_bytes[small], blocks.block_bytes[small]
+    # Large blocks of ordinary segments may keep a remainder, which would look like padding.
+    keeps_none = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
+    shows = (blocks.state != BlockState.INACTIVE) & keeps_none
+    requested, actual = blocks.requested_bytes[shows], blocks.block_bytes[shows]
     plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
     n_plain = np.count_nonzero(plain.rounded(requested) == actual)
     n_padded = np.count_nonzero(padded.rounded(requested) == actual)

@@ -125,6 +125,11 @@ SPECIAL = {
     ),
     "earlier_snapshots.pickle": lambda raw: [e["action"] for e in events(raw)].count("snapshot") == 3,
     "torch_npu.pickle": lambda raw: {"workspace_snapshot", "empty_cache"} <= actions(raw),
+    "torch_npu_expandable.pickle": lambda raw: (
+        "allocator_settings" not in raw
+        and "segment_map" in actions(raw)
+        and all(waste(block) < 512 + 512 + 32 for block in live(raw))
+    ),
     "torch_xpu.pickle": lambda raw: all(event["addr"] > 1 << 63 for event in events(raw)),
     "torch_xpu_cpp_writer.pickle": lambda raw: all(event["addr"] < 0 for event in events(raw)),
     "reordered_ring.pickle": lambda raw: (
