@@ -10,7 +10,7 @@ from snapconv.capture_format import timing_file
 from snapconv.devices import device_kind, device_name
 from snapconv.notes import Note
 from snapconv.progress import Progress
-from snapconv.replay.device_replay import replay
+from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
@@ -39,6 +39,8 @@ class DeviceFacts:
     n_streams: int
     reserved_bytes: int
     active_bytes: int
+    n_checked_sizes: int
+    n_different_sizes: int
     history: str
     history_reason: str
 
@@ -114,6 +116,7 @@ def _told(settings: dict[str, str]) -> str:
 def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
     """Read a file and say what it is; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
+    replays = [replay(snapshot, device) for device in snapshot.devices]
     times, time_notes = _times_facts(path)
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
@@ -125,14 +128,14 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
         pickle_protocol=container.pickle_protocol,
         written_by=snapshot.written_by,
         n_visible_devices=snapshot.n_visible_devices,
-        devices=tuple(_device_facts(snapshot, device) for device in snapshot.devices),
+        devices=tuple(_device_facts(snapshot, *both) for both in zip(snapshot.devices, replays, strict=True)),
         n_stacks=len(snapshot.stacks),
         n_frames=len(snapshot.stacks.frames),
         settings=dict(snapshot.settings_entries),
         annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
         recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
         times=times,
-        notes=(*snapshot.notes, *time_notes),
+        notes=(*snapshot.notes, *(note for replayed in replays for note in replayed.notes), *time_notes),
     )
 
 
@@ -151,10 +154,10 @@ def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
     ), notes
 
 
-def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
+def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> DeviceFacts:
     events, segments, blocks = device.events, device.segments, device.blocks
     live = blocks.state != BlockState.INACTIVE
-    history = decide_history(snapshot, device, replay(snapshot, device, exact_sizes=False))
+    history = decide_history(snapshot, device, replayed)
     actions, counts = np.unique(events.action, return_counts=True)
     timed = events.time_us is not None and len(events) > 0
     return DeviceFacts(
@@ -172,6 +175,8 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceFacts:
         n_streams=len(np.unique(segments.stream)),
         reserved_bytes=int(segments.total_bytes.sum()),
         active_bytes=int(blocks.block_bytes[live].sum()),
+        n_checked_sizes=replayed.size_check.n_checked,
+        n_different_sizes=replayed.size_check.n_different,
         history=history.verdict.value,
         history_reason=history.reason,
     )
@@ -200,4 +205,9 @@ def _device_lines(facts: DeviceFacts) -> Iterator[str]:
     )
     reserved, active = format_bytes(facts.reserved_bytes), format_bytes(facts.active_bytes)
     yield f"    at the dump: reserved {reserved}, active {active}"
+    if facts.n_checked_sizes:
+        yield (
+            f"    block sizes: {facts.n_checked_sizes} of the trace checked at the dump, "
+            f"{facts.n_different_sizes} differ"
+        )
     yield f"    history: {facts.history} ({facts.history_reason})"

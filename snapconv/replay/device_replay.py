@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only, sums_by
 from snapconv.notes import Note
-from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
+from snapconv.replay.block_sizes import BlockSizes
+from snapconv.replay.checked_sizes import CheckedSizes, SizeCheck, derive_checked_sizes, size_notes
 from snapconv.replay.lifetimes import Lifetimes, pair_events
 from snapconv.replay.real_events import real_events
-from snapconv.replay.rounding import HOST_RULES, RoundingRules, infer_rules
+from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import BlockState
@@ -107,26 +108,17 @@ class Replay:
     active: Curve
     reserved: Curve
     rules: RoundingRules
+    size_check: SizeCheck
     n_missing_events: int
     notes: tuple[Note, ...]
 
 
-def replay(snapshot: Snapshot, device: DeviceSnapshot, *, exact_sizes: bool = True) -> Replay:
-    """Replay one device of a snapshot; pure, linear in its events (plus a sort by address).
-
-    Without ``exact_sizes`` the walk back is left out, and traced blocks have their rounded requests.
-    Pinned host memory needs none.
-    """
+def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
+    """Replay one device of a snapshot; pure, linear in its events (plus a sort by address)."""
     device = replace(device, events=real_events(device.events))
-    rules = HOST_RULES
-    if not device.is_host:
-        rules = infer_rules(snapshot.settings, device.blocks, backend=snapshot.era.backend)
     lifetimes = pair_events(device.events, device.blocks)
-    if exact_sizes and not rules.sizes_are_blocks:
-        sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
-    else:
-        sizes = BlockSizes(rules.rounded(device.events.size), {}, 0)
-    allocations = _allocation_table(device, lifetimes, sizes, rules)
+    checked = derive_checked_sizes(device, lifetimes, snapshot.settings, backend=snapshot.era.backend)
+    allocations = _allocation_table(device, lifetimes, checked.sizes, checked.rules)
     curves = {
         name: _block_curve(allocations, len(device.events), name)
         for name in ("requested", "allocated", "active")
@@ -134,12 +126,13 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot, *, exact_sizes: bool = Tr
     result = Replay(
         allocations=allocations,
         reserved=_reserved_curve(device),
-        rules=rules,
+        rules=checked.rules,
+        size_check=checked.check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
         **curves,
     )
-    notes = _notes(device, lifetimes, sizes, result, snapshot.stacks.frames)
+    notes = _notes(device, lifetimes, checked, result, snapshot.stacks.frames)
     return replace(result, notes=notes)
 
 
@@ -153,7 +146,7 @@ def _allocation_table(
     block, segment = lifetimes.block_id, _rows(blocks.segment_id, lifetimes.block_id, -1)
     requested = np.where(from_block, _rows(blocks.requested_bytes, block, 0), _rows(events.size, event, 0))
     traced = _rows(sizes.of_event, lifetimes.alloc_event, 0)
-    known = np.where(lifetimes.alloc_event >= 0, traced, _rows(blocks.block_bytes, block, 0))
+    known = np.where(block >= 0, _rows(blocks.block_bytes, block, 0), traced)
     is_unknown = (lifetimes.alloc_event < 0) & (lifetimes.block_id < 0)
     rows = np.flatnonzero(is_unknown)
     is_exact = ~is_unknown
@@ -248,11 +241,12 @@ def _reserved_curve(device: DeviceSnapshot) -> Curve:
 
 
 def _notes(
-    device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes, result: Replay, frames: FrameTable
+    device: DeviceSnapshot, lifetimes: Lifetimes, checked: CheckedSizes, result: Replay, frames: FrameTable
 ) -> tuple[Note, ...]:
     """What keeps a figure from being exact, and which."""
     found = [
-        _inexact_note(result.allocations, sizes, result.rules),
+        _inexact_note(result.allocations, checked.sizes, result.rules),
+        *size_notes(checked),
         _count_note(
             "orphan-free",
             lifetimes.n_orphan_frees,
@@ -273,7 +267,7 @@ def _notes(
         ),
         _count_note(
             "trace-contradicts-segments",
-            sizes.n_conflicts,
+            checked.sizes.n_conflicts,
             "events do not fit the final segments (blocks that overlap or lie outside): the block sizes "
             "of these are their rounded requests, so allocated and active bytes are approximate",
         ),

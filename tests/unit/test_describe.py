@@ -107,6 +107,26 @@ def test_one_of_a_kind_is_singular(facts_of):
     assert "1 pool, 1 stream\n" in text
 
 
+def test_block_sizes_are_checked_against_those_at_the_dump(facts_of):
+    raw = model_with_two_blocks().snapshot()
+    facts = facts_of(raw)
+    assert (facts.devices[0].n_checked_sizes, facts.devices[0].n_different_sizes) == (1, 0)
+    assert "block sizes: 1 of the trace checked at the dump, 0 differ" in shown(facts)
+    # The block of 3072 bytes: in no allocator does a request of 3000 bytes have 4096 of them.
+    _, block, rest = raw["segments"][0]["blocks"]
+    block["size"] += 1024
+    rest.update(address=rest["address"] + 1024, size=rest["size"] - 1024)
+    facts = facts_of(raw)
+    assert (facts.devices[0].n_checked_sizes, facts.devices[0].n_different_sizes) == (1, 1)
+    assert [note.slug for note in facts.notes] == ["block-size-mismatch"]
+
+
+def test_without_a_traced_block_that_is_live_nothing_is_said_of_sizes(facts_of):
+    facts = facts_of(model_with_two_blocks(record=False).snapshot())
+    assert facts.devices[0].n_checked_sizes == 0
+    assert "block sizes" not in shown(facts)
+
+
 def test_the_history_is_judged(facts_of):
     assert facts_of(model_with_two_blocks().snapshot()).devices[0].history == "complete"
     late = model_with_two_blocks(record=False)

@@ -195,6 +195,34 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(sessions, name):
     assert found - ABOUT_CATEGORIES - {INEXACT} == set(GOOD[name]["notes"]) - {INEXACT}
 
 
+def figures_of_replay_page(files):
+    """Of a row of the table in docs/replay.md: how many files, blocks, and different ones."""
+    page = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {files}")]
+    return [int(cell.replace(",", "")) for cell in line.split("|")[-4:-1]]
+
+
+def size_checks(*sessions):
+    """How many files have blocks to check, how many blocks these are, and how many differ."""
+    checks = [[analysis.replay.size_check for analysis in session.devices] for session in sessions]
+    n_files = sum(any(check.n_checked for check in of_file) for of_file in checks)
+    return [
+        n_files,
+        sum(check.n_checked for of_file in checks for check in of_file),
+        sum(check.n_different for of_file in checks for check in of_file),
+    ]
+
+
+def test_the_page_about_the_replay_says_how_many_block_sizes_of_the_fixtures_are_checked(sessions):
+    plot = "profiler_plot.html"
+    found = size_checks(*(session for name, session in sessions.items() if name != plot))
+    assert figures_of_replay_page("`fixtures/`") == found
+    assert found[-1] == 0
+    assert figures_of_replay_page(f"`fixtures/{plot}`") == size_checks(sessions[plot])
+    capture = snapconv.load(FOLDER / "transformer.capture")
+    assert figures_of_replay_page("`fixtures/transformer.capture`") == size_checks(capture)
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_figures_that_are_off_give_a_note(sessions, name):
     notes = {note.slug for note in sessions[name].notes}

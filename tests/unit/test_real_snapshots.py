@@ -18,7 +18,6 @@ from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.segment_table import BlockState
 from snapconv.stacks.stack_facts import find_stack_facts
 
 REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
@@ -104,17 +103,20 @@ def test_every_event_of_the_file_is_in_the_curves(converted):
         assert len(analysis.replay.allocated.after) == len(analysis.device.events) == true
 
 
-def test_every_traced_block_that_is_live_at_the_dump_has_its_size_from_the_segments(converted):
+def test_every_traced_block_that_is_live_at_the_dump_has_the_size_that_is_derived(converted):
     for analysis, true in converted.figures("traced_live_blocks"):
-        rows, blocks = analysis.allocations, analysis.device.blocks
-        live = (rows.alloc_event >= 0) & (rows.end_event < 0)
-        is_active = blocks.state != BlockState.INACTIVE
-        sizes = dict(
-            zip(blocks.addr[is_active].tolist(), blocks.block_bytes[is_active].tolist(), strict=True)
-        )
-        derived = dict(zip(rows.addr[live].tolist(), rows.block_bytes[live].tolist(), strict=True))
-        assert len(derived) == true
-        assert derived == {addr: sizes[addr] for addr in derived}
+        found = analysis.replay.size_check
+        assert (found.n_checked, found.n_different, found.n_different_by_settings) == (true, 0, 0)
+
+
+def test_the_page_about_the_replay_says_how_many_blocks_are_checked():
+    counts = [
+        sum(figures.get("traced_live_blocks", 0) for figures in devices.values())
+        for devices in TRUTH.values()
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    n_files, n_blocks = sum(count > 0 for count in counts), sum(counts)
+    assert f"| real snapshots of CUDA | {n_files} | {n_blocks:,} | 0 |" in page
 
 
 def test_the_peak_is_true_and_higher_only_by_what_older_blocks_are_known_to_hold(converted):

@@ -40,12 +40,12 @@ def segment(*blocks, addr=S, **keys):
 
 @pytest.fixture
 def replayed(tmp_path):
-    def make(events=(), segments=(), settings=None, **options):
+    def make(events=(), segments=(), settings=None):
         path = tmp_path / "snapshot.pickle"
         raw = {"segments": list(segments), "device_traces": [list(events)]}
         path.write_bytes(pickle.dumps(raw if settings is None else {**raw, "allocator_settings": settings}))
         snapshot = load_snapshot(path)
-        return replay(snapshot, snapshot.devices[0], **options)
+        return replay(snapshot, snapshot.devices[0])
 
     return make
 
@@ -246,13 +246,6 @@ def test_without_live_blocks_the_backend_tells_the_padding(replayed):
     freed = [event(action, A, 512) for action in ("alloc", "free_requested", "free_completed")]
     assert replayed(freed, [GONE]).active.peak == 512
     assert replayed([*freed, event("empty_cache", 0, 0)], [GONE]).active.peak == 1024
-
-
-def test_without_exact_sizes_traced_blocks_have_their_rounded_requests(replayed):
-    events = [event("alloc", A, 3 * MIB)]
-    segments = [segment(block(4 * MIB, 3 * MIB), block(16 * MIB, 16 * MIB))]
-    assert replayed(events, segments).active.end == 20 * MIB
-    assert replayed(events, segments, exact_sizes=False).active.end == 19 * MIB
 
 
 ALLOC, LIVE = event("alloc", A, 1000), segment(block(1024, 1000), block(2 * MIB - 1024))
