@@ -14,6 +14,8 @@ import snapconv
 
 _memory_viz = pytest.importorskip("torch.cuda._memory_viz")
 
+pytestmark = pytest.mark.smoke("viewer")
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HOST = -1
 CASES = [

@@ -16,6 +16,8 @@ from snapconv.recorder.simulation import SimulationOptions  # noqa: E402
 from snapconv.recorder.simulation.session import running  # noqa: E402
 from tests.recorder.driving.conftest import TRAINING  # noqa: E402
 
+pytestmark = pytest.mark.smoke("recording")
+
 
 class Card(list):
     """What happened, in order; ``environment`` is that in which CUDA was started."""

@@ -13,15 +13,18 @@ torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # after the skip
 from snapconv.errors import OutputWriteError  # noqa: E402
-from snapconv.recorder import production  # noqa: E402
+from snapconv.recorder import environment, production  # noqa: E402
 from snapconv.recorder.loose_tensors import Leaves  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+
+pytestmark = pytest.mark.smoke("recording")
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU of 64 MiB."""
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(environment, "_has_driver", lambda: True)  # as a build with CUDA asks for it
     with simulated(SimulationOptions(capacity_bytes=64 << 20)):
         yield
 

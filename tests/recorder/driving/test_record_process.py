@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.smoke("recording")
+
 SCRIPT = """
 import sys
 import torch

@@ -8,7 +8,16 @@ import pytest
 from tests.entries import ENTRIES, KINDS, copy_for_the_cpu, run
 from tests.recordings import Recording, one_thread, record, watch
 
-CASES = [(entry, kind) for entry in ENTRIES for kind in KINDS]
+SMOKE_CASES = {("transformer", "train"), ("lstm", "providers")}
+CASES = [
+    pytest.param(
+        (entry, kind),
+        id=f"{entry}-{kind}",
+        marks=[pytest.mark.smoke("recording")] if (entry, kind) in SMOKE_CASES else [],
+    )
+    for entry in ENTRIES
+    for kind in KINDS
+]
 
 # Autocast casts other operations on a GPU than on the CPU, and is simulated as on a GPU: only a simulated
 # run can have the same results.
@@ -28,7 +37,7 @@ def recorded(tmp_path_factory):
     return cache(lambda entry, kind: record(entry, kind, tmp_path_factory.mktemp(entry)))
 
 
-@pytest.fixture(params=CASES, ids=["-".join(case) for case in CASES], scope="session")
+@pytest.fixture(params=CASES, scope="session")
 def recording(request, recorded) -> Recording:
     return recorded(*request.param)
 

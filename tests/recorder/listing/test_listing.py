@@ -7,6 +7,8 @@ import pytest
 from snapconv.cli.app import main
 from snapconv.snapshot.recorded.params_file import load_params
 
+pytestmark = pytest.mark.smoke("names")
+
 MODEL = """\
 print("something to read")
 import torch

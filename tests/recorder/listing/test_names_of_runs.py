@@ -9,6 +9,8 @@ import pytest
 from snapconv import load
 from snapconv.cli.app import main
 
+pytestmark = pytest.mark.smoke("names")
+
 ENTRIES = Path(__file__).parents[3] / "fixtures" / "entries"
 
 

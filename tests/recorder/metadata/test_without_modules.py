@@ -10,6 +10,8 @@ from torch import nn  # noqa: E402  # after the check that torch is there
 
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
+pytestmark = pytest.mark.smoke("metadata")
+
 
 def places(rows):
     return {(row["addr"], row["bytes"]) for row in rows}

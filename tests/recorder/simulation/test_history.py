@@ -1,5 +1,6 @@
 """What a snapshot holds under each argument of _record_memory_history."""
 
+import inspect
 import pickle
 import time
 
@@ -11,10 +12,11 @@ from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E
 from snapconv.snapshot.load import load_snapshot  # noqa: E402
 from tests.recorder.simulation.support import cnn, events  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 memory = torch.cuda.memory
 PYTHON = {"stacks": "python"}
+CAN_SKIP = "skip_actions" in inspect.signature(memory._record_memory_history_impl).parameters
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +114,7 @@ def test_the_ring_keeps_the_newest_events():
     assert len(x) == 10
 
 
+@pytest.mark.skipif(not CAN_SKIP, reason="this torch has no argument skip_actions")
 def test_skipped_actions_are_not_recorded():
     memory._record_memory_history(skip_actions=["free_completed"], **PYTHON)
     x = make_it_here()
@@ -142,6 +145,9 @@ def test_an_argument_that_torch_refuses_is_refused(wrong):
         memory._record_memory_history(**wrong)
 
 
+@pytest.mark.skipif(
+    not hasattr(memory, "_set_memory_metadata"), reason="this torch keeps no metadata of users"
+)
 def test_user_metadata_is_on_every_event_while_it_is_set():
     memory._record_memory_history(**PYTHON)
     memory._set_memory_metadata("epoch 3")

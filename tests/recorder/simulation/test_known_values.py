@@ -15,6 +15,8 @@ from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E
 from snapconv.recorder.simulation.hollow import Hollow  # noqa: E402
 from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
 
+pytestmark = pytest.mark.smoke("no-compute")
+
 
 @pytest.fixture
 def simulation():

@@ -19,7 +19,7 @@ from tests.recorder.simulation.support import (  # noqa: E402
     recorded,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def train_cnn(device):
@@ -197,6 +197,10 @@ def test_the_settings_in_the_environment_hold(monkeypatch):
     assert x.shape == (1300,)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_setAllocatorSettings"),
+    reason="this torch has another function for it",
+)
 def test_settings_can_change_on_the_way():
     with simulated(SimulationOptions(compute=False)):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")

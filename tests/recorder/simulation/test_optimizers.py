@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 SIZES = [400, 40, 800, 80]
 

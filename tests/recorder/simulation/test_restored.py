@@ -10,7 +10,7 @@ from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder import addresses  # noqa: E402
 from snapconv.recorder.simulation import simulated  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def state_of_torch():
@@ -22,7 +22,7 @@ def state_of_torch():
         torch.cuda.memory,
         torch.cuda.streams,
         torch.cuda.graphs,
-        torch.accelerator,
+        getattr(torch, "accelerator", torch.cuda),  # since torch 2.6
         torch.autograd.profiler.record_function,
         torch.backends.cuda,
         torch.backends.cudnn,

@@ -24,6 +24,8 @@ from tests.recorder.timing.timed import (  # noqa: E402
     trace_of,
 )
 
+pytestmark = pytest.mark.smoke("times")
+
 SLEEP_S = 0.03
 SLEEP_MS = 1000 * SLEEP_S
 

@@ -20,6 +20,8 @@ from tests.recorder.timing.timed import (  # noqa: E402
     trace_of,
 )
 
+pytestmark = pytest.mark.smoke("times")
+
 
 class Block(nn.Module):
     def __init__(self):
