@@ -18,6 +18,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.operations.operation_of_stack import find_sources, infer_operations
+
 MIB = 1 << 20
 ADDR = 0x7F00_0000_0000
 START_US = 1_700_000_000_000_000
@@ -159,3 +162,8 @@ class TraceBuilder:
 def _inactive(addr: int, size: int) -> Raw:
     # torch leaves the last occupant's requested size in an inactive block.
     return {"address": addr, "size": size, "requested_size": 1, "state": "inactive", "frames": []}
+
+
+def name_operations(stacks: StackTable) -> tuple[str, ...]:
+    """The operation of every stack."""
+    return tuple(found.name for found in infer_operations(stacks, find_sources(stacks.frames)))

@@ -10,8 +10,10 @@ from snapconv.columns import BoolColumn
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_library, is_python, normal
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.stack_roles import frames_of_function
 
 WITHIN = " < "
+# ``Module.__call__`` goes through it (torch 1.6 to 2.13).
 _CALL, _MODULE_FILE = "_call_impl", "torch/nn/modules/module.py"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # Models nest less deeply, recursion does not; and a path longer than this is none.
@@ -20,7 +22,7 @@ _MAX_CALLS, _MAX_PATH = 12, 200
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """The lines at which the modules of every stack were called, by stack id; empty where none was."""
-    is_call, is_place = _calls(stacks), _places(stacks)
+    is_call, is_place = frames_of_function(stacks.frames, _CALL, _MODULE_FILE), _places(stacks)
     return tuple(_label(stacks, project, stack, is_call, is_place) for stack in range(len(stacks)))
 
 
@@ -32,16 +34,6 @@ def _label(
         return ""
     callers = _callers(frames.tolist(), is_call, is_place)
     return WITHIN.join(_place(stacks, project, frame) for frame in callers)
-
-
-def _calls(stacks: StackTable) -> BoolColumn:
-    """The frames of ``Module.__call__``, which goes through ``_call_impl`` (torch 1.6 to 2.13)."""
-    frames = stacks.frames
-    is_call = [
-        name == _CALL and normal(filename).endswith(_MODULE_FILE)
-        for name, filename in zip(frames.names, frames.filenames, strict=True)
-    ]
-    return np.array(is_call, np.bool_)
 
 
 def _places(stacks: StackTable) -> BoolColumn:

@@ -91,6 +91,12 @@ def _called_by_optimizer(stacks: StackTable, stack_of_frame: Int64Column, place:
     return np.asarray((foreign < optimizer) & (optimizer < missing))
 
 
+def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:
+    """Which frames are those of a function, by its name and by how the normal path of its file ends."""
+    pairs = zip(frames.names, frames.filenames, strict=True)
+    return np.array([name == function and normal(path).endswith(file) for name, path in pairs], np.bool_)
+
+
 def innermost_python(stacks: StackTable) -> Int32Column:
     """For every stack its innermost Python frame, -1 without one."""
     return innermost_frames(stacks, np.array([is_python(name) for name in stacks.frames.filenames], np.bool_))

@@ -8,6 +8,7 @@ import numpy as np
 from snapconv.columns import Int32Column
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import ProjectLines
+from snapconv.stacks.stack_roles import frames_of_function
 
 # Module.to, cuda, half and to_empty all go through _apply (torch 2.0 to 2.13).
 _APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"
@@ -15,14 +16,7 @@ _APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"
 
 def were_placed(stacks: StackTable, stack_ids: Int32Column) -> bool | None:
     """Whether most of these allocations were made by Module.to; None where no frame tells."""
-    frames = stacks.frames
-    is_apply = np.array(
-        [
-            name == _APPLY and filename.replace("\\", "/").endswith(_MODULE_FILE)
-            for name, filename in zip(frames.names, frames.filenames, strict=True)
-        ],
-        np.bool_,
-    )
+    is_apply = frames_of_function(stacks.frames, _APPLY, _MODULE_FILE)
     found, counts = np.unique(stack_ids, return_counts=True)
     n_placed = n_known = 0
     for stack_id, count in zip(found.tolist(), counts.tolist(), strict=True):

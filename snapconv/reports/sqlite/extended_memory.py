@@ -1,18 +1,14 @@
 """A MemoryReport -> the rows of the tables that ``--extended`` adds; they are in extended_memory_schema."""
 
-from collections.abc import Iterable
-from functools import partial
-
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.memory_report import AllocationColumns, MemoryReport, Timeline
 from snapconv.reports.sqlite import extended_memory_schema as schema
-from snapconv.reports.sqlite.database import Row, TableRows, rows_of, rows_of_columns, rows_of_records
+from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns, rows_of_records
 from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
-from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.stack_roles import innermost_frames
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:
@@ -108,31 +104,13 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
 
 
 def _stacks(report: MemoryReport) -> list[TableRows]:
-    stacks, chunk = report.stacks, partial(_stack_chunk, report.stacks, report.is_project)
+    stacks = report.stacks
+    n_frames = np.diff(stacks.offsets)
+    first = np.full(len(stacks), -1, np.int32)
+    first[n_frames > 0] = stacks.frame_ids[stacks.offsets[:-1][n_frames > 0]]
+    of_project = innermost_frames(stacks, report.is_project)
     return [
         rows_of_columns(schema.FRAMES, len(stacks.frames), frame_columns(report)),
-        TableRows(schema.STACKS, len(stacks), chunk),
+        rows_of_columns(schema.STACKS, len(stacks), (range(len(stacks)), n_frames, first, of_project)),
         stack_frame_rows(stacks),
     ]
-
-
-def _stack_chunk(stacks: StackTable, is_project: BoolColumn, start: int, stop: int) -> Iterable[Row]:
-    """Find every stack's innermost frame, and its innermost frame of the project."""
-    first, end = stacks.offsets[start:stop], stacks.offsets[start + 1 : stop + 1]
-    begin = int(first[0])
-    is_mine = is_project[stacks.frame_ids[begin : int(end[-1])]]
-    positions = np.append(np.flatnonzero(is_mine) + begin, len(stacks.frame_ids))
-    next_project = positions[np.searchsorted(positions[:-1], first)]
-    columns = (
-        end - first,
-        _frames_at(stacks, first, first < end),
-        _frames_at(stacks, next_project, next_project < end),
-    )
-    return zip(range(start, stop), *(column.tolist() for column in columns), strict=True)
-
-
-def _frames_at(stacks: StackTable, positions: Int64Column, exists: BoolColumn) -> Int64Column:
-    """Look up the frames at these positions; -1 where there is none."""
-    frame_ids = np.full(len(positions), -1, np.int64)
-    frame_ids[exists] = stacks.frame_ids[positions[exists]]
-    return frame_ids

@@ -82,13 +82,6 @@ def find_sources(frames: FrameTable, lines: Mapping[int, Line] | None = None) ->
     return Sources(lines or {}, releases_of(frames))
 
 
-def name_operations(stacks: StackTable, sources: Sources | None = None) -> tuple[str, ...]:
-    """The operation of every stack, by stack id; UNNAMED where no frame is known."""
-    return tuple(
-        operation.name for operation in infer_operations(stacks, sources or find_sources(stacks.frames))
-    )
-
-
 def infer_operations(stacks: StackTable, sources: Sources) -> tuple[StackOperation, ...]:
     """The operation of every stack, by stack id, and what it was inferred from."""
     return tuple(_infer(stacks.frames, view(stacks, stack), sources) for stack in range(len(stacks)))

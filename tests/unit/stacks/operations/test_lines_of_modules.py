@@ -8,7 +8,7 @@ import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
 from snapconv.stacks.operations.lines_of_modules import name_of_line, releases_of
-from snapconv.stacks.operations.operation_of_stack import name_operations
+from tests.builders import name_operations
 
 MODULES = "/venv/lib/python3.11/site-packages/torch/nn/modules"
 # Of torch 2.6, as its own file has them: `_conv_forward` of Conv2d, and where a module is called.

@@ -3,7 +3,8 @@
 import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.stacks.operations.operation_of_stack import UNNAMED, name_of_node, name_operations
+from snapconv.stacks.operations.operation_of_stack import UNNAMED, name_of_node
+from tests.builders import name_operations
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 FUNCTIONAL = f"{TORCH}/nn/functional.py"
