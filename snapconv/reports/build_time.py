@@ -10,7 +10,6 @@ from snapconv.notes import Note
 from snapconv.reports.time_report import (
     CallColumns,
     IterationTimes,
-    LaunchRow,
     LineTime,
     RunTimeEntry,
     TimeReport,
@@ -42,10 +41,7 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
         iterations=iterations,
         operations=_operations(timing, reported.iteration),
         lines=_lines(entries),
-        launches=tuple(
-            LaunchRow(count.phase, count.n, count.n_waited_for, count.device_ms, count.host_ms)
-            for count in timing.launch_bound
-        ),
+        launches=timing.launch_bound,
         source=_source(timing, project),
         project_root=project.root,
         notes=(*notes, *_notes(timing, entries)),
@@ -155,8 +151,8 @@ def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
         )
         yield Note("warm-up-times", message, device)
     for count in timing.launch_bound:
-        if count.n and count.n_waited_for / count.n > _MANY_WAITED_FOR:
-            share = format_share(count.n_waited_for, count.n)
+        if count.n_calls and count.n_waited_for / count.n_calls > _MANY_WAITED_FOR:
+            share = format_share(count.n_waited_for, count.n_calls)
             message = (
                 f"the device came to {share} of the {count.phase} operations before the host had launched "
                 "all of their work: their times hold the waiting for it"
@@ -194,20 +190,7 @@ def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColu
     calls = timing.calls
     entry_id = np.full(len(calls), -1, np.int32)
     entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
-    return CallColumns(
-        iteration=calls.iteration,
-        name_id=calls.name_id,
-        phase=calls.phase,
-        module_id=calls.module_id,
-        stack_id=calls.stack_id,
-        entry_id=entry_id,
-        forward_ms=calls.forward_ms,
-        backward_ms=calls.backward_ms,
-        backward_strict_ms=calls.backward_strict_ms,
-        host_ms=calls.host_ms,
-        texts=timing.texts,
-        phases=PHASES,
-    )
+    return CallColumns(calls, entry_id, timing.texts)
 
 
 def _sum(times: MsColumn) -> float:

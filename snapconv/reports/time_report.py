@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn
+from snapconv.columns import BoolColumn, Int32Column
 from snapconv.notes import Note
+from snapconv.snapshot.recorded.timing_file import CallTable, LaunchCounts
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 
@@ -85,32 +86,15 @@ class LineTime:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchRow:
-    """How often the device waited for the host in one phase, over all iterations."""
-
-    phase: str
-    n_calls: int
-    n_waited_for: int
-    device_ms: float
-    host_ms: float
-
-
-@dataclass(frozen=True, slots=True)
 class CallColumns:
-    """Every call of every iteration; ids are positions in the words beside them, -1 and NaN: none."""
+    """Every call of every iteration, with its row among the entries; -1: it has none there.
 
-    iteration: Int64Column
-    name_id: Int32Column
-    phase: Int8Column
-    module_id: Int32Column
-    stack_id: Int32Column
+    The names and modules of ``table`` are positions in ``texts``.
+    """
+
+    table: CallTable
     entry_id: Int32Column
-    forward_ms: MsColumn
-    backward_ms: MsColumn
-    backward_strict_ms: MsColumn
-    host_ms: MsColumn
     texts: tuple[str, ...]
-    phases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +113,7 @@ class TimeReport:
     iterations: tuple[IterationTimes, ...]
     operations: tuple[TimeTotal, ...]
     lines: tuple[LineTime, ...]
-    launches: tuple[LaunchRow, ...]
+    launches: tuple[LaunchCounts, ...]
     source: tuple[tuple[str, str], ...]
     project_root: str | None
     notes: tuple[Note, ...]

@@ -6,13 +6,13 @@ Blocks of torch 2.0 have no address and keep their occupants in ``history``, new
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -142,10 +142,7 @@ def read_segments(
     check_range(segments.total_bytes, BYTES, "total_size", path=path)
     check_total(segments.total_bytes, where)
     blocks, sizes_missing = _read_blocks(rows, segments, stacks, unknown_keys, path)
-    for table in (segments, blocks):
-        for field in fields(table):
-            getattr(table, field.name).setflags(write=False)
-    return segments, blocks, sizes_missing
+    return read_only(segments), read_only(blocks), sizes_missing
 
 
 def _read_blocks(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
-from snapconv.columns import BoolColumn, Int32Column, Int64Column
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
@@ -131,9 +131,7 @@ def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTabl
         time_us=_or(int_column(ranges, "time_us", path=path, missing=-1), np.full(n, -1, np.int64)),
     )
     check_range(columns.time_us, TIME, "time_us", path=path)
-    for column in (columns.name_id, columns.is_start, columns.device, columns.time_us):
-        column.setflags(write=False)
-    return columns
+    return read_only(columns)
 
 
 def _or(column: NDArray[Any] | None, otherwise: NDArray[Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import Int32Column, Int64Column
+from snapconv.columns import Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import Path, expect
 
@@ -156,7 +156,5 @@ class StackInterner:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         flat = (frame_id for stack in self._stacks for frame_id in stack)
         frame_ids = np.fromiter(flat, np.int32, int(offsets[-1]))
-        line_column = np.array(lines, np.int64)
-        for column in (offsets, frame_ids, line_column):
-            column.setflags(write=False)
-        return StackTable(FrameTable(names, filenames, line_column, originals, targets), offsets, frame_ids)
+        frames = FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
+        return read_only(StackTable(read_only(frames), offsets, frame_ids))

@@ -6,6 +6,7 @@ from snapconv.reports.sqlite import extended_time_schema as schema
 from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns, rows_of_records
 from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
 from snapconv.reports.time_report import CallColumns, TimeReport
+from snapconv.snapshot.recorded.timing_file import PHASES
 
 
 def extended_time_rows(report: TimeReport) -> list[TableRows]:
@@ -62,18 +63,18 @@ def _stacks(report: TimeReport) -> list[TableRows]:
 
 def _calls(calls: CallColumns) -> TableRows:
     """Lay out the calls; SQLite stores the NaN of a time that is not there as NULL."""
-    n_calls = len(calls.iteration)
+    table, texts = calls.table, calls.texts
     columns = (
-        range(n_calls),
-        calls.iteration,
-        [calls.texts[name] for name in calls.name_id.tolist()],
-        [calls.phases[phase] for phase in calls.phase.tolist()],
-        [None if module < 0 else calls.texts[module] for module in calls.module_id.tolist()],
-        calls.stack_id,
+        range(len(table)),
+        table.iteration,
+        [texts[name] for name in table.name_id.tolist()],
+        [PHASES[phase] for phase in table.phase.tolist()],
+        [None if module < 0 else texts[module] for module in table.module_id.tolist()],
+        table.stack_id,
         calls.entry_id,
-        calls.forward_ms,
-        calls.backward_ms,
-        calls.backward_strict_ms,
-        calls.host_ms,
+        table.forward_ms,
+        table.backward_ms,
+        table.backward_strict_ms,
+        table.host_ms,
     )
-    return rows_of_columns(schema.CALLS, n_calls, columns)
+    return rows_of_columns(schema.CALLS, len(table), columns)

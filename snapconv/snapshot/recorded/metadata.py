@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS
@@ -327,10 +327,7 @@ def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
     phase = np.array([codes.get(word, 0) for word in words], np.int8)
     order = np.argsort(began, kind="stable")
     iteration = rows.ints("iteration", ITERATION, missing=0)
-    table = PhaseTable(phase[order], iteration[order], began[order], ended[order])
-    for column in (table.phase, table.iteration, table.began_us, table.ended_us):
-        column.setflags(write=False)
-    return table
+    return read_only(PhaseTable(phase[order], iteration[order], began[order], ended[order]))
 
 
 def _remarks(raw: object) -> tuple[Note, ...]:

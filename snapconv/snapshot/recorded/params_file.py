@@ -6,14 +6,14 @@ files are as little trusted as a snapshot.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.snapshot.fields import BYTES, check_total, shown
 from snapconv.snapshot.readers.json_text import ANYTHING, read_json
@@ -330,11 +330,7 @@ def _table(path: Path, rows: list[_Row], *, is_ordered: bool) -> ParamList:
         is_tied=is_tied,
         is_ordered=is_ordered,
     )
-    for field in fields(table):
-        column = getattr(table, field.name)
-        if isinstance(column, np.ndarray):
-            column.setflags(write=False)
-    return table
+    return read_only(table)
 
 
 def _refuse_twice(names: Iterable[str]) -> None:

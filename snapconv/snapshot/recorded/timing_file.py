@@ -4,7 +4,7 @@ The file is as little trusted as a snapshot: every value is checked before anyth
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from msgspec.json import Decoder
 from msgspec.structs import astuple
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner
@@ -47,11 +47,11 @@ class TimedIteration:
 class LaunchCounts:
     """How often the device had come to a call (or node) before all its work was queued: it waited.
 
-    ``n`` calls in all; ``device_ms`` and ``host_ms`` are what they took together, on either side.
+    ``device_ms`` and ``host_ms`` are what they took together, on either side.
     """
 
     phase: str
-    n: int
+    n_calls: int
     n_waited_for: int
     device_ms: float
     host_ms: float
@@ -203,7 +203,7 @@ def _timing(path: Path, trace: _Trace) -> Timing:
     stacks, is_of_module = _stacks(trace.stacks)
     texts = Interner()
     calls = _call_table(trace.calls, numbers, len(stacks), texts)
-    return Timing(
+    timing = Timing(
         path=path,
         written_by=(trace.snapconv[:_MAX_TEXT], trace.torch[:_MAX_TEXT]),
         clock=trace.clock,
@@ -221,6 +221,7 @@ def _timing(path: Path, trace: _Trace) -> Timing:
         texts=tuple(map(str, texts.values())),
         calls=calls,
     )
+    return read_only(timing)
 
 
 def _launch_counts(found: _LaunchBound) -> tuple[LaunchCounts, ...]:
@@ -257,9 +258,7 @@ def _call_table(calls: _Calls, iterations: Sequence[int], n_stacks: int, texts: 
     _refuse("stack", table.stack_id >= n_stacks, calls.stack, expected=f"-1 or one of {n_stacks} stacks")
     _refuse("forward_ms", is_untimed, calls.forward_ms, expected="a number")
     _refuse("iteration", is_unknown, calls.iteration, expected="the number of one of the iterations")
-    for column in (getattr(table, field.name) for field in fields(table)):
-        column.setflags(write=False)
-    return table
+    return read_only(table)
 
 
 def _refuse(key: str, wrong: BoolColumn, values: Sequence[object], *, expected: str) -> None:
@@ -287,14 +286,6 @@ def _stacks(raw: list[list[_Frame]]) -> tuple[StackTable, BoolColumn]:
     frame_ids = np.fromiter(chain.from_iterable(stacks), np.int32, int(offsets[-1]))
     rows: Sequence[Any] = frames.values()
     filenames, lines, names, is_of_module = zip(*rows, strict=True) if rows else ((), (), (), ())
-    columns = (
-        np.array(lines, np.int64),
-        offsets.astype(np.int64),
-        frame_ids,
-        np.array(is_of_module, np.bool_),
-    )
-    for column in columns:
-        column.setflags(write=False)
     none = ("",) * len(rows)
-    table = FrameTable(tuple(names), tuple(filenames), columns[0], none, none)
-    return StackTable(table, columns[1], columns[2]), columns[3]
+    table = read_only(FrameTable(tuple(names), tuple(filenames), np.array(lines, np.int64), none, none))
+    return read_only(StackTable(table, offsets, frame_ids)), np.array(is_of_module, np.bool_)

@@ -86,7 +86,7 @@ def test_the_rest_is_as_written(tmp_path):
     )
     assert (timing.project_root, timing.written_by) == (ROOT, ("0.1.0", "2.13.0"))
     assert [iteration.forward_ms for iteration in timing.iterations] == [10.0, 12.0, 9.0]
-    assert [(row.phase, row.n, row.n_waited_for) for row in timing.launch_bound] == [
+    assert [(row.phase, row.n_calls, row.n_waited_for) for row in timing.launch_bound] == [
         ("forward", 9, 4),
         ("backward", 9, 0),
     ]
