@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError
+from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError, SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, features, frames, history, script
 from snapconv.recorder.capture import check_output
@@ -98,8 +98,8 @@ def record(
                 program.enter_context(_steps_counted(entry, options, driver))
 
             program.enter_context(when_imported("torch", lambda: driver.guard.run(begin)))
-            if driver.guard.failure is not None:  # nothing of the user's has run: this is all there is to say
-                raise driver.guard.failure
+            if isinstance(driver.guard.failure, SnapconvError):
+                raise driver.guard.failure  # nothing of the user's has run: this is all there is to say
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = _outcome(run, entry, argv, options, driver)

@@ -45,7 +45,7 @@ class Feature(Enum):
     BACKWARD_TIMES = "times of backward passes"
     OPTIMIZER_TIMES = "times of optimizer steps"
     CPP_NAMES = "names of C++ functions"
-    SIMULATION = "devices"
+    SIMULATION = "CUDA devices"
     SIMULATED_ANNOTATIONS = "annotations"
     SIMULATED_AUTOCAST = "casts of CUDA's autocast"
     SIMULATED_ATTENTION = "attention and dropout as on a GPU"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from snapconv.notes import Note
+from snapconv.recorder.guard import fault_note
 from snapconv.recorder.simulation.not_modelled import BLAS
 from snapconv.recorder.simulation.options import SimulationOptions
 
@@ -29,7 +30,13 @@ class Simulation:
 
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""
-        return (*self._machine.changes, *self._machine.notes.values(), *self._tracker.values_read.notes())
+        faults = (fault_note(guard) for guard in self._machine.guards if guard.failure is not None)
+        return (
+            *self._machine.changes,
+            *faults,
+            *self._machine.notes.values(),
+            *self._tracker.values_read.notes(),
+        )
 
     def _not_modelled(self) -> list[str]:
         has_workspace = self._machine.options.cublas_workspace

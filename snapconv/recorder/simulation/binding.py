@@ -18,6 +18,26 @@ DEVICE_NAME = "simulated GPU (snapconv)"
 _CAPABILITY = (9, 0)
 _N_MULTIPROCESSORS = 132
 
+# What a function answers where ours fails and None would not do: as a device with nothing on it would.
+_OTHERWISE: dict[str, Any] = {
+    "getDeviceCount": 1,
+    "getDevice": 0,
+    "memoryStats": {},
+    "memorySnapshot": {"segments": [], "device_traces": []},
+    "getMemoryFraction": 1.0,
+    "getAllocatorBackend": "native",
+    "cudaCachingAllocator_is_enabled": True,
+    "getCurrentStream": (0, 0, CUDA_DEVICE_TYPE),
+    "getDefaultStream": (0, 0, CUDA_DEVICE_TYPE),
+    "getStreamFromExternal": (0, 0, CUDA_DEVICE_TYPE),
+    "getCurrentRawStream": 0,
+    "isCurrentStreamCapturing": False,
+    "isHistoryEnabled": True,
+    "canDeviceAccessPeer": True,
+    "getCompiledVersion": 0,
+    "hostMemoryStats": {},
+}
+
 
 def bind(machine: Machine, patches: Patches) -> None:
     """Give torch._C and torch.cuda what a CUDA build has."""
@@ -25,7 +45,7 @@ def bind(machine: Machine, patches: Patches) -> None:
 
     for group in (_devices, _memory, _recording, _history, _streams, _others):
         for name, function in group(machine).items():
-            patches.set(torch._C, f"_cuda_{name}", function)
+            patches.set(torch._C, f"_cuda_{name}", function, otherwise=_OTHERWISE.get(name))
     _patch_cuda(machine, patches, torch)
     _patch_streams(machine, patches, torch)
 
@@ -175,11 +195,11 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set(cuda, "_initialized", True)
     patches.set(cuda, "_queued_calls", [])
     patches.set(cuda, "_cudart", _runtime(machine))
-    patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid)
-    patches.set(cuda, "_exchange_device", exchange)
+    patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid, otherwise=False)
+    patches.set(cuda, "_exchange_device", exchange, otherwise=0)
     # Another function: torch.compile keeps a table of both and wants none of them twice.
-    patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index))
-    patches.set(cuda, "device_count", lambda: len(machine.devices))
+    patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index), otherwise=0)
+    patches.set(cuda, "device_count", lambda: len(machine.devices), otherwise=1)
     patches.set(cuda, "_get_device_properties", lambda index: _properties(machine))
     patches.set(
         cuda, "default_generators", tuple(torch.Generator() for _ in machine.devices)

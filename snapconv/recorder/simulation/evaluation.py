@@ -22,9 +22,33 @@ from snapconv.recorder.simulation.values_read import ValuesRead
 NO_MEMORY_FROM_BYTES = 1 << 20
 
 
+class Run:
+    """An operation of the program's that is run for its results, and whether that has happened."""
+
+    __slots__ = ("func", "is_done", "raised", "result")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.is_done = False
+        self.result: Any = None
+        self.raised: BaseException | None = None
+
+    def __call__(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it."""
+        try:
+            result = self.result = self.func(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        self.is_done = True
+        return result
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """An operation that is called: with which arguments, what tensors are in them, and where those are."""
+
+    run: Run
 
     operation: Operation
     func: Any
@@ -64,13 +88,13 @@ class Evaluation:
         if self._is_computed(call, is_known=is_known):
             return self._compute(call), True
         if not is_known and (decided := self.known.decided_by_one(operation, call.args, call.inputs)):
-            return call.func(*decided, **call.kwargs), True
+            return call.run(decided, call.kwargs), True
         return self._evaluate(call, self.hollow), False
 
     def _compute(self, call: Invocation) -> Any:
         fill = self._gpu_operations.get(call.func)
         if fill is None and call.device is None:
-            return call.func(*call.args, **call.kwargs)
+            return call.run(call.args, call.kwargs)
         if fill is None:
             return laid_out(call.func, call.args, self._compute_in_any_type(call))
 
@@ -86,7 +110,7 @@ class Evaluation:
     def _compute_in_any_type(self, call: Invocation) -> Any:
         """Compute an operation; in a wider type where CUDA has a kernel for this one and the CPU has none."""
         try:
-            return call.func(*call.args, **call.kwargs)
+            return call.run(call.args, call.kwargs)
         except RuntimeError as error:
             if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(error):
                 raise
@@ -97,7 +121,7 @@ class Evaluation:
 
         shapes = result_shapes(call.func, call.args, call.kwargs)
         types = iter([shape.dtype for shape in tensors_in((shapes,), self._tensor)])
-        results = call.func(*map_tensors(call.args, widened, self._tensor), **call.kwargs)
+        results = call.run(map_tensors(call.args, widened, self._tensor), call.kwargs)
         return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
 
     def _on_the_cpu(self, call: Invocation, hollow: Hollow) -> tuple[Any, bool]:
@@ -144,11 +168,11 @@ class Evaluation:
 
     def _evaluate(self, call: Invocation, hollow: Hollow) -> Any:
         """Do an operation by shape alone."""
-        operation, func, args, kwargs = call.operation, call.func, call.args, call.kwargs
+        operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
             return hollow.resize(args[0], args[1])
         if operation.is_memory_only:
-            return func(*args, **kwargs)
+            return call.run(args, kwargs)
         self.known.forget_written(operation, args, kwargs)
         has_sparse = self._has_sparse((*args, *kwargs.values()))
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
@@ -156,10 +180,10 @@ class Evaluation:
         if operation.is_out and not has_sparse:
             return self._shape_out(call, hollow)
         if operation.kind is not Kind.FRESH or operation.reads_values or has_sparse:
-            return func(*args, **kwargs)
+            return call.run(args, kwargs)
         shapes = self._shapes(call)
         if self._has_sparse((shapes,)):
-            return func(*args, **kwargs)
+            return call.run(args, kwargs)
         comes_back = call.device is None and any(
             placement is not None and placement.device is not None for placement in call.inputs
         )

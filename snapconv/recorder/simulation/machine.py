@@ -15,6 +15,7 @@ from snapconv.allocator.allocator_trace import Frames, Recorded
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
+from snapconv.recorder.guard import Guard, meant
 from snapconv.recorder.simulation.clock import Clock
 from snapconv.recorder.simulation.failures import out_of_memory_message
 from snapconv.recorder.simulation.history import History
@@ -70,6 +71,8 @@ class Machine:
         self.notes: dict[str, Note] = {}
         # What of torch has changed, so that the simulation does without.
         self.changes: list[Note] = []
+        # What a fault of ours may have ended.
+        self.guards: list[Guard] = []
         # Names of models that were built without their weights.
         self.random_weights: list[str] = []
         # What is not modelled and the program came upon, in that order.
@@ -111,10 +114,11 @@ class Machine:
     def checked(self, index: int) -> int:
         """Return a device ordinal; refuse one that no device has, as CUDA does."""
         if not 0 <= index < len(self.devices):
-            raise RuntimeError(
+            error = RuntimeError(
                 f"CUDA error: invalid device ordinal (cuda:{index}; the simulation has "
                 f"{counted(len(self.devices), 'device')}; `--device {index}` gives it more)"
             )
+            raise meant(error)
         return index
 
     def allocation_frames(self, within: tuple[str, ...] = ()) -> Frames | None:
@@ -136,7 +140,7 @@ class Machine:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
                 observer(index, error.segment_bytes, error.capacity, error.free_bytes)
-            raise _torch_error(out_of_memory_message(error, device=index)) from None
+            raise meant(_torch_error(out_of_memory_message(error, device=index))) from None
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics

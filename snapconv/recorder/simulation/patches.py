@@ -1,8 +1,15 @@
-"""Attributes replaced for a while, and put back as they were: also those that were not there."""
+"""Attributes replaced for a while, and put back as they were: also those that were not there.
 
+What is called of ours in torch's place is guarded: where it fails, what was there does it, for the CPU.
+"""
+
+import inspect
 from collections.abc import Callable
-from types import TracebackType
+from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import Any
+
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.torch_surface import Feature
 
 _ABSENT = object()
 
@@ -10,7 +17,8 @@ _ABSENT = object()
 class Patches:
     """A pile of replaced attributes; leaving the context undoes them, last one first."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard or Guard(Feature.SIMULATION)
         self._undo: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> "Patches":
@@ -26,8 +34,16 @@ class Patches:
             else:
                 setattr(owner, name, before)
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute, or add one that the owner itself (not its bases) does not have."""
+    def set(self, owner: Any, name: str, value: Any, *, otherwise: Any = None) -> None:
+        """Replace an attribute, or add one that the owner itself (not its bases) does not have.
+
+        ``otherwise`` is the answer of a function of ours that fails, where torch has none in its place.
+        """
+        guarded = self._guarded(value, inspect.getattr_static(owner, name, None), otherwise)
+        self.set_unguarded(owner, name, guarded)
+
+    def set_unguarded(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute by what cannot fail, or guards itself."""
         # vars() and not getattr: a class must lose again what it only inherited.
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
@@ -41,3 +57,36 @@ class Patches:
         """Replace an attribute by ``make(attribute)``; do nothing where there is none."""
         if hasattr(owner, name):
             self.set(owner, name, make(getattr(owner, name)))
+
+    def _guarded(self, value: Any, real: Any, otherwise: Any) -> Any:
+        if isinstance(value, property):
+            return property(self.guarded(value.fget, lambda owner: real.__get__(owner, type(owner))))
+        if isinstance(value, staticmethod | classmethod):
+            return value
+        if isinstance(value, FunctionType | MethodType | BuiltinFunctionType):
+            is_there = callable(real) and otherwise is None
+            return self.guarded(value, real if is_there else lambda *_, **__: otherwise)
+        return value
+
+    def guarded(self, work: Any, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Have a function of ours done by another where it fails, which is given the CPU for a device."""
+
+        def on_the_cpu(*arguments: Any, **named: Any) -> Any:
+            positional, by_name = _for_the_cpu(arguments, named)
+            return real(*positional, **by_name)
+
+        return self._guard.instead(work, on_the_cpu)
+
+
+def _for_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Name the CPU where a call names a CUDA device."""
+    return [_on_the_cpu(value) for value in arguments], {
+        name: "cpu" if name == "device" and value is not None else _on_the_cpu(value)
+        for name, value in named.items()
+    }
+
+
+def _on_the_cpu(value: Any) -> Any:
+    is_device = type(value).__name__ == "device" and getattr(value, "type", "") == "cuda"
+    is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
+    return "cpu" if is_device or is_name else value

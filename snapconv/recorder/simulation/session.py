@@ -70,8 +70,9 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
     for note in features.notes():
         machine.changes.append(note)
     tracker = Tracker(machine)
+    machine.guards.append(tracker.guard)
     with ExitStack() as stack:
-        patches = stack.enter_context(Patches())
+        patches = stack.enter_context(Patches(tracker.guard))
         bind(machine, patches)
         patch_accelerator(machine, patches)
         tensors = TensorPatches(tracker)

@@ -11,9 +11,26 @@ from functools import wraps
 from threading import get_ident
 from typing import Any
 
+from snapconv.recorder.guard import meant
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.placements import Placement
 from snapconv.recorder.simulation.tracker import Tracker
+
+
+def _stay(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
+    """Do what is left of ``cuda``: refuse what is no device."""
+    if device is not None and not isinstance(device, int):
+        type(tensor.device)(device)
+    return tensor
+
+
+# Where ours fails: a tensor stays where it is, as a build without CUDA would refuse to move it.
+_UNMOVED: dict[str, Callable[..., Any]] = {
+    "cuda": _stay,
+    "record_stream": lambda tensor, *_, **__: None,
+    "is_pinned": lambda tensor, *_, **__: False,
+    "pin_memory": lambda tensor, *_, **__: tensor,
+}
 
 
 class TensorPatches:
@@ -87,7 +104,7 @@ class TensorPatches:
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
         real = getattr(self._tensor, name)
-        ours = getattr(self, f"_{name}")(real)
+        ours = patches.guarded(getattr(self, f"_{name}")(real), _UNMOVED.get(name, real))
         from torch.overrides import handle_torch_function, has_torch_function_unary
 
         @wraps(real)
@@ -96,7 +113,7 @@ class TensorPatches:
                 return handle_torch_function(method, (tensor,), tensor, *args, **kwargs)
             return ours(tensor, *args, **kwargs)
 
-        patches.set(self._tensor, name, method)
+        patches.set_unguarded(self._tensor, name, method)
 
     def _placed(self, tensor: Any) -> Placement | None:
         """Return the placement of a tensor on a device, None for one on the CPU."""
@@ -176,10 +193,11 @@ class TensorPatches:
                 self._read(tensor, "numpy()")
                 return real(tensor, force=force)
             if not force:
-                raise TypeError(
+                error = TypeError(
                     f"can't convert {tensor.device} device type tensor to numpy. "
                     "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
+                raise meant(error)
             return real(tensor.detach().cpu(), force=True)
 
         return numpy

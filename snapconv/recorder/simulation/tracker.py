@@ -6,13 +6,15 @@ CPU or by shape alone, and notes where the new storages are.
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from snapconv.errors import RecorderError
 from snapconv.recorder.addresses import Location
+from snapconv.recorder.guard import Guard, is_fault, meant
 from snapconv.recorder.simulation.device_choice import DeviceChoice
 from snapconv.recorder.simulation.doubts import Doubts
-from snapconv.recorder.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
+from snapconv.recorder.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation, Run
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations import Kind, Operation, describe
@@ -21,18 +23,20 @@ from snapconv.recorder.simulation.same_device import SameDevice
 from snapconv.recorder.simulation.transfers import Transfers
 from snapconv.recorder.simulation.values_read import ValuesRead
 from snapconv.recorder.simulation.workspace import BlasWorkspaces
+from snapconv.recorder.torch_surface import Feature
 
 
 class Tracker:
     """The one that every operation passes through."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, guard: Guard | None = None) -> None:
         import torch
 
+        self.guard = guard or Guard(Feature.SIMULATION)
         self._torch = torch
         self._tensor = torch.Tensor
         self.machine = machine
-        self.placements = Placements(self._freed)
+        self.placements = Placements(self.guard.answer(self._freed, otherwise=lambda _: None))
         self.transfers = Transfers(machine, self.placements)
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)
@@ -47,7 +51,7 @@ class Tracker:
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
         if device is not None and os.getpid() != self._pid:
-            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")  # as torch does
+            raise meant(RuntimeError("Cannot re-initialize CUDA in forked subprocess."))  # as torch does
         with self._choice.next_copy_to(device):
             return self._torch.ops.aten._to_copy.default(tensor, **options)
 
@@ -56,9 +60,32 @@ class Tracker:
         return self._choice.made_beside(device)
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run one operation and place its results."""
+        """Run one operation and place its results; after a fault of ours, do without memory for them."""
         if os.getpid() != self._pid:  # a forked DataLoader worker: no device there
             return func(*args, **kwargs)
+        run = Run(func)
+        try:
+            return self._handle(run, args, kwargs)
+        except Exception as error:  # noqa: BLE001  # handed on, or kept
+            is_theirs = error is run.raised or not is_fault(error) or isinstance(error, RecorderError)
+            run.raised = None  # it holds the frames that hold it
+            if is_theirs or not self._has_run(run, args, kwargs):
+                raise meant(error)  # noqa: B904  # it is the very error
+            self.guard.keep(error)
+        return run.result
+
+    def _has_run(self, run: Run, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Run an operation on the CPU, if it has not been; what cannot be is an error of the program's."""
+        if not run.is_done:
+            if kwargs.get("device") is not None:
+                kwargs = kwargs | {"device": self._torch.device("cpu")}
+            with suppress(Exception):
+                run(args, kwargs)
+            run.raised = None
+        return run.is_done
+
+    def _handle(self, run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
+        func = run.func
         self.transfers.raise_failure()
         operation = self._operations.get(func)
         if operation is None:
@@ -70,7 +97,7 @@ class Tracker:
         device, kwargs = self._choice.resolve(operation, inputs, kwargs)
         if device is not None and operation.not_modelled is not None:
             self.machine.meet(operation.not_modelled)
-        call = Invocation(operation, func, args, kwargs, tensors, inputs, device)
+        call = Invocation(run, operation, func, args, kwargs, tensors, inputs, device)
         result, is_computed = self.evaluation.run(call)
         if operation.kind is Kind.FRESH:
             if device is not None or not is_computed:

@@ -57,7 +57,9 @@ def test_without_the_devices_a_simulation_is_refused_before_the_script(run, monk
     without(monkeypatch, Feature.SIMULATION)
     run = run("print('it ran')")
     assert (run.code, run.out) == (6, "")
-    assert f"error: torch {torch.__version__}: devices are not simulated: torch.autograd.nowhere" in run.err
+    assert (
+        f"error: torch {torch.__version__}: CUDA devices are not simulated: torch.autograd.nowhere" in run.err
+    )
 
 
 def test_without_the_history_there_is_nothing_to_record(monkeypatch):
