@@ -132,8 +132,8 @@ class Driver:
                 # It may have been of that moment only: a capture with what there is now is better than none.
                 self._faults = (fault_note(fault),)
             self.guard.run(self._finish, ended)
-            if self.guard.failure is not None and self._faults:
-                self.guard = fault
+            if self._faults:
+                self.guard = Guard() if self.n_bytes is not None else fault
 
     def _begin(self) -> None:
         self._observer.start()

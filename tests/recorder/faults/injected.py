@@ -1,8 +1,9 @@
-"""Failures injected into our own work, one piece at a time: into whatever a guard is given to run."""
+"""Failures injected into our own work: into whatever a guard is given to run, piece by piece."""
 
 from functools import partial
 
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.torch_surface import Feature
 
 ERROR = "injected: it was meant to fail"
 
@@ -12,47 +13,54 @@ class InjectedError(Exception):
 
 
 class Injection:
-    """Gives every piece of work a name, and lets one of them fail: before it does anything, or after."""
+    """Gives every piece of work a name, and lets some of them fail: before they do anything, or after.
+
+    ``features`` has the feature of every piece that was run, ``failed`` those that did fail.
+    """
 
     def __init__(self, monkeypatch):
-        self.seen: set[str] = set()
-        self.failing = ""
-        self.is_after = False
-        self.n_failed = 0
-        for name in ("run", "answer", "notice", "finish"):
+        self.features: dict[str, Feature] = {}
+        self.failing: dict[str, bool] = {}
+        self.failed: set[str] = set()
+        for name in ("run", "answer", "notice", "finish", "instead"):
             monkeypatch.setattr(Guard, name, self._with_first(getattr(Guard, name)))
         stand_in = Guard.stand_in
         monkeypatch.setattr(
             Guard,
             "stand_in",
-            lambda guard, original, work, **named: stand_in(guard, original, self._of(work), **named),
+            lambda guard, original, work, **named: stand_in(guard, original, self._of(guard, work), **named),
         )
 
-    def fail(self, name, *, is_after=False):
-        """Let one piece of work fail from here on, every time."""
-        self.failing, self.is_after, self.n_failed = name, is_after, 0
+    def fail(self, names):
+        """Let these fail from here on, every time; the value says whether after their work."""
+        self.failing, self.failed = dict(names), set()
 
     def _with_first(self, method):
-        return lambda guard, work, *rest, **named: method(guard, self._of(work), *rest, **named)
+        return lambda guard, work, *rest, **named: method(guard, self._of(guard, work), *rest, **named)
 
-    def _of(self, work):
+    def _of(self, guard, work):
         if hasattr(work, "is_injected"):
             return work
         inner = work.func if isinstance(work, partial) else work
-        name = f"{inner.__module__.rpartition('.')[2]}:{inner.__qualname__}"
+        name = f"{guard.feature.name} {str(inner.__module__).rpartition('.')[2]}.{inner.__qualname__}"
 
         def injected(*arguments, **named):
-            self.seen.add(name)
-            if name == self.failing and not self.is_after:
-                self._raise()
+            self.features[name] = guard.feature
+            if self.failing.get(name) is False:
+                self._raise(name)
             result = work(*arguments, **named)
-            if name == self.failing:
-                self._raise()
+            if name in self.failing:
+                self._raise(name)
             return result
 
         injected.is_injected = True
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__", "__dict__"):
+            if attribute == "__dict__":
+                vars(injected).update(vars(inner) if hasattr(inner, "__dict__") else {})
+            else:
+                setattr(injected, attribute, getattr(inner, attribute, None))
         return injected
 
-    def _raise(self):
-        self.n_failed += 1
+    def _raise(self, name):
+        self.failed.add(name)
         raise InjectedError(ERROR)
