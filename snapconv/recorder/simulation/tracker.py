@@ -92,7 +92,8 @@ class Tracker:
             operation = self._operations[func] = describe(func)
         tensors = self._tensors(args, kwargs)
         inputs = [self.placements.of(tensor) for tensor in tensors]
-        if len(tensors) > 1 and _differ(inputs):
+        # After a fault of ours, a tensor may be on the CPU that the program has put on a device.
+        if len(tensors) > 1 and self.guard.failure is None and _differ(inputs):
             self._same_device.check(operation, func, args, tensors)
         device, kwargs = self._choice.resolve(operation, inputs, kwargs)
         if device is not None and operation.not_modelled is not None:

@@ -80,6 +80,35 @@ for i in range(4):
     print(i, loss.shape)
 raise SystemExit(7)
 """
+# Calls what a simulation replaces, and prints nothing that depends on where a tensor is.
+SIMULATED = """
+import copy, io, sys, torch, warnings
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(4):
+    x = torch.randn(2, 8).to("cuda")
+    loss = model(x).square().mean() + torch.tensor([1.0], device="cuda").type_as(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(i, loss.item(), loss.detach().cpu().numpy().round(3), loss.tolist(), x.get_device() <= 0)
+file = io.BytesIO()
+torch.save(model.state_dict(), file)
+file.seek(0)
+print(sorted(torch.load(file)))
+copy.deepcopy(model)
+torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.memory_allocated(); torch.cuda.memory_summary()
+torch.cuda.reset_peak_memory_stats(); torch.cuda.mem_get_info(); torch.cuda.get_device_capability()
+torch.cuda.current_stream().synchronize()
+x.record_stream(torch.cuda.Stream()); x.is_pinned(); torch.ones(2).pin_memory(); x.data_ptr(); x.type(); str(x)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    model(x)
+torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach()))
+torch.Generator("cuda"); x.new_tensor([1]); x.new([1]); x.untyped_storage().clone(); x.untyped_storage().device
+sys.exit(7)
+"""
 OPTIONS = ("--force", "--capacity", "64MiB")
 # Without these there is nothing to write: the recording has not begun, or the writing itself fails.
 WITHOUT_CAPTURE = {
@@ -171,3 +200,20 @@ def check_run(done, as_it_is, batch, features, failed):
     assert all(ERROR in why for _, why in notes), (batch, notes)
     with contextlib.redirect_stdout(None):
         assert main(["to-sqlite", "--force", "train.capture"]) == 0, batch
+
+
+# --- the simulation: what it puts into torch's place is done by torch itself where ours fails
+
+
+def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injection):
+    as_it_is = record(run, SIMULATED, injection)
+    assert as_it_is.code == 7, as_it_is.err
+    names = sorted(name for name, feature in injection.features.items() if is_of_simulation(feature))
+    assert len(names) >= N_AT_LEAST["simulated"], names
+    wrong = {}
+    for name in names:
+        done = record(run, SIMULATED, injection, [(name, False)])
+        said = "note: a fault of snapconv ended one part of the recording, CUDA devices" in done.err
+        if (done.code, done.out) != (7, as_it_is.out) or not said:
+            wrong[name] = (done.code, done.out, done.err[-700:])
+    assert wrong == {}
