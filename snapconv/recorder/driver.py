@@ -131,9 +131,9 @@ class Driver:
             elif fault.failure is not None:
                 # It may have been of that moment only: a capture with what there is now is better than none.
                 self._faults = (fault_note(fault),)
-            self.guard.run(self._finish, ended)
+            is_written = self.guard.run(self._finish, ended)
             if self._faults:
-                self.guard = Guard() if self.n_bytes is not None else fault
+                self.guard = Guard() if is_written else fault
 
     def _begin(self) -> None:
         self._observer.start()
@@ -182,7 +182,7 @@ class Driver:
         self._observer.note_now()
         self._at_out_of_memory = contents_now(self._origin, self._observer, self._iterations)
 
-    def _finish(self, ended: Ended) -> None:
+    def _finish(self, ended: Ended) -> bool:
         if not self._has_history:
             raise nothing_allocated(self._origin.entry)
         if self._contents is None and self._at_out_of_memory is not None:
@@ -191,6 +191,7 @@ class Driver:
             self._observer.note_now()
             self._keep_memory()
         self._write(ended)
+        return True
 
     def _write(self, ended: Ended) -> None:
         assert self._contents is not None

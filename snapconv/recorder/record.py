@@ -108,6 +108,8 @@ def record(
         if simulation is not None and _early_environment() != early:
             driver.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
+        late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
+        driver.notes += [note for note in late if note not in driver.notes]
         return _recorded(driver, options, raised)
 
 

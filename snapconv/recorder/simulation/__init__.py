@@ -30,13 +30,16 @@ class Simulation:
 
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""
-        faults = (fault_note(guard) for guard in self._machine.guards if guard.failure is not None)
         return (
             *self._machine.changes,
-            *faults,
+            *self.faults(),
             *self._machine.notes.values(),
             *self._tracker.values_read.notes(),
         )
+
+    def faults(self) -> tuple[Note, ...]:
+        """What a fault of ours has left to the CPU."""
+        return tuple(fault_note(guard) for guard in self._machine.guards if guard.failure is not None)
 
     def _not_modelled(self) -> list[str]:
         has_workspace = self._machine.options.cublas_workspace

@@ -11,6 +11,7 @@ from typing import Any
 
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.statistics import Statistics
 from snapconv.recorder.simulation.streams import CUDA_DEVICE_TYPE, stream_classes
 
 DEVICE_NAME = "simulated GPU (snapconv)"
@@ -22,7 +23,7 @@ _N_MULTIPROCESSORS = 132
 _OTHERWISE: dict[str, Any] = {
     "getDeviceCount": 1,
     "getDevice": 0,
-    "memoryStats": {},
+    "memoryStats": Statistics().as_nested_dict([], max_split_size=-1),
     "memorySnapshot": {"segments": [], "device_traces": []},
     "getMemoryFraction": 1.0,
     "getAllocatorBackend": "native",
@@ -200,7 +201,8 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     # Another function: torch.compile keeps a table of both and wants none of them twice.
     patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index), otherwise=0)
     patches.set(cuda, "device_count", lambda: len(machine.devices), otherwise=1)
-    patches.set(cuda, "_get_device_properties", lambda index: _properties(machine))
+    properties = _properties(machine)
+    patches.set(cuda, "_get_device_properties", lambda index: properties, otherwise=properties)
     patches.set(
         cuda, "default_generators", tuple(torch.Generator() for _ in machine.devices)
     )  # they drive nothing: the CPU's generator does

@@ -21,8 +21,13 @@ def patch_dlpack(patches: Patches) -> None:
 
     for module in (torch, dlpack):
         patches.wrap(module, "to_dlpack", _exported)
-        patches.wrap(module, "from_dlpack", lambda real: _imported(torch, real))
+        patches.wrap(module, "from_dlpack", lambda real: _imported(torch, real), instead=_shared)
     patches.wrap(torch.Tensor, "__dlpack__", _exported)
+
+
+def _shared(given: Any, *_: Any, **__: Any) -> Any:
+    """Return what lies in a capsule of ours, or is a tensor itself."""
+    return getattr(given, "tensor", given).detach()
 
 
 def _exported(real: Any) -> Any:

@@ -48,15 +48,24 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def set_existing(self, owner: Any, name: str, value: Any) -> None:
+    def set_existing(self, owner: Any, name: str, value: Any, *, otherwise: Any = None) -> None:
         """Replace an attribute that this torch has; do nothing where it has none of that name."""
         if hasattr(owner, name):
-            self.set(owner, name, value)
+            self.set(owner, name, value, otherwise=otherwise)
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace an attribute by ``make(attribute)``; do nothing where there is none."""
+    def wrap(
+        self, owner: Any, name: str, make: Callable[[Any], Any], *, instead: Callable[..., Any] | None = None
+    ) -> None:
+        """Replace an attribute by ``make(attribute)``; do nothing where there is none.
+
+        ``instead`` is what to do where ours fails, if the attribute itself would not do.
+        """
         if hasattr(owner, name):
-            self.set(owner, name, make(getattr(owner, name)))
+            made = make(getattr(owner, name))
+            if instead is None:
+                self.set(owner, name, made)
+            else:
+                self.set_unguarded(owner, name, self._guard.instead(made, instead))
 
     def _guarded(self, value: Any, real: Any, otherwise: Any) -> Any:
         if isinstance(value, property):
@@ -68,17 +77,21 @@ class Patches:
             return self.guarded(value, real if is_there else lambda *_, **__: otherwise)
         return value
 
+    def instead(self, work: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Have a function of ours done by another where it fails, which is given the same arguments."""
+        return self._guard.instead(work, otherwise)
+
     def guarded(self, work: Any, real: Callable[..., Any]) -> Callable[..., Any]:
         """Have a function of ours done by another where it fails, which is given the CPU for a device."""
 
         def on_the_cpu(*arguments: Any, **named: Any) -> Any:
-            positional, by_name = _for_the_cpu(arguments, named)
+            positional, by_name = for_the_cpu(arguments, named)
             return real(*positional, **by_name)
 
         return self._guard.instead(work, on_the_cpu)
 
 
-def _for_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def for_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Name the CPU where a call names a CUDA device."""
     return [_on_the_cpu(value) for value in arguments], {
         name: "cpu" if name == "device" and value is not None else _on_the_cpu(value)

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from snapconv.recorder.guard import meant
-from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.patches import Patches, for_the_cpu
 from snapconv.recorder.simulation.placements import Placement
 from snapconv.recorder.simulation.tracker import Tracker
 
@@ -22,6 +22,20 @@ def _stay(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
     if device is not None and not isinstance(device, int):
         type(tensor.device)(device)
     return tensor
+
+
+def _moved_plainly(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Do what ``to`` and ``cpu`` do without devices: what is asked for on the CPU is on none any more."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        positional, named = for_the_cpu(args, kwargs)
+        is_to_cuda = list(args) != positional or kwargs != named
+        with _disable_current_modes():  # which would put the copy where the original is
+            made = real(tensor, *positional, **named)
+            return made if is_to_cuda or made is not tensor else tensor.clone()
+
+    return move
 
 
 # Where ours fails: a tensor stays where it is, as a build without CUDA would refuse to move it.
@@ -104,7 +118,11 @@ class TensorPatches:
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
         real = getattr(self._tensor, name)
-        ours = patches.guarded(getattr(self, f"_{name}")(real), _UNMOVED.get(name, real))
+        ours = getattr(self, f"_{name}")(real)
+        if name in ("to", "cpu"):
+            ours = patches.instead(ours, _moved_plainly(real))
+        else:
+            ours = patches.guarded(ours, _UNMOVED.get(name, real))
         from torch.overrides import handle_torch_function, has_torch_function_unary
 
         @wraps(real)

@@ -102,11 +102,13 @@ copy.deepcopy(model)
 torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.memory_allocated(); torch.cuda.memory_summary()
 torch.cuda.reset_peak_memory_stats(); torch.cuda.mem_get_info(); torch.cuda.get_device_capability()
 torch.cuda.current_stream().synchronize()
-x.record_stream(torch.cuda.Stream()); x.is_pinned(); torch.ones(2).pin_memory(); x.data_ptr(); x.type(); str(x)
+x.record_stream(torch.cuda.Stream()); x.is_pinned(); torch.ones(2).pin_memory(); x.data_ptr()
+x.type(); str(x)
 with torch.autocast("cuda", dtype=torch.bfloat16):
     model(x)
 torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach()))
-torch.Generator("cuda"); x.new_tensor([1]); x.new([1]); x.untyped_storage().clone(); x.untyped_storage().device
+torch.Generator("cuda"); x.new_tensor([1]); x.new([1])
+x.untyped_storage().clone(); x.untyped_storage().device
 sys.exit(7)
 """
 OPTIONS = ("--force", "--capacity", "64MiB")
@@ -215,5 +217,5 @@ def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injecti
         done = record(run, SIMULATED, injection, [(name, False)])
         said = "note: a fault of snapconv ended one part of the recording, CUDA devices" in done.err
         if (done.code, done.out) != (7, as_it_is.out) or not said:
-            wrong[name] = (done.code, done.out, done.err[-700:])
-    assert wrong == {}
+            wrong[name] = f"{done.code} {done.out} {done.err[-700:]}"
+    assert wrong == {}, "\n".join(f"{name}: {what}" for name, what in wrong.items())
