@@ -195,7 +195,7 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
 
     patches.set(cuda, "_initialized", True)
     patches.set(cuda, "_queued_calls", [])
-    patches.set(cuda, "_cudart", _runtime(machine))
+    patches.set(cuda, "_cudart", _runtime(machine, patches))
     patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid, otherwise=False)
     patches.set(cuda, "_exchange_device", exchange, otherwise=0)
     # Another function: torch.compile keeps a table of both and wants none of them twice.
@@ -214,11 +214,12 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set_existing(cuda, "nvtx", _nvtx())
 
 
-def _runtime(machine: Machine) -> SimpleNamespace:
+def _runtime(machine: Machine, patches: Patches) -> SimpleNamespace:
     """Make what torch.cuda.cudart() returns."""
+    total_bytes = machine.options.total_bytes
     error = SimpleNamespace(success=0)
     return SimpleNamespace(
-        cudaMemGetInfo=machine.free_and_total,
+        cudaMemGetInfo=patches.instead(machine.free_and_total, lambda *_: (total_bytes, total_bytes)),
         cudaError=error,
         cudaGetErrorString=lambda code: "no error",
         cudaProfilerStart=lambda: error.success,

@@ -2,14 +2,17 @@
 
 import contextlib
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
 from snapconv.cli.app import main
+from snapconv.recorder import guard, timing_iteration, timing_marks, timing_stacks
 from snapconv.recorder.torch_surface import Feature
-from tests.recorder.faults.injected import ERROR, Injection
+from tests.recorder.faults.injected import ERROR, InjectedError, Injection
 
 # Calls all that a recording listens to; prints what it computes, and ends with a code of its own.
 SCRIPT = """
@@ -219,3 +222,69 @@ def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injecti
         if (done.code, done.out) != (7, as_it_is.out) or not said:
             wrong[name] = f"{done.code} {done.out} {done.err[-700:]}"
     assert wrong == {}, "\n".join(f"{name}: {what}" for name, what in wrong.items())
+
+
+# --- there are no other hooks
+
+
+# Entered from outside of the recorder, and not by a guard: each with the reason why that is enough.
+WITHOUT_A_GUARD = {
+    # Guarded by hand, as they are called often: the tests below let what they do fail.
+    "timing_patches.py __torch_function__", "timing_iteration.py before", "timing_iteration.py after",
+    # They hand on what a guard runs, and do nothing else that could fail.
+    "simulation/tensors.py method", "simulation/modes.py __torch_function__",
+    "simulation/modes.py __torch_dispatch__", "marked_steps.py step",
+    # Callbacks of weak references: Python lets no exception of theirs pass. What frees memory has a guard.
+    "simulation/placements.py forget", "simulation/doubts.py forget",
+    # Objects of the simulated device with fixed answers.
+    "simulation/streams.py __new__", "simulation/streams.py is_capturing",
+    "simulation/streams.py synchronize", "simulation/factories.py __new__",
+    # Called by our own code, with the standard library or the allocator's model in between.
+    "simulation/clock.py __call__", "simulation/machine.py listen", "capture.py _os_errors",
+    "simulation/device_choice.py next_copy_to", "timing_marks.py <genexpr>", "timing_patches.py _replaced",
+    "timing_patches.py engine", "timing_patches.py mode", "timing_patches.py opaque_modules",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [SCRIPT, MARKED, SIMULATED], ids=["everything", "marked", "simulated"])
+def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script):
+    recorder = str(Path(guard.__file__).parent) + "/"
+    entered = set()
+
+    def watch(frame, event, _argument):
+        filename = frame.f_code.co_filename
+        if event != "call" or not filename.startswith(recorder):
+            return
+        caller = frame.f_back
+        if caller is None or not caller.f_code.co_filename.startswith(recorder):
+            entered.add(f"{filename.removeprefix(recorder)} {frame.f_code.co_name}")
+
+    monkeypatch.setattr(sys, "_watch_of_a_test", watch, raising=False)
+    watched = re.sub(r"(sys.exit|raise SystemExit)", r"sys.setprofile(None); \1", script)
+    done = run(watched, before="import sys; sys.setprofile(sys._watch_of_a_test)\n", options=OPTIONS)
+    assert done.code == 7, done.err
+    by_guard = {name for name in entered if name.startswith("guard.py ")}
+    assert by_guard
+    assert entered - by_guard <= WITHOUT_A_GUARD
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (timing_stacks.StackRecorder, "here"),
+        (timing_iteration.Iteration, "_is_inside"),
+        (timing_iteration.Iteration, "_keep"),
+        (timing_marks.CpuClock, "was_reached"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_failure_where_times_are_taken_changes_nothing_for_the_script(run, monkeypatch, kind, name):
+    def fail(*_):
+        raise InjectedError(ERROR)
+
+    as_it_is = run(MARKED, before="", options=OPTIONS)
+    monkeypatch.setattr(kind, name, fail)
+    done = run(MARKED, before="", options=OPTIONS)
+    assert (done.code, done.out) == (7, as_it_is.out), done.err
+    assert "note: a fault of snapconv ended one part of the recording, times of" in done.err
+    assert main(["to-sqlite", "--force", "train.capture"]) == 0
