@@ -12,14 +12,12 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.torch_surface import Feature
 
 _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
 
-_NOTHING = object()
 _PACKAGE = str(Path(__file__).parents[1])
 _MAX_MESSAGE = 200
 
@@ -154,34 +152,6 @@ class Guard:
             return otherwise(*arguments, **named)
 
         return answer
-
-    def instead(self, work: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what is called in a function's place, with the function itself for the case that it fails.
-
-        What neither of them can do is an error of the program's, and so is a refusal of ours.
-        """
-
-        @functools.wraps(work)
-        def instead(*arguments: Any, **named: Any) -> Any:
-            try:
-                return work(*arguments, **named)
-            except BaseException as failure:
-                if not is_fault(failure) or isinstance(failure, RecorderError):
-                    raise
-                kept = failure
-            try:
-                result = otherwise(*arguments, **named)
-            except Exception:  # noqa: BLE001  # the first error is the one that says more
-                result = _NOTHING
-            try:
-                if result is _NOTHING:
-                    raise kept
-                self.keep(kept)
-            finally:
-                del kept  # it holds this frame, and with it the arguments
-            return result
-
-        return instead
 
     def stand_in(
         self, original: Callable[..., Any], work: Callable[..., Any], *, like: Any = None

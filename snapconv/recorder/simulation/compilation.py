@@ -78,8 +78,7 @@ def _forgotten(torch: Any, code_cache: Any) -> Iterator[None]:
     before = list(trace_rules.SKIP_DIRS)
     torch._dynamo.reset()
     # What of ours is called in the middle of compiled code is not to be compiled with it.
-    for ours in (__package__, "snapconv.recorder.guard"):
-        trace_rules.add(ours)
+    trace_rules.add(__package__)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ def patch_dlpack(patches: Patches) -> None:
 
     for module in (torch, dlpack):
         patches.wrap(module, "to_dlpack", _exported)
-        patches.wrap(module, "from_dlpack", lambda real: _imported(torch, real), instead=_shared)
+        patches.wrap(module, "from_dlpack", lambda real: _imported(torch, real), otherwise=_shared)
     patches.wrap(torch.Tensor, "__dlpack__", _exported)
 
 

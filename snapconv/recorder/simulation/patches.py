@@ -3,12 +3,14 @@
 What is called of ours in torch's place is guarded: where it fails, what was there does it, for the CPU.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import Any
 
-from snapconv.recorder.guard import Guard
+from snapconv.errors import RecorderError
+from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.torch_surface import Feature
 
 _ABSENT = object()
@@ -53,19 +55,17 @@ class Patches:
         if hasattr(owner, name):
             self.set(owner, name, value, otherwise=otherwise)
 
-    def wrap(
-        self, owner: Any, name: str, make: Callable[[Any], Any], *, instead: Callable[..., Any] | None = None
-    ) -> None:
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], *, otherwise: Any = None) -> None:
         """Replace an attribute by ``make(attribute)``; do nothing where there is none.
 
-        ``instead`` is what to do where ours fails, if the attribute itself would not do.
+        ``otherwise`` is what to call where ours fails, if the attribute itself would not do.
         """
         if hasattr(owner, name):
             made = make(getattr(owner, name))
-            if instead is None:
+            if otherwise is None:
                 self.set(owner, name, made)
             else:
-                self.set_unguarded(owner, name, self._guard.instead(made, instead))
+                self.set_unguarded(owner, name, self.instead(made, otherwise))
 
     def _guarded(self, value: Any, real: Any, otherwise: Any) -> Any:
         if isinstance(value, property):
@@ -79,7 +79,7 @@ class Patches:
 
     def instead(self, work: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """Have a function of ours done by another where it fails, which is given the same arguments."""
-        return self._guard.instead(work, otherwise)
+        return instead(self._guard, work, otherwise)
 
     def guarded(self, work: Any, real: Callable[..., Any]) -> Callable[..., Any]:
         """Have a function of ours done by another where it fails, which is given the CPU for a device."""
@@ -88,7 +88,37 @@ class Patches:
             positional, by_name = for_the_cpu(arguments, named)
             return real(*positional, **by_name)
 
-        return self._guard.instead(work, on_the_cpu)
+        return instead(self._guard, work, on_the_cpu)
+
+
+# Here, and not with the other guards: torch.compile reads no function of this folder.
+def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Make what is called in a function's place, with another for the case that it fails.
+
+    What neither of them can do is an error of the program's, and so is a refusal of ours.
+    """
+
+    @functools.wraps(work)
+    def instead(*arguments: Any, **named: Any) -> Any:
+        try:
+            return work(*arguments, **named)
+        except BaseException as failure:
+            if not is_fault(failure) or isinstance(failure, RecorderError):
+                raise
+            kept = failure
+        try:
+            result = otherwise(*arguments, **named)
+        except Exception:  # noqa: BLE001  # the first error is the one that says more
+            result = _ABSENT
+        try:
+            if result is _ABSENT:
+                raise kept
+            guard.keep(kept)
+        finally:
+            del kept  # it holds this frame, and with it the arguments
+        return result
+
+    return instead
 
 
 def for_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

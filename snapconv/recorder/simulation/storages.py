@@ -43,7 +43,7 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
     patches.set(kind, "device", property(device))
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     patches.set(kind, "data_ptr", data_ptr)
-    patches.wrap(kind, "clone", lambda _: clone, instead=lambda it: type(it)(it.nbytes()).copy_(it))
+    patches.wrap(kind, "clone", lambda _: clone, otherwise=lambda it: type(it)(it.nbytes()).copy_(it))
 
 
 def _patch_moves(kind: Any, tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:

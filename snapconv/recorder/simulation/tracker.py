@@ -18,6 +18,7 @@ from snapconv.recorder.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evalua
 from snapconv.recorder.simulation.machine import Machine
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations import Kind, Operation, describe
+from snapconv.recorder.simulation.patches import instead
 from snapconv.recorder.simulation.placements import Placement, Placements, tensors_in
 from snapconv.recorder.simulation.same_device import SameDevice
 from snapconv.recorder.simulation.transfers import Transfers
@@ -36,7 +37,7 @@ class Tracker:
         self._torch = torch
         self._tensor = torch.Tensor
         self.machine = machine
-        self.placements = Placements(self.guard.answer(self._freed, otherwise=lambda _: None))
+        self.placements = Placements(instead(self.guard, self._freed, lambda _: None))
         self.transfers = Transfers(machine, self.placements)
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)

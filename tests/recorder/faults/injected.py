@@ -3,6 +3,7 @@
 from functools import partial
 
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.simulation import patches, tracker
 from snapconv.recorder.torch_surface import Feature
 
 ERROR = "injected: it was meant to fail"
@@ -22,7 +23,7 @@ class Injection:
         self.features: dict[str, Feature] = {}
         self.failing: dict[str, bool] = {}
         self.failed: set[str] = set()
-        for name in ("run", "answer", "notice", "finish", "instead"):
+        for name in ("run", "answer", "notice", "finish"):
             monkeypatch.setattr(Guard, name, self._with_first(getattr(Guard, name)))
         stand_in = Guard.stand_in
         monkeypatch.setattr(
@@ -30,6 +31,12 @@ class Injection:
             "stand_in",
             lambda guard, original, work, **named: stand_in(guard, original, self._of(guard, work), **named),
         )
+
+        instead = patches.instead
+        for module in (patches, tracker):
+            monkeypatch.setattr(
+                module, "instead", lambda guard, work, other: instead(guard, self._of(guard, work), other)
+            )
 
     def fail(self, names):
         """Let these fail from here on, every time; the value says whether after their work."""
