@@ -1,13 +1,13 @@
 """Paths -> files that are whole or not there: overwrite policy, temporary file, atomic replace.
 
-Knows nothing of what is written. A writer fills temporary files beside its outputs:
+Independent of what is written. A writer fills temporary files beside its outputs:
 
     with new_files([path], force=False) as (temporary,):
         ...fill temporary...
 
 and only when the block ends without an exception do they take their outputs' names. A killed run
 leaves no output, at most a hidden ``.NAME.TOKEN.partial``, which a later run for the same output
-removes once nobody has touched it for an hour.
+removes if it was not changed for an hour.
 """
 
 import errno
@@ -52,7 +52,7 @@ class _Output:
 
 @contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError into an OutputWriteError that names the output and says what to do."""
+    """Turn an OSError into an OutputWriteError that names the output and what to do."""
     try:
         yield
     except OSError as error:
@@ -78,7 +78,7 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
     """Yield one temporary file per output; at the end put all of them in place, or none.
 
     The outputs are checked first and again at the end. With ``force`` a failure half-way through
-    the replacing (not the writing) can leave some outputs new and some old, each of them whole.
+    the replacing (not the writing) can leave some outputs replaced and some not, each of them complete.
     """
     check_outputs(paths, force=force)
     with ExitStack() as temporaries:

@@ -1,4 +1,4 @@
-"""What all tables share: kinds of columns, -1 for what is not known, and that nobody writes to one."""
+"""What all tables share: kinds of columns, -1 for unknown values, and that they are read-only."""
 
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ _Table = TypeVar("_Table", bound=Any)
 
 
 def read_only(table: _Table) -> _Table:
-    """Lock the columns of a table that was just built, and hand it on."""
+    """Lock the columns of a table that was just built, and return it."""
     for field in fields(table):
         column = getattr(table, field.name)
         if isinstance(column, np.ndarray):

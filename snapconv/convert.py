@@ -27,7 +27,7 @@ _INPUT_SUFFIXES = (".gz", ".pickle", ".pkl", ".json", ".html", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What ``to_sqlite`` may be told; see ``snapconv to-sqlite --help`` for the meaning of each."""
+    """The options of ``to_sqlite``; see ``snapconv to-sqlite --help`` for the meaning of each."""
 
     output: Path | None = None
     extended: bool = False
@@ -111,7 +111,7 @@ def _check_given_output(path: Path, options: ConvertOptions) -> None:
     if output is None:
         return
     if not output.name:
-        raise OutputWriteError(f"{output} names no file: say --output FOLDER/NAME.memory.sqlite")
+        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.memory.sqlite")
     _check_is_no_input(path, output)
     if timing_file(path) is None:
         likely = output_path(path, options, None, has_times=False)
@@ -142,21 +142,21 @@ def _outputs(
     of_file: Sequence[DeviceSnapshot],
     has_times: bool,
 ) -> list[Path]:
-    """Name the report of every device; its ordinal tells it from the others that the file has.
+    """Name the report of every device; its ordinal distinguishes it from the others of the file.
 
     Pinned host memory has its own ending, and changes no other report's name. Who gives a name for the only
     report gets that name.
     """
-    alike = of_file if options.output is None else devices
+    named_alike = of_file if options.output is None else devices
     is_only = options.output is not None and len(devices) == 1
-    has_ordinals = sum(not device.is_host for device in alike) > 1
+    has_ordinals = sum(not device.is_host for device in named_alike) > 1
     shown = [not is_only and (device.is_host or has_ordinals) for device in devices]
     ordinals = [device.device if is_shown else None for device, is_shown in zip(devices, shown, strict=True)]
     return [output_path(path, options, ordinal, has_times=has_times) for ordinal in ordinals]
 
 
 def output_path(path: Path, options: ConvertOptions, device: int | None, *, has_times: bool) -> Path:
-    """Where a memory report goes: beside the snapshot unless told, with ``.cuda1`` or ``.host`` for a device.
+    """Where a memory report goes: beside the snapshot by default, with ``.cuda1`` or ``.host`` for a device.
 
     A given name is taken as it is for an only report. With a run time report beside it both have their kind
     in their names, and no memory report has the name of a run time report.

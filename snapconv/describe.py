@@ -18,7 +18,7 @@ from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import counted, format_bytes, format_duration_us, shortened
 
-# Names and commands come from the file, which may hold a text of any length.
+# Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
 _MOST_ITERATIONS = 8
 
@@ -89,10 +89,10 @@ class FileFacts:
         for facts in self.devices:
             yield from _device_lines(facts)
         if self.settings:
-            yield f"  allocator settings: {_told(self.settings)}"
+            yield f"  allocator settings: {_settings_text(self.settings)}"
         if self.recorder:
-            told = (self.recorder.get(key, "") for key in ("snapconv", "command"))
-            yield shortened("  recorded by snapconv {}: {}".format(*told), _MOST_OF_COMMAND)
+            entries = (self.recorder.get(key, "") for key in ("snapconv", "command"))
+            yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
         if self.times:
             yield _times_line(self.times)
         if self.annotations:
@@ -102,19 +102,21 @@ class FileFacts:
             yield f"  annotations: {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def _told(settings: dict[str, str]) -> str:
-    """The settings that say something: empty, zero and off ones are left out."""
+def _settings_text(settings: dict[str, str]) -> str:
+    """The settings with a meaning: empty, zero and off ones are left out."""
     silent = {"", "0", "0.0", "False", "-1"}
     divisions = settings.get("roundup_power2_divisions", "")
     if all(part.endswith(":0") for part in divisions.split(",")):
         silent.add(divisions)
-    told = ((key, shortened(text, _MOST_OF_NAME)) for key, text in settings.items() if text not in silent)
-    shown = ", ".join(f"{key}={text}" for key, text in told)
+    shown_settings = (
+        (key, shortened(text, _MOST_OF_NAME)) for key, text in settings.items() if text not in silent
+    )
+    shown = ", ".join(f"{key}={text}" for key, text in shown_settings)
     return shown or "all at their defaults"
 
 
 def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
-    """Read a file and say what it is; cheaper than a conversion, since nothing is classified."""
+    """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
     replays = [replay(snapshot, device) for device in snapshot.devices]
     times, time_notes = _times_facts(path)

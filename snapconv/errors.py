@@ -5,18 +5,18 @@
     │  ├─ NotASnapshotError                 another kind of file
     │  ├─ MalformedSnapshotError            a snapshot with a value that cannot be right
     │  └─ TruncatedFileError                the file ends too early
-    ├─ UnsafePickleError                4   the pickle asks for code, or for more than it may have
+    ├─ UnsafePickleError                4   the pickle imports code, or requests more than it may have
     ├─ OutputError                      5
-    │  ├─ OutputExistsError                 say --force
-    │  └─ OutputWriteError                  the folder or the disk said no
+    │  ├─ OutputExistsError                 give --force
+    │  └─ OutputWriteError                  the folder or the disk refused the file
     ├─ RecorderError                    6   recording could not start or finish
     │  ├─ TorchMissingError                 this Python has no torch
-    │  ├─ NoCudaError                       torch has no GPU to use; say --simulate
+    │  ├─ NoCudaError                       torch has no GPU to use; give --simulate
     │  ├─ NothingAllocatedError             the program used no CUDA device
     │  └─ EntryPointError                   the entry file is missing, or not as it must be
-    └─ BudgetExceeded                   7   a limit asked for on the command line does not hold
+    └─ BudgetExceeded                   7   a limit given on the command line is exceeded
 
-A message says what is wrong, where (a path into the file), and what to do next. This module
+A message contains what is wrong, where (a path into the file), and what to do next. This module
 imports nothing.
 """
 
@@ -46,7 +46,7 @@ class TruncatedFileError(InputError):
 
 
 class UnsafePickleError(SnapconvError):
-    """The pickle asks for code to be imported or run, or for absurd amounts of memory."""
+    """The pickle imports or runs code, or requests absurd amounts of memory."""
 
     exit_code = 4
 
@@ -76,7 +76,7 @@ class TorchMissingError(RecorderError):
 
 
 class NoCudaError(RecorderError):
-    """This torch cannot use a GPU here, or not the one asked for."""
+    """This torch cannot use a GPU here, or not the requested one."""
 
 
 class NothingAllocatedError(RecorderError):
@@ -88,6 +88,6 @@ class EntryPointError(RecorderError):
 
 
 class BudgetExceeded(SnapconvError):
-    """A limit asked for on the command line does not hold."""
+    """A limit given on the command line is exceeded."""
 
     exit_code = 7

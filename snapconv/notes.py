@@ -1,11 +1,11 @@
-"""A note: what the format allows but the user should know. Imports nothing from snapconv."""
+"""A note: a message about a file that is valid but needs care. Imports nothing from snapconv."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One remark about a file.
+    """One note about a file.
 
     ``slug`` is stable and listed in docs/notes.md; ``message`` is a sentence for a person;
     ``device`` is the device ordinal it is about, or None for the whole file.

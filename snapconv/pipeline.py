@@ -23,7 +23,7 @@ from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 
 @dataclass(frozen=True, slots=True)
 class AnalysisOptions:
-    """What a user says of a file; ``snapconv to-sqlite --help`` has the meaning of each.
+    """The options for one file; ``snapconv to-sqlite --help`` has the meaning of each.
 
     ``rules`` and ``params`` are files or what was read from them; ``read_options`` reads the files.
     """
@@ -72,7 +72,7 @@ def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
 
 
 def project_of(stacks: StackTable, recorded: RecordedProject, options: AnalysisOptions) -> Project:
-    """Find the frames of the user's project, by what was said, recorded, or else inferred."""
+    """Find the frames of the user's project, as given, as recorded, or else inferred."""
     return find_project(
         stacks,
         root=options.project_root,

@@ -27,7 +27,7 @@ class Session:
 
     ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
     per device (allocations with sizes, categories and operations; the four curves; iterations),
-    ``project`` tells the user's frames from the rest.
+    ``project`` separates the frames of the user from the rest.
     """
 
     snapshot: Snapshot
@@ -36,7 +36,7 @@ class Session:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the format allows but the user should know, each once."""
+        """What the format allows and the user should know, each once."""
         return tuple(dict.fromkeys(note for device in self.devices for note in device.notes))
 
     def explain(self, question: str, *, device: int | None = None) -> Explanation:
@@ -80,9 +80,9 @@ def load(
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
     file: names for the weights (docs/params.md). ``sources`` are folders with the program's source files, and
-    with site-packages if you like: what their lines call names operations. They are read, never run.
+    with site-packages if you like: operations are named by what their lines call. They are read, never run.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
-    where it asks for code.
+    where it imports code.
     """
     options = AnalysisOptions(
         project_root=project_root,

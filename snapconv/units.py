@@ -44,7 +44,7 @@ def shortened(text: str, n_most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal might obey or cannot show: names come from files that nobody has checked."""
+    """Escape what a terminal might obey or cannot show: names come from unchecked files."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

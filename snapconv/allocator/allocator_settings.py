@@ -1,6 +1,6 @@
 """PYTORCH_ALLOC_CONF text -> AllocatorSettings, and the size rules that depend on nothing else.
 
-Knows no blocks, no pools and no addresses. The rules are those of torch 2.1 to 2.13; each names
+Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13; each names
 its place in torch. replay/rounding.py has the same rules for columns.
 """
 
@@ -72,7 +72,7 @@ class AllocatorSettings:
         return _round_up(n_bytes, MIN_BLOCK_BYTES)
 
     def segment_size(self, block_bytes: int) -> int:
-        """Return what cudaMalloc is asked for to serve a rounded request (get_allocation_size)."""
+        """Return the size of the cudaMalloc that serves a rounded request (get_allocation_size)."""
         if block_bytes <= SMALL_REQUEST_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_OWN_SEGMENT_BYTES:
@@ -84,9 +84,9 @@ class AllocatorSettings:
         return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
 
     def should_split(self, free_bytes: int, block_bytes: int, *, is_small: bool) -> bool:
-        """Say whether the rest of a free block is cut off and kept (should_split).
+        """Return whether the rest of a free block is cut off and kept (should_split).
 
-        The setting counts, not the segment: with expandable segments switched on, an old
+        The setting counts, not the segment: with expandable segments switched on, an existing
         ordinary segment is split as finely.
         """
         remaining = free_bytes - block_bytes
@@ -95,7 +95,7 @@ class AllocatorSettings:
         return not self.is_oversize(block_bytes) and remaining > SMALL_REQUEST_BYTES
 
     def is_oversize(self, n_bytes: int) -> bool:
-        """Say whether a size is at or above max_split_size."""
+        """Return whether a size is at or above max_split_size."""
         return self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
 
     def as_snapshot(self) -> dict[str, object]:
@@ -181,7 +181,7 @@ def _integer(text: str, key: str) -> int:
 def _read_divisions(text: str) -> tuple[int, ...]:
     """Read one number for all intervals, or ``[256:1,512:2,>:8]`` (parseRoundUpPower2Divisions).
 
-    As in torch, the first entry also holds for all smaller sizes, ``>`` holds for all sizes above
+    As in torch, the first entry also applies to all smaller sizes, ``>`` applies to all sizes above
     the last one named (that one included before torch 2.9), and sizes between two named ones keep 0.
     """
     if not text.startswith("["):

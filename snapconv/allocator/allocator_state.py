@@ -1,6 +1,6 @@
 """Linked blocks <-> the segment dicts of torch's snapshot.
 
-Knows torch's keys (those of 2.1 and later) and how blocks are linked; no allocation rules.
+Contains torch's keys (those of 2.1 and later) and how blocks are linked; no allocation rules.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
 
 
 def raw_pool_id(raw: dict[str, Any]) -> PoolId:
-    """Read the pool of a segment; files before torch 2.1 know the default pool only."""
+    """Read the pool of a segment; files before torch 2.1 have only the default pool."""
     first, second = raw.get("segment_pool_id", DEFAULT_POOL)
     return int(first), int(second)
 
@@ -42,7 +42,7 @@ def raw_pool_id(raw: dict[str, Any]) -> PoolId:
 def read_blocks(raw: dict[str, Any], pool: BlockPool) -> Iterator[Block]:
     """Link up the blocks of an ordinary segment, in order; put none of them anywhere.
 
-    A pending free has ``n_events`` 1. Expandable segments are refused: a snapshot does not tell the
+    A pending free has ``n_events`` 1. Expandable segments are refused: a snapshot does not contain the
     address range that they grow in.
     """
     if raw.get("is_expandable"):

@@ -1,6 +1,6 @@
-"""Allocator happenings -> torch's trace entries, and the true totals after each of them.
+"""Events of the allocator -> torch's trace entries, and the true totals after each of them.
 
-The ledger keeps the counters and the ring; it knows nothing of blocks, pools or placement.
+The ledger keeps the counters and the ring; it is independent of blocks, pools and placement.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Recorded:
     """One trace entry and the truth after it.
 
     ``size`` is torch's (the request for block actions), ``block_bytes`` the block's true size, or
-    None where the action is not about a block. ``requested_bytes`` counts what was asked for in
+    None where the action is not about a block. ``requested_bytes`` counts the requests of
     active blocks and so falls at ``free_completed``, as torch's counter of that name does.
     """
 
@@ -64,7 +64,7 @@ class Recorded:
 class Ledger:
     """The counters of one device, and the ring of what happened while recording was on.
 
-    A ``listener`` is told every event, recorded or not.
+    A ``listener`` gets every event, recorded or not.
     """
 
     clock: Callable[[], int]
@@ -79,14 +79,14 @@ class Ledger:
     listener: Callable[[Recorded], None] | None = None
 
     def block_taken(self, block_bytes: int, requested_bytes: int) -> None:
-        """Count a block that was handed out."""
+        """Count a block that was given out."""
         self.requested_bytes += requested_bytes
         self.allocated_bytes += block_bytes
         self.active_bytes += block_bytes
         self.max_allocated_bytes = max(self.max_allocated_bytes, self.allocated_bytes)
 
     def block_returned(self, block_bytes: int) -> None:
-        """Count a free that was asked for; the block stays active until it completes."""
+        """Count a requested free; the block stays active until it completes."""
         self.allocated_bytes -= block_bytes
 
     def block_completed(self, block_bytes: int, requested_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Blocks, the pools that keep the free ones in order, and the device's address space.
 
-Knows how blocks are ordered, split and merged, not when: the rules are the allocator's.
+Contains how blocks are ordered, split and merged, not when: those rules are in the allocator.
 """
 
 from bisect import bisect_left, insort

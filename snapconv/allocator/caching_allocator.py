@@ -1,7 +1,7 @@
 """malloc and free -> the snapshot that torch would have written, without torch and without a GPU.
 
 A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
-block sizes, same placement, same events in the same order. Of a device it knows its capacity only.
+block sizes, same placement, same events in the same order. Of a device it has only the capacity.
 Left out: garbage collection, graph capture's deferral of frees, checkpointed pools.
 """
 
@@ -26,7 +26,7 @@ from snapconv.units import format_bytes
 
 
 class OutOfMemory(RecorderError):
-    """The modelled device has no room for a request; carries the figures of torch's message."""
+    """The modelled device has no memory left for a request; contains the figures of torch's message."""
 
     def __init__(
         self, *, segment_bytes: int, capacity: int, free_bytes: int, allocated_bytes: int, reserved_bytes: int
@@ -50,7 +50,7 @@ class CachingAllocator:
     ``capacity`` None never runs out. ``max_entries`` None keeps every event. ``addresses`` replaces
     the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's
     frame dicts, kept by identity; events without any take those of the allocation, as in torch.
-    ``listener`` is told every event as it happens, also while recording is off.
+    ``listener`` gets every event at once, also while recording is off.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CachingAllocator:
 
     @property
     def requested_bytes(self) -> int:
-        """Bytes asked for in active blocks (``requested_bytes.all.current``)."""
+        """Requested bytes of active blocks (``requested_bytes.all.current``)."""
         return self._ledger.requested_bytes
 
     @property
@@ -97,7 +97,7 @@ class CachingAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes held in segments (``torch.cuda.memory_reserved``)."""
+        """Bytes in segments (``torch.cuda.memory_reserved``)."""
         return self._ledger.reserved_bytes
 
     @property
@@ -186,14 +186,14 @@ class CachingAllocator:
             self._expandable.release([block for block in free if block.reservation is not None], frames)
 
     def release_pool(self, pool: PoolId) -> None:
-        """Let empty_cache free a private pool, as when its graph or MemPool is gone (releasePool)."""
+        """Let empty_cache free a private pool, as when its graph or MemPool is destroyed (releasePool)."""
         self._releasable.add(pool)
 
     def adopt(self, raw_segments: Iterable[dict[str, Any]]) -> None:
         """Take over segments in torch's shape as the present state, recording nothing.
 
         Pending frees are made to wait for stream 0. Expandable segments cannot be adopted: a
-        snapshot does not tell the address range that they grow in.
+        snapshot does not contain the address range that they grow in.
         """
         for raw in raw_segments:
             pool = self._pool(raw_pool_id(raw), is_small=raw["segment_type"] == "small")
@@ -278,7 +278,7 @@ class CachingAllocator:
         return block
 
     def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """Ask the device for memory (alloc_block)."""
+        """Request memory from the device (alloc_block)."""
         if self.settings.expandable_segments:
             page_size = self.settings.page_size(is_small=pool.is_small)
             return self._expandable.allocate(
@@ -295,7 +295,7 @@ class CachingAllocator:
         return block
 
     def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
-        """Split the found block if the rule says so, and mark it allocated (alloc_found_block)."""
+        """Split the found block if the rule requires it, and mark it allocated (alloc_found_block)."""
         if self.settings.should_split(block.size, size, is_small=block.pool.is_small):
             rest, block = block, block.cut_front(size)
             rest.pool.insert(rest)

@@ -47,10 +47,10 @@ class ExpandableMemory:
                 self._addresses.give_back(block.reservation.addr, block.reservation.size)
 
     def _candidate(self, pool: BlockPool, *, stream: int, size: int, page_size: int) -> Block | None:
-        """Find the lowest run of free and unmapped blocks with room, or reserve a new range."""
+        """Find the lowest run of free and unmapped blocks that is large enough, or reserve a new range."""
         for hole in pool.unmapped_blocks(stream):
             first = hole.before if hole.before is not None and not hole.before.is_active else hole
-            if _has_room(first, size):
+            if _is_large_enough(first, size):
                 return first
         # torch reserves 9/8 of the device's memory, in whole pages.
         wanted = UNLIMITED_ADDRESS_SPACE if self._capacity is None else self._capacity * 9 // 8
@@ -147,8 +147,8 @@ def _size_after_growth(block: Block) -> int:
     return block.size + (hole.size if hole is not None and not hole.is_mapped else 0)
 
 
-def _has_room(first: Block, size: int) -> bool:
-    """Say whether the free and unmapped blocks from here on add up to ``size``."""
+def _is_large_enough(first: Block, size: int) -> bool:
+    """Return whether the free and unmapped blocks from here on add up to ``size``."""
     n_bytes = 0
     for block in neighbours_from(first):
         if n_bytes >= size or block.is_active:

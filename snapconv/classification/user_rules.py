@@ -52,7 +52,7 @@ class UserRules:
     def matches(self, number: int, allocations: AllocationTable, *, free_sites_known: bool) -> BoolColumn:
         """The allocations that a rule is about: by the stack that made them, or that freed them.
 
-        Where the file does not say who freed what, a rule about that matches nothing.
+        Where the file has no stacks of frees, a rule about frees matches nothing.
         """
         if not self.rules[number].is_free_site:
             return self.of(number, allocations.stack_id)
@@ -85,7 +85,7 @@ def rule_notes(user: UserRules, *, free_sites_known: bool) -> Iterator[Note]:
         elif rule.is_free_site and not free_sites_known:
             yield Note(
                 "unused-rule",
-                f"your rule {rule.slug} is about frees, and the file does not say who freed what: record "
+                f"your rule {rule.slug} is about frees, and the file has no stacks of frees: record "
                 "with context='all'",
             )
 

@@ -152,7 +152,7 @@ class _Keys:
         return value
 
     def pattern(self, key: str) -> str:
-        """A regular expression that compiles; empty where the rule does not say."""
+        """A regular expression that compiles; empty where the rule has none."""
         value = self.text(key) or ""
         try:
             with warnings.catch_warnings():

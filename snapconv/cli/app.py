@@ -13,7 +13,7 @@ from snapconv.cli.explain_command import explain
 from snapconv.cli.info_command import info
 from snapconv.cli.params_command import params
 from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
-from snapconv.cli.terminal import complain, give_up_stdout, say
+from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProgramEnded as ended:
         return ended.exit_code
     except SnapconvError as error:
-        complain(f"error: {error}")
+        print_error(f"error: {error}")
         return error.exit_code
     except MemoryError:
-        complain("error: this machine's memory does not suffice for the file")
+        print_error("error: this machine's memory does not suffice for the file")
         return 3
 
 
@@ -61,7 +61,7 @@ def _run(argv: list[str]) -> int:
             return _NOBODY_READS
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
         if code == _INTERRUPTED or code - _BY_SIGNAL in _STOPPING:
-            complain("stopped: no unfinished file is left behind")
+            print_error("stopped: no unfinished file is left behind")
         return code
     except OSError as error:  # only the terminal is left: files have errors of their own
         give_up_stdout()
@@ -91,7 +91,7 @@ def _signals_raise() -> Iterator[None]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say([f"snapconv {VERSION}"], sys.stdout)
+        print_lines([f"snapconv {VERSION}"], sys.stdout)
         raise typer.Exit
 
 
@@ -107,7 +107,7 @@ def _options(
 
 # The short help is given so that `snapconv --help` never cuts it off with dots.
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
-app.command("info", short_help="Say what is in a snapshot, and how much of the job it covers.")(info)
+app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
 app.command(
     "record",
     short_help="Run a training script and record its memory and its times.",
@@ -115,4 +115,4 @@ app.command(
     context_settings=CONTEXT_SETTINGS,
 )(record)
 app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
-app.command("explain", short_help="Say what an allocation was for, and how that is known.")(explain)
+app.command("explain", short_help="Show what an allocation was for, and how that is known.")(explain)

@@ -1,4 +1,4 @@
-"""What several commands take: arguments and options of the command line, and how their texts are read."""
+"""Arguments and options that several commands share, and how their texts are parsed."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ ProjectRoot = Annotated[
     str | None,
     typer.Option(
         "--project-root",
-        help="Count only what lies below this folder as the project; as recorded, it need not exist here. "
+        help="Count only what is below this folder as the project; as recorded, it need not exist here. "
         "Default: all Python files that are not installed.",
     ),
 ]
@@ -58,7 +58,7 @@ Rules = Annotated[
     Path | None,
     typer.Option(
         "--rules",
-        help="Your own rules for categories (TOML or JSON), asked before snapconv's.",
+        help="Your own rules for categories (TOML or JSON), evaluated before snapconv's.",
         readable=False,
     ),
 ]

@@ -16,7 +16,7 @@ from snapconv.cli.arguments import (
     device_number,
     path_maps_of,
 )
-from snapconv.cli.terminal import print_json, progress_bar, say
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
 
 
 def explain(
@@ -61,8 +61,8 @@ def explain(
             progress=progress,
         )
         found = session.explain(question, device=chosen)
-    say(note_lines(session.notes), sys.stderr)
+    print_lines(note_lines(session.notes), sys.stderr)
     if as_json:
         print_json(found.values())
     else:
-        say(found.lines(whole_stack=stack), sys.stdout)
+        print_lines(found.lines(whole_stack=stack), sys.stdout)

@@ -3,11 +3,11 @@
 import sys
 
 from snapconv.cli.arguments import AsJson, Quiet, Snapshot
-from snapconv.cli.terminal import print_json, progress_bar, say
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
 
 
 def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Say what a snapshot file is: torch version, devices, events, settings, history."""
+    """Show what a snapshot file is: torch version, devices, events, settings, history."""
     from snapconv.describe import describe
     from snapconv.reports.text.summary import note_lines
 
@@ -15,8 +15,8 @@ def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> N
         facts = describe(snapshot, progress=progress)
     if quiet:
         return
-    say(note_lines(facts.notes), sys.stderr)
+    print_lines(note_lines(facts.notes), sys.stderr)
     if as_json:
         print_json(facts.values())
     else:
-        say(facts.lines(), sys.stdout)
+        print_lines(facts.lines(), sys.stdout)

@@ -74,7 +74,7 @@ def _check(output: Path, *, force: bool) -> None:
     from snapconv.atomic_files import check_outputs
 
     if not output.name:
-        raise OutputWriteError(f"{output} names no file: say --output FOLDER/params.json")
+        raise OutputWriteError(f"{output} names no file: give --output FOLDER/params.json")
     check_outputs([output], force=force)
 
 

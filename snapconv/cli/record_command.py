@@ -1,6 +1,6 @@
-"""``snapconv record``: parse, call the recorder, say what is being done and what to type next.
+"""``snapconv record``: parse, call the recorder, print what is being done and the next command.
 
-Everything is said on stderr: the standard output belongs to the program that is recorded. This module is
+Everything is printed on stderr: the standard output belongs to the program that is recorded. This module is
 loaded with the command line and so imports the recorder only when a recording begins.
 """
 
@@ -166,7 +166,7 @@ _ProjectRoot = Annotated[
     Path | None,
     typer.Option(
         "--project-root",
-        help="Count only what lies below this folder as your own code. Default: all Python files that are "
+        help="Count only what is below this folder as your own code. Default: all Python files that are "
         "not installed, shown from the current folder.",
     ),
 ]
@@ -275,7 +275,7 @@ def _pinned(pinned: bool, simulate: bool) -> bool:
 
 
 def _folder(entry: "Entry") -> Path:
-    """Return the folder that paths are shown from: this one, or the script's where that lies elsewhere."""
+    """Return the folder that paths are shown from: this one, or the script's where that is elsewhere."""
     if entry.kind == "module":
         return Path()
     script = Path(entry.path).absolute().parent
@@ -283,7 +283,7 @@ def _folder(entry: "Entry") -> Path:
 
 
 def _include(text: str) -> str:
-    """Return what a capture says elsewhere: a package as it is, a path that begins with a dot in full."""
+    """Return a path as a capture contains it: a package as it is, a path that begins with a dot in full."""
     return os.path.normpath(Path(text).absolute()) if text.startswith(".") else text
 
 
@@ -292,8 +292,8 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
     if batch_size is not None and entry.kind != "providers":
         raise typer.BadParameter(f"{entry.path} has no providers", param_hint="--batch-size")
     if args and entry.kind == "providers":
-        said = f"{entry.path} has providers, which take no arguments; put snapconv's own options before it"
-        raise typer.BadParameter(said, param_hint=" ".join(args))
+        message = f"{entry.path} has providers, which take no arguments; put snapconv's own options before it"
+        raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
 def _simulation(
@@ -306,14 +306,14 @@ def _simulation(
 ) -> "SimulationOptions | None":
     from snapconv.recorder.options import parse_capacity
 
-    asked = {
+    given = {
         "--no-compute": no_compute,
         "--capacity": capacity,
         "--cublas-workspace": cublas_workspace,
         "--random-weights": random_weights,
     }
     if not simulate:
-        for name, value in asked.items():
+        for name, value in given.items():
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
         return None
@@ -333,7 +333,7 @@ def _simulation(
 
 
 def _rank() -> str:
-    """Return what tells this process of a distributed job from the others; torchrun sets it."""
+    """Return what distinguishes this process of a distributed job from the others; torchrun sets it."""
     rank = os.environ.get("RANK", "")
     return f".rank{rank}" if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
@@ -345,7 +345,7 @@ def _local_rank() -> int:
 
 
 def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet: bool) -> int:
-    """Record, say how it went, and return the exit code: the program's, or ours where it went well."""
+    """Record, print the result, and return the exit code: that of the program, or ours if it succeeded."""
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
@@ -394,7 +394,7 @@ def _say_result(recorded: "Recorded", entry: "Entry") -> None:
 
 
 def _say(text: str) -> None:
-    """Say something, if anyone listens: a terminal that went away must not end the recording."""
+    """Print a line; a terminal that was closed must not end the recording."""
     if sys.stderr is None:
         return
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What the command line prints: text that a terminal cannot be harmed by, JSON, a bar that shows progress."""
+"""What the command line prints: text without control characters, JSON, a progress bar."""
 
 import json
 import os
@@ -17,26 +17,26 @@ def give_up_stdout() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def say(lines: Iterable[str], stream: TextIO | None) -> None:
+def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     """Print lines, with everything escaped that a name in a file could do to a terminal."""
-    if stream is None:  # closed by whoever started us
+    if stream is None:  # closed by the parent process
         return
     for line in lines:
         print(printable(line), file=stream)
     stream.flush()
 
 
-def complain(text: str) -> None:
-    """Say what went wrong, if anyone listens; the exit code says it in any case."""
+def print_error(text: str) -> None:
+    """Show what went wrong, if stderr is open; the exit code shows it in any case."""
     with suppress(OSError):
-        say([text], sys.stderr)
+        print_lines([text], sys.stderr)
 
 
 def print_json(values: object) -> None:
     """Print values as one JSON document."""
     import msgspec
 
-    if sys.stdout is None:  # closed by whoever started us
+    if sys.stdout is None:  # closed by the parent process
         return
     text = msgspec.json.format(msgspec.json.encode(_writable(values)), indent=2)
     sys.stdout.write(_escaped(f"{text.decode()}\n"))
@@ -51,7 +51,7 @@ def _escaped(text: str) -> str:
 
 
 def _writable(values: object) -> object:
-    """The same values with lone surrogates escaped: they are in no text that UTF-8 can hold."""
+    """The same values with lone surrogates escaped: they are in no text that UTF-8 can encode."""
     if isinstance(values, str):
         return values.encode("utf-8", "backslashreplace").decode()
     if isinstance(values, dict):

@@ -19,7 +19,7 @@ from snapconv.cli.arguments import (
     device_number,
     path_maps_of,
 )
-from snapconv.cli.terminal import print_json, progress_bar, say
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import OutputWriteError
 
 _Output = Annotated[
@@ -94,19 +94,19 @@ def to_sqlite(
         made = convert(snapshot, options, progress=progress)
     if quiet:
         return
-    say(note_lines(made.all_notes), sys.stderr)
+    print_lines(note_lines(made.all_notes), sys.stderr)
     if as_json:
         print_json(summary_values(made.reports, made.time))
     else:
-        say(summary_lines(made.reports, made.time), sys.stdout)
+        print_lines(summary_lines(made.reports, made.time), sys.stdout)
 
 
 def _output_file(text: str | None) -> Path | None:
-    """Refuse what is no file's name, while it still says so: a Path has lost the slash at its end."""
+    """Refuse what is no file's name, before it becomes a Path, which loses the slash at its end."""
     if text == "-":
         raise OutputWriteError("cannot write -: a report is an SQLite file and no stream; name a file")
     if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
         raise OutputWriteError(
-            f"cannot write {text}: it is a folder's name; say --output {text}NAME.memory.sqlite"
+            f"cannot write {text}: it is a folder's name; give --output {text}NAME.memory.sqlite"
         )
     return Path(text) if text is not None else None

@@ -46,10 +46,10 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device.
 
-    ``user_rules`` and ``roles`` say what rules found in every stack. ``operation_id`` (position in
+    ``user_rules`` and ``roles`` have what rules found in every stack. ``operation_id`` (position in
     ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
     have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
-    ``activation_event``, the high-water mark of activations in the iteration that holds the peak, newest
+    ``activation_event``, the high-water mark of activations in the iteration with the peak, newest
     first.
     """
 
@@ -182,7 +182,7 @@ def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool
     parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
     is_here = parameters.memory.device == device.device
     moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
-    is_here[earlier.parameter[moved]] = True  # it lay here first, and may have done so at the peak
+    is_here[earlier.parameter[moved]] = True  # it was here first, perhaps also at the peak
     return bool((is_here & ~parameters.is_buffer).any())
 
 
@@ -210,7 +210,7 @@ def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
 def _activations(
     allocations: AllocationTable, category: Int8Column, around: Iteration, n_events: int
 ) -> tuple[int, Int64Column]:
-    """The first moment of the iteration at which activations hold most, and who they are."""
+    """The first moment of the iteration with most bytes of activations, and their rows."""
     rows = np.flatnonzero(category == Category.ACTIVATION)
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
@@ -237,7 +237,7 @@ def _notes(
     if history.verdict is Verdict.TRUNCATED:
         yield Note(
             "truncated-history",
-            f"{history.reason}: the true peak may lie in what is lost; record with a larger max_entries",
+            f"{history.reason}: the true peak may be in what is lost; record with a larger max_entries",
             ordinal,
         )
     if len(snapshot.stacks.frames) and not project.is_project.any():
@@ -257,7 +257,7 @@ def _notes(
         yield from dominant_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
     yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
-    # What became of the names and the rules that were asked for.
+    # What became of the requested names and rules.
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
     elif params and found.recorded:
@@ -282,31 +282,31 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified; {_what_would_tell(found)}, or "
+            f"{format_bytes(unknown)} of the peak could not be classified; {_better_recording(found)}, or "
             "name the code that made them with --rules",
             found.device.device,
         )
 
 
-def _what_would_tell(found: DeviceAnalysis) -> str:
-    """Say what a better recording would have, as far as this one lacks it."""
+def _better_recording(found: DeviceAnalysis) -> str:
+    """Show what a better recording would have, as far as this one lacks it."""
     if found.history.verdict is not Verdict.COMPLETE:
         return "record from the start of the program"
     return "record it with `snapconv record`, which notes what memory is for"
 
 
 def _no_such_frames(project: Project) -> str:
-    """Say what of --include has no effect here."""
+    """Show what of --include has no effect here."""
     return (
-        f"no frame lies in {', '.join(project.unused_includes)}: --include names a package as it is "
+        f"no frame is in {', '.join(project.unused_includes)}: --include names a package as it is "
         "imported, or a folder as the file has it"
     )
 
 
 def _why_no_project(project: Project) -> str:
-    """Say which folder has nothing in it, and which one to try."""
+    """Name the folder without files, and the one to try."""
     if project.is_inferred:
         return "all Python frames are of installed packages: count one of them with --include"
     if project.seen_root is None:
-        return f"nothing lies under {project.root}: all Python frames are of installed packages"
-    return f"nothing lies under {project.root}: the program's own files lie under {project.seen_root}"
+        return f"nothing is under {project.root}: all Python frames are of installed packages"
+    return f"nothing is under {project.root}: the program's own files are under {project.seen_root}"

@@ -1,7 +1,7 @@
 """Which code leaves more memory behind with every training step: growth, and not memory that merely stays.
 
-Weights and optimizer states are made in the first step, a full cache lets go of the oldest for every new
-one. A leak makes something in every step, and lets nothing go.
+Weights and optimizer states are made in the first step, a full cache frees the oldest for every new
+one. A leak allocates in every step, and frees nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from snapconv.units import format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time.
 _LEAST_ITERATIONS = 3
-# A list of losses grows too. What would not double the peak in as many iterations harms nobody.
+# A list of losses grows too. What would not double the peak in as many iterations does no harm.
 _ITERATIONS_THAT_MATTER = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeakSuspect:
-    """What one stack (-1: those without any) left behind in each of the iterations, and never let go.
+    """What one stack (-1: those without any) left behind in each of the iterations, and never freed.
 
     ``rows`` are the allocations left behind, in the order of the AllocationTable.
     """
@@ -48,9 +48,9 @@ def find_leak_suspects(
 ) -> tuple[LeakSuspect, ...]:
     """Find the stacks that grow up to the end of the trace, most bytes first.
 
-    ``iteration`` is that of every allocation. What the last one made may still go in the next, which the
-    trace does not have, so it does not count. Without optimizer steps, iterations may be parts of one step,
-    which keeps what it likes until its end.
+    ``iteration`` is that of every allocation. What the last one made may be freed in the next, which
+    the trace does not have, so it does not count. Without optimizer steps, iterations may be parts of one
+    step, which may keep memory until its end.
     """
     if not phases.has_steps:
         return ()
@@ -69,7 +69,7 @@ def find_leak_suspects(
 
 
 def _freed_iterations(allocations: AllocationTable, phases: Phases) -> Int64Column:
-    """The iteration in which each allocation was let go; the number of iterations where it stays."""
+    """The iteration in which each allocation was freed; the number of iterations where it stays."""
     freed_event = allocations.freed_event
     freed_in = np.full(len(allocations), phases.n_iterations, np.int64)
     freed_in[freed_event >= 0] = phases.iteration[freed_event[freed_event >= 0]]
@@ -89,7 +89,7 @@ def _growing(stack: Int64Column, made: Int64Column, last: int) -> Iterator[tuple
 def leak_notes(
     suspects: Sequence[LeakSuspect], stacks: StackTable, project: Project, device: int, *, peak_bytes: int
 ) -> Iterator[Note]:
-    """Say how much every iteration leaves behind, and which line of the project made the most of it."""
+    """Report how much every iteration leaves behind, and which line of the project made the most of it."""
     per_iteration = sum(suspect.n_bytes // suspect.n_iterations for suspect in suspects)
     if per_iteration * _ITERATIONS_THAT_MATTER < peak_bytes or not suspects:
         return

@@ -139,7 +139,7 @@ def order_of(
 
     It decides in three cases: only the operations allocated that always do; all allocated that can (or one
     operation made all the surplus), unless several visits in a row would give the same number; or all visits
-    in the row must be alike. ``is_cut``: nothing came before it in the trace, which may have begun within
+    in the row must be equal. ``is_cut``: nothing came before it in the trace, which may have begun within
     the line. ``is_alone``: nothing else of its function, or of its loop, separates its visits.
     """
     steps = line.steps
@@ -176,7 +176,7 @@ def _are_alternatives(steps: Sequence[Step]) -> bool:
 def _may_be_several(n_allocations: int, n_least: int, line: Line) -> bool:
     """Whether as many allocations may be those of several visits in a row.
 
-    Outside of a loop these are taken to be alike: what copies in one of them copies in all.
+    Outside of a loop these are assumed equal: what copies in one of them copies in all.
     """
     if line.loop:
         return n_allocations >= 2 * n_least

@@ -13,7 +13,7 @@ from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, Role
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
-# What lies between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
+# What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
 _OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]*\.py$")
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 

@@ -23,7 +23,7 @@ def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column |
 
 
 def iteration_at(metadata: Metadata, events: EventTable, event: int) -> int:
-    """The recorder's number of the iteration that an event lies in; -1 where that is not known."""
+    """The recorder's number of the iteration that an event is in; -1 where that is not known."""
     numbers = _iteration_numbers(metadata, events)
     if numbers is None or not len(numbers):
         return -1
@@ -40,7 +40,7 @@ def _iteration_numbers(metadata: Metadata, events: EventTable) -> Int64Column | 
 
 
 def _phase_at(table: PhaseTable, time_us: Int64Column) -> Int8Column:
-    """The phase that each time lies in; phases follow each other, so it is the last that began."""
+    """The phase that each time is in; phases follow each other, so it is the last that began."""
     place = np.searchsorted(table.began_us, time_us, side="right") - 1
     row = np.maximum(place, 0)
     ended = table.ended_us[row]

@@ -40,7 +40,7 @@ for _phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Phases of one device, one entry per event unless said otherwise.
+    """Phases of one device, one entry per event unless noted otherwise.
 
     ``certain`` is what the event itself shows, ``phase`` the same carried forward over events that
     show nothing. ``run_end`` is the last event of the run that shows the run's phase, ``run_last`` the
@@ -90,7 +90,7 @@ def find_phases(
     if marked is not None:
         certain = _OF_RECORDED[marked]
     elif device.is_host:
-        # Its frames show who pins memory, on whatever thread, and not what the program is at.
+        # Its frames show who pins memory, on whatever thread, and not what the program does.
         certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
@@ -175,11 +175,11 @@ def _mark(inside: BoolColumn, time_us: Int64Column, since: int, until: int) -> N
 
 
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
-    """Recorded with context='alloc', frees repeat the stacks of their allocs and say nothing."""
+    """Recorded with context='alloc', frees repeat the stacks of their allocs and are no evidence."""
     both = (allocations.alloc_event >= 0) & (allocations.free_requested_event >= 0)
     alloc = events.stack_id[allocations.alloc_event[both]]
     free = events.stack_id[allocations.free_requested_event[both]]
-    # Two stacks without a frame are the same stack, and tell nothing.
+    # Two stacks without a frame are the same stack, and are no evidence.
     captured = (alloc >= 0) & (free >= 0)
     captured[captured] = ~roles.is_empty[alloc[captured]]
     if not captured.any():

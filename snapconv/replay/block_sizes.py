@@ -27,13 +27,13 @@ _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 class BlockSizes:
     """``of_event``: block bytes per event, 0 for events that are no alloc.
 
-    ``least_room`` maps the address of a block freed in the trace, but allocated before it, to the least
+    ``least_space`` maps the address of a block freed in the trace, but allocated before it, to the least
     bytes that it ever had up to its next neighbour: the most that it can have been. ``n_conflicts``
     counts events that contradict the segments (blocks that overlap, or stand outside every segment).
     """
 
     of_event: Int64Column
-    least_room: dict[int, int]
+    least_space: dict[int, int]
     n_conflicts: int
 
 
@@ -60,7 +60,7 @@ def derive_block_sizes(
             strict=True,
         )
         memory.undo(rows, sizes)
-    return read_only(BlockSizes(sizes, memory.least_room, memory.n_conflicts))
+    return read_only(BlockSizes(sizes, memory.least_space, memory.n_conflicts))
 
 
 class _Memory:
@@ -73,7 +73,7 @@ class _Memory:
         self.live: list[list[int]] = [[] for _ in self.starts]
         self.n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
-        self.least_room: dict[int, int] = {}
+        self.least_space: dict[int, int] = {}
         is_live = blocks.state != BlockState.INACTIVE
         for segment, addr in zip(
             blocks.segment_id[is_live].tolist(), blocks.addr[is_live].tolist(), strict=True
@@ -87,7 +87,7 @@ class _Memory:
 
         One flat loop: at ten million events a function call per event would cost as much as the rest.
         """
-        starts, ends, live, least_room = self.starts, self.ends, self.live, self.least_room
+        starts, ends, live, least_space = self.starts, self.ends, self.live, self.least_space
         for event, kind, addr, size, rounded, least_remainder in rows:
             if kind == _ALLOC:
                 segment = bisect_right(starts, addr) - 1
@@ -99,13 +99,13 @@ class _Memory:
                 place = bisect_left(addrs, addr)
                 if place < len(addrs) and addrs[place] == addr:
                     del addrs[place]
-                    least_room.pop(addr, None)
+                    least_space.pop(addr, None)
                 else:
                     self.n_conflicts += 1
-                room = (addrs[place] if place < len(addrs) else ends[segment]) - addr
-                if room < rounded:
+                space = (addrs[place] if place < len(addrs) else ends[segment]) - addr
+                if space < rounded:
                     self.n_conflicts += 1
-                sizes[event] = room if rounded <= room < rounded + least_remainder else rounded
+                sizes[event] = space if rounded <= space < rounded + least_remainder else rounded
             elif kind == _RELEASE:
                 segment = bisect_right(starts, addr) - 1
                 if segment < 0 or addr >= ends[segment]:
@@ -117,9 +117,9 @@ class _Memory:
                 if following == addr:
                     self.n_conflicts += 1
                     continue
-                least_room[addr] = following - addr
-                if place and addr - addrs[place - 1] < least_room.get(addrs[place - 1], 0):
-                    least_room[addrs[place - 1]] = addr - addrs[place - 1]
+                least_space[addr] = following - addr
+                if place and addr - addrs[place - 1] < least_space.get(addrs[place - 1], 0):
+                    least_space[addrs[place - 1]] = addr - addrs[place - 1]
                 addrs.insert(place, addr)
             elif kind:
                 self._undo_segment(kind, addr, size)

@@ -1,7 +1,7 @@
 """Replay one device: every allocation with its exact size, and the four curves with their peaks.
 
 The walk starts from the final segments, because blocks that were live before recording began are
-never in the trace, and a ring buffer drops the oldest events. Columns in, columns out.
+never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
 """
 
 from dataclasses import dataclass, replace
@@ -31,9 +31,9 @@ class AllocationTable:
 
     Events are row numbers of the EventTable, -1 where missing: no ``alloc_event`` means pre-existing,
     no ``end_event`` live at the dump. ``end_event`` is where the memory became free again,
-    ``free_requested_event`` where the program let go of it. Ids are -1 where the file does not say.
-    ``is_exact`` is False where the block's size is only known to lie between the rounded request
-    (which stands in ``block_bytes``) and the room it had.
+    ``free_requested_event`` where the program freed it. Ids are -1 where the file does not contain it.
+    ``is_exact`` is False where the block's size is only known to be between the rounded request
+    (which is in ``block_bytes``) and the space it had.
     """
 
     alloc_event: Int64Column
@@ -150,8 +150,8 @@ def _allocation_table(
     is_unknown = (lifetimes.alloc_event < 0) & (lifetimes.block_id < 0)
     rows = np.flatnonzero(is_unknown)
     is_exact = ~is_unknown
-    known[rows], is_exact[rows] = _sizes_from_room(
-        lifetimes.addr[rows], requested[rows], sizes.least_room, rules
+    known[rows], is_exact[rows] = _sizes_from_space(
+        lifetimes.addr[rows], requested[rows], sizes.least_space, rules
     )
     stack = np.where(lifetimes.alloc_event >= 0, _rows(events.stack_id, lifetimes.alloc_event, -1), -1)
     stack = np.where((stack < 0) & (block >= 0), _rows(blocks.stack_id, block, -1), stack)
@@ -186,8 +186,8 @@ def _rows(column: NDArray[Any], rows: Int64Column, missing: int) -> NDArray[Any]
     return np.where(rows >= 0, column[rows], missing)
 
 
-def _sizes_from_room(
-    addr: Int64Column, requested: Int64Column, least_room: dict[int, int], rules: RoundingRules
+def _sizes_from_space(
+    addr: Int64Column, requested: Int64Column, least_space: dict[int, int], rules: RoundingRules
 ) -> tuple[Int64Column, BoolColumn]:
     """Sizes of pre-existing blocks freed in the trace, and whether they are certain.
 
@@ -196,24 +196,24 @@ def _sizes_from_room(
     (0 of 17,295 wrong when cutting real traces where the size is known).
     """
     rounded = rules.rounded(requested)
-    room = _room(addr, least_room)
+    space = _space(addr, least_space)
     least_remainder = rules.least_remainder(rounded)
-    fills = (room >= rounded) & (room < rounded + least_remainder)
-    is_tight = (room >= rounded) & (_most_more(room, rounded, rules) == 0)
-    return np.where(fills, room, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
+    fills = (space >= rounded) & (space < rounded + least_remainder)
+    is_tight = (space >= rounded) & (_most_more(space, rounded, rules) == 0)
+    return np.where(fills, space, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
 
 
-def _room(addr: Int64Column, least_room: dict[int, int]) -> Int64Column:
-    return np.fromiter((least_room.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
+def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
+    return np.fromiter((least_space.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
 
 
-def _most_more(room: Int64Column, rounded: Int64Column, rules: RoundingRules) -> Int64Column:
-    """The most that a block which does not fill its room can have beyond its rounded request.
+def _most_more(space: Int64Column, rounded: Int64Column, rules: RoundingRules) -> Int64Column:
+    """The most that a block which does not fill its space can have beyond its rounded request.
 
     It kept less than what would have been split off, and what it leaves free is no less than that.
     """
     least_remainder = rules.least_remainder(rounded)
-    more = np.minimum(room - rounded - least_remainder, least_remainder - 1)
+    more = np.minimum(space - rounded - least_remainder, least_remainder - 1)
     return np.asarray(np.maximum(more // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, 0))
 
 
@@ -268,7 +268,7 @@ def _notes(
         _count_note(
             "trace-contradicts-segments",
             checked.sizes.n_conflicts,
-            "events do not fit the final segments (blocks that overlap or lie outside): the block sizes "
+            "events do not fit the final segments (blocks that overlap or are outside): the block sizes "
             "of these are their rounded requests, so allocated and active bytes are approximate",
         ),
         _pending_note(device.events, result.allocations),
@@ -286,7 +286,7 @@ def _count_note(slug: str, count: int, text: str) -> Note | None:
 
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     at_dump = int(np.count_nonzero(rows.is_pending_at_end))
-    # A trace that has no request at all lost none: recording was told to skip them.
+    # A trace that has no request at all lost none: recording was set to skip them.
     completes = (rows.free_completed_event >= 0) & np.any(events.action == Action.FREE_REQUESTED)
     earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
     n_earlier = int(np.count_nonzero(earlier & (completes | rows.is_pending_at_end)))
@@ -306,7 +306,7 @@ def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: Roundi
     if not rows.any():
         return None
     rounded = allocations.block_bytes[rows]
-    more = _most_more(_room(allocations.addr[rows], sizes.least_room), rounded, rules)
+    more = _most_more(_space(allocations.addr[rows], sizes.least_space), rounded, rules)
     return Note(
         "inexact-block-sizes",
         f"{len(rounded)} blocks were allocated before the first event and freed later; the size of each is "

@@ -77,7 +77,7 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
         )
     return History(
         Verdict.STARTED_LATE,
-        f"{before}; no sign of a full ring, though the file does not say for certain",
+        f"{before}; no sign of a full ring, though the file does not confirm it",
     )
 
 
@@ -97,7 +97,7 @@ def _what_was_there(replay: Replay) -> str:
 def _proof_of_loss(device: DeviceSnapshot) -> str:
     """What only lost events explain, empty if there is nothing."""
     if device.history_overflowed:
-        return "the file says that its ring buffer overflowed"
+        return "according to the file, its ring buffer overflowed"
     if device.history_overflowed is False:
         return ""
     if _begins_within_a_free(real_events(device.events)):

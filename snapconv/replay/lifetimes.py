@@ -1,6 +1,6 @@
 """Pair the events of one device into allocations: alloc, free_requested, free_completed.
 
-Events in, one row per lifetime out. Knows addresses and order, not sizes of blocks.
+Events in, one row per lifetime out. Uses addresses and order, not sizes of blocks.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tell the events that happened from those that only describe memory."""
+"""Separate events that happened from those that only describe memory."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ def real_events(events: EventTable) -> EventTable:
     """The same rows, in which those that describe torch_npu's workspaces have no action and no stack.
 
     At every dump torch_npu puts three entries per workspace before the trace: a workspace_snapshot, and
-    a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They tell of
+    a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They describe
     memory outside the caching allocator, which was there at some time or other, and the first real
     event follows at once: so no more than these three are left out.
     """

@@ -77,7 +77,7 @@ def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
 
 
 # ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size
-# stands wherever a request would; what was asked for is recorded nowhere.
+# stands wherever a request would; the requested size is recorded nowhere.
 HOST_RULES = RoundingRules(sizes_are_blocks=True)
 
 

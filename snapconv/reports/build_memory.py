@@ -174,7 +174,7 @@ def _categories(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Category
 
 
 def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[BreakdownRow]:
-    """TBD's classes in requested bytes, and what lies between them and the reserved bytes."""
+    """TBD's classes in requested bytes, and what is between them and the reserved bytes."""
     allocations, replay = analysis.allocations, analysis.replay
     event = analysis.peak_event
 
@@ -217,7 +217,7 @@ def _lines_at_peak(
 
 
 def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
-    """The modules that hold memory at the peak, most bytes first."""
+    """The modules with memory at the peak, most bytes first."""
     found = analysis.modules
     rows = np.flatnonzero(live & (found.module_id >= 0))
     n_bytes = sums_by(found.module_id[rows], analysis.allocations.block_bytes[rows], len(found.names))

@@ -23,7 +23,7 @@ from snapconv.version import VERSION
 
 _FORWARD = PHASES.index("forward")
 
-# From here on most of the forward rows hold waiting for the host, and not work of the device.
+# From here on most of the forward rows include waiting for the host, and not work of the device.
 _MANY_WAITED_FOR = 0.5
 
 
@@ -146,8 +146,8 @@ def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
         yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)
     if timing.is_warm_up:
         message = (
-            "the times are those of the iteration in which the timer warmed up: they may hold what happens "
-            "only once; record one iteration more"
+            "the times are those of the iteration in which the timer warmed up: they may include costs "
+            "that occur only once; record one iteration more"
         )
         yield Note("warm-up-times", message, device)
     for count in timing.launch_bound:
@@ -155,7 +155,7 @@ def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
             share = format_share(count.n_waited_for, count.n_calls)
             message = (
                 f"the device came to {share} of the {count.phase} operations before the host had launched "
-                "all of their work: their times hold the waiting for it"
+                "all of their work: their times include the wait for it"
             )
             yield Note("launch-bound", message, device)
     if timing.overflowed:

@@ -50,7 +50,7 @@ class ActivationEntry:
 
 @dataclass(frozen=True, slots=True)
 class CategoryTotal:
-    """What one category held at the peak of allocated bytes."""
+    """The bytes of one category at the peak of allocated bytes."""
 
     category: str
     n_allocations: int
@@ -72,7 +72,7 @@ class BreakdownRow:
 
 @dataclass(frozen=True, slots=True)
 class LineTotal:
-    """What one line of the project held at the peak."""
+    """The bytes of one line of the project at the peak."""
 
     line: SourceLine
     n_allocations: int
@@ -81,7 +81,7 @@ class LineTotal:
 
 @dataclass(frozen=True, slots=True)
 class ModuleTotal:
-    """What one module held at the peak; ``evidence`` says how its name is known."""
+    """The bytes of one module at the peak; ``evidence``: how its name is known."""
 
     module: str
     evidence: str
@@ -151,9 +151,9 @@ class AllocationColumns:
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
-    """A failed allocation: what was asked, what the driver had free, what was held then.
+    """A failed allocation: the requested bytes, the free bytes of the driver, and the memory in use then.
 
-    ``frames`` are the project's, innermost first: the line that asked, and its callers.
+    ``frames`` are the project's, innermost first: the line that requested it, and its callers.
     """
 
     event: int
@@ -168,7 +168,7 @@ class OomEvent:
 
 @dataclass(frozen=True, slots=True)
 class IterationRow:
-    """One training step, or the whole trace where no step could be told."""
+    """One training step, or the whole trace where no step was found."""
 
     iteration: int
     first_event: int

@@ -1,4 +1,4 @@
-"""Which torch wrote a file, told from the keys that each release added.
+"""Which torch wrote a file, inferred from the keys that each release added.
 
 A present key proves a release; a missing one rules later releases out if the file has a place where it
 would stand. The keys were bisected over the wheels of torch 2.0.1 to 2.15.0.
@@ -35,9 +35,9 @@ class Era:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a file has, as far as it tells releases apart.
+    """What a file has, as far as it distinguishes releases.
 
-    ``is_whole``: it is the dictionary of ``_snapshot()``, with room for settings and annotations, and
+    ``is_whole``: it is the dictionary of ``_snapshot()``, with places for settings and annotations, and
     not the list of segments that ``memory_snapshot()`` returns in every release. ``is_plot``: torch's
     profiler drew it (``torch.cuda._memory_viz.profile_plot``), with its own few keys in every release.
     """

@@ -60,7 +60,7 @@ _KNOWN_KEYS = frozenset(
 )
 _ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 
-# The actions whose address and size the analysis reads; elsewhere the file may say what it likes.
+# The actions whose address and size the analysis reads; elsewhere the file may have any value.
 _MOVES_MEMORY = np.zeros(len(Action), np.bool_)
 _MOVES_MEMORY[[*range(Action.ALLOC, Action.OOM), Action.SNAPSHOT, Action.FREE]] = True
 # What could not be had may be absurd: torch itself draws the line at 2^60 (one_exa_bytes).

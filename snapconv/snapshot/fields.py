@@ -24,7 +24,7 @@ _MANY_KEYS = 100
 
 
 class Bounds(NamedTuple):
-    """What a number can be, and how to say so."""
+    """The range of a number, and its description."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ TIME = Bounds(-(1 << 62), 1 << 62, "microseconds of at most 62 bits")
 # torch's DeviceIndex is an int8.
 DEVICE = Bounds(0, 127, "a device from 0 to 127")
 _MAX_TOTAL_BYTES = 1 << 61
-# Pools are numbered from 1. Beyond 32 bits, pairs could be chosen so that all hash alike.
+# Pools are numbered from 1. Beyond 32 bits, pairs could be chosen so that all have the same hash.
 _POOL = Bounds(0, (1 << 32) - 1, "a pair of ints from 0 to 2^32 - 1")
 
 

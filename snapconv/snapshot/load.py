@@ -1,4 +1,4 @@
-"""The door of this room: a path goes in, a Snapshot of columns comes out, and no dictionary with it."""
+"""The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
 import gc
 from collections import Counter
@@ -41,11 +41,11 @@ _KNOWN_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceSnapshot:
-    """What the file holds of one device. ``blocks.segment_id`` is a row of ``segments``.
+    """The contents of the file for one device. ``blocks.segment_id`` is a row of ``segments``.
 
     ``device`` is HOST for pinned host memory (torch 2.14 on), which every CUDA device may read.
-    ``history_overflowed`` is what the file itself says of its ring buffer, or else its recorder, None where
-    neither does.
+    ``history_overflowed`` is the flag of the file itself, or else of its recorder, None where
+    neither has it.
     """
 
     device: int
@@ -127,7 +127,7 @@ def _collector_off() -> Iterator[None]:
 
 
 class _Reading:
-    """One pass over the raw value; holds what the tables share while they are built."""
+    """One pass over the raw value; has what the tables share while they are built."""
 
     def __init__(self, path: Path, container: Container, progress: Progress | None) -> None:
         self.path = path
@@ -156,8 +156,8 @@ class _Reading:
         *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
-        recorded, remarks = read_metadata(raw.get(METADATA_KEY), self.stacks)
-        self.notes.extend(remarks)
+        recorded, notes = read_metadata(raw.get(METADATA_KEY), self.stacks)
+        self.notes.extend(notes)
         overflow = _Overflow(raw, recorded)
         devices = self._split_devices(traces, *memory, overflow)
         if len(host_trace) or len(host_memory[0]):
@@ -351,13 +351,13 @@ def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[in
 
 @dataclass(frozen=True, slots=True)
 class _Overflow:
-    """What says whether a ring buffer overflowed: the file (torch newer than 2.13), or else its recorder."""
+    """Whether a ring buffer overflowed, by: the file (torch newer than 2.13), or else its recorder."""
 
     raw: dict[str, object]
     recorded: Metadata | None
 
     def of(self, device: int) -> bool | None:
-        """The flag is at the top or in the settings, one or per device; None where nothing says."""
+        """The flag is at the top or in the settings, one or per device; None where it is not known."""
         settings = self.raw.get("allocator_settings")
         places = (self.raw, settings if isinstance(settings, dict) else {})
         for place in places:

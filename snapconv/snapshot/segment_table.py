@@ -67,7 +67,7 @@ _STATES = {
 class SegmentTable:
     """Memory obtained from the driver, one row per segment, by address; read-only.
 
-    ``pool_id`` is a position in the Snapshot's ``pools`` (-1: the file does not say), ``stack_id`` -1
+    ``pool_id`` is a position in the Snapshot's ``pools`` (-1: the file does not contain it), ``stack_id`` -1
     where no stack was captured.
     """
 
@@ -111,10 +111,10 @@ def read_segments(
     *,
     device: int | None = None,
 ) -> tuple[SegmentTable, BlockTable, bool]:
-    """Turn the raw segments of all devices into columns; of ``device``, whatever they say, if that is given.
+    """Turn the raw segments of all devices into columns; if ``device`` is given, all are of that.
 
-    The third value tells whether a block lacked its requested size (torch 1.x), so that the block's
-    own size stands in for it.
+    The third value is whether a block lacked its requested size (torch 1.x), so that the block's
+    own size replaces it.
     """
 
     def path(i: int) -> str:

@@ -15,7 +15,7 @@ from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import Path, expect
 
 _MAX_LINE = 2**31 - 1
-# Longer names are no paths, and C++ symbols of which this much tells enough; one text may stand in a
+# Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
 # file very many times.
 _MAX_TEXT = 4096
 # Of a longer trace the end counts, which has the innermost lines.
@@ -29,7 +29,7 @@ _CALLS = ("call_function", "call_method")
 class FrameTable:
     """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number.
 
-    ``originals`` holds, for frames of code that torch.compile generated, the source that torch
+    ``originals`` has, for frames of code that torch.compile generated, the source that torch
     traced it from (``fx_original_trace``, torch >= 2.10), and is empty otherwise; ``targets`` what the
     frame's node calls (``aten.addmm.default``).
     """

@@ -1,4 +1,4 @@
-"""What a file has, as far as it tells who wrote it: looked up in the raw lists and in the tables."""
+"""What a file has, as far as it shows who wrote it: looked up in the raw lists and in the tables."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _ENOUGH_SEGMENTS = 50
 
 
 def have_block_addresses(raw_segments: list[object]) -> bool:
-    """Whether blocks have addresses (torch 2.1 on); the first of each of some segments tells."""
+    """Whether blocks have addresses (torch 2.1 on); the first of each of some segments shows it."""
     return any(_first_block_has(segment, "address") for segment in raw_segments[:_ENOUGH_SEGMENTS])
 
 
@@ -37,7 +37,7 @@ def traits_of(
     is_plot: bool,
     backend: str,
 ) -> Traits:
-    """Gather what tells releases apart; ``traces`` are those of all devices and of pinned host memory."""
+    """Gather what distinguishes releases; ``traces`` are those of all devices and of pinned host memory."""
 
     def has(column: str) -> bool:
         return any(getattr(trace, column) is not None for trace in traces)
@@ -62,7 +62,7 @@ def traits_of(
 
 
 def backend_of(traces: list[EventTable], stacks: StackTable, settings_keys: frozenset[str]) -> str:
-    """Tell the backend that wrote a file: by its own actions, by frames, or by a setting."""
+    """Infer the backend that wrote a file: from its own actions, by frames, or by a setting."""
     npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
     if any(np.isin(trace.action, npu_actions).any() for trace in traces):
         return "npu"

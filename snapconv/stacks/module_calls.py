@@ -37,7 +37,7 @@ def _label(
 
 
 def _places(stacks: StackTable) -> BoolColumn:
-    """The Python frames that are not torch's own: a Sequential calls all that it holds on one line."""
+    """The Python frames that are not torch's own: a Sequential calls all its modules on one line."""
     paths = map(normal, stacks.frames.filenames)
     return np.array([is_python(p) and not (is_library(p) and "/torch/" in p) for p in paths], np.bool_)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
 _GENERATED = ("torchinductor_", "torch_compile_debug")
-# Inductor's own names, in whatever folder TORCHINDUCTOR_CACHE_DIR says, and those of FX since torch 2.10.
+# Inductor's own names, in the folder of TORCHINDUCTOR_CACHE_DIR, and those of FX since torch 2.10.
 _GENERATED_FILE = re.compile(r"(^|/)(c[a-z2-7]{51}|fx_generated_[^/]*)\.py$")
 # `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that of
 # python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
@@ -17,7 +17,7 @@ _STANDARD_LIBRARY = re.compile(
     r"|(\.conda|(ana|mini)conda\d*|miniforge\d*|mambaforge\d*|micromamba)(/envs/[^/]+)?)/lib/",
     re.IGNORECASE,
 )
-# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython says
+# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython writes
 # where a cell has no file.
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
 _HERE = re.compile(r"^(\./)+")
@@ -34,7 +34,7 @@ def normal(path: str) -> str:
 
 
 def is_under(path: str, root: str) -> bool:
-    """Whether a normal path lies below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
+    """Whether a normal path is below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
     if root == "/":
         return path.startswith("/")
     if len(root) > 1 and root[1] == ":":
@@ -54,7 +54,7 @@ def is_native(filename: str) -> bool:
 
 
 def is_notebook(filename: str) -> bool:
-    """Whether the name is that of a notebook cell, which is the user's code wherever it lies."""
+    """Whether the name is that of a notebook cell, which is the user's code wherever it is."""
     return bool(_NOTEBOOK_CELL.search(filename))
 
 
@@ -70,14 +70,14 @@ def is_generated(path: str) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a normal path lies in a hidden folder: caches, and what editors run programs with."""
+    """Whether a normal path is in a hidden folder: caches, and what editors run programs with."""
     return bool(_HIDDEN.search(path))
 
 
 def installed_part(path: str) -> str | None:
     """What a normal path has below the folder that an installer filled: ``torch/nn/functional.py``.
 
-    None for a file that nobody installed, such as that of a project or of a package's checkout.
+    None for a file that was not installed, such as that of a project or of a package's checkout.
     """
     ends = [found.end() for pattern in (_PACKAGES, _STANDARD_LIBRARY) for found in pattern.finditer(path)]
     return path[max(ends) :] if ends else None

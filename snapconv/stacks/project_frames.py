@@ -23,14 +23,14 @@ from snapconv.stacks.paths import (
     normal,
 )
 
-# Folders that hold projects rather than being one; also every direct child of the second group. Some
+# Folders that contain projects and are none; also every direct child of the second group. Some
 # images mount a single project at /workspace, others clone several below it. The root is what paths are shown
-# from: too wide a one makes them long, and says less of which folder is meant.
+# from: too wide a one makes them long, and makes the folder less clear.
 _TOO_WIDE = {"", "/", "/root", "/home", "/Users", "/mnt", "/tmp", "/opt", "/srv", "/data", "/workspace"}
 _HOMES = {"/home", "/Users", "c:/Users"}
-# The code of somebody's model is here as often as in a project of their own; DeepView counts both as well.
+# The code of a model is here as often as in the user's own project; DeepView counts both too.
 MODEL_LIBRARIES = ("transformers/models", "diffusers/models")
-# What every call of a module goes through, so that it tells where torch lies.
+# What every call of a module goes through, so that it shows where torch is.
 _OF_TORCH = "/torch/nn/modules/module.py"
 
 
@@ -39,9 +39,9 @@ class Project:
     """The user's code in one file's frames.
 
     ``root`` is as recorded (after path maps), None if no frame looks like a project. ``seen_root`` is
-    the one that the frames themselves suggest, whatever was given. ``is_project`` (bool) and
+    the one that the frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
     ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries with frames
-    that count too, ``unused_includes`` those that were asked for and have none.
+    that count too, ``unused_includes`` those that were requested and have none.
     """
 
     root: str | None
@@ -63,8 +63,8 @@ class Include:
     text: str
     path: str
 
-    def holds(self, path: str) -> bool:
-        """Whether a normal path of a Python file lies in it."""
+    def contains(self, path: str) -> bool:
+        """Whether a normal path of a Python file is in it."""
         if is_generated(path):
             return False
         if is_absolute(self.path):
@@ -99,7 +99,7 @@ def find_project(
     """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
 
     The user's are all Python files that no installer put there: a package beside the script's folder, or
-    installed as editable, as well. A root that somebody named keeps out what is not below it. ``includes``
+    installed as editable, as well. A given root excludes what is not below it. ``includes``
     are libraries that count too, beside those that were recorded.
     """
     filenames = stacks.frames.filenames
@@ -112,14 +112,14 @@ def find_project(
     is_named = bool(root) or (root_there is not None and recorded.is_given)
     wanted = dict.fromkeys((*MODEL_LIBRARIES, *recorded.includes, *includes))
     included = [parse_include(text, root=chosen, path_maps=path_maps) for text in wanted]
-    held = {path: [one.text for one in included if one.holds(path)] for path in path_of.values()}
+    included_by = {path: [one.text for one in included if one.contains(path)] for path in path_of.values()}
     own = {
         path
         for path in path_of.values()
         if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
-    own |= {path for path, by in held.items() if by and is_python(path)}
-    used = {text for by in held.values() for text in by}
+    own |= {path for path, by in included_by.items() if by and is_python(path)}
+    used = {text for by in included_by.values() for text in by}
     shown = {path: _shown(path, chosen, is_own=path in own) for path in path_of.values()}
     project = Project(
         root=chosen,
@@ -183,7 +183,7 @@ def _infer_root(stacks: StackTable, paths: tuple[str, ...], mine: set[str]) -> s
                 scripts[folder] += int(uses[frame])
     if not folders:
         return None
-    # Even a folder that holds projects, where the script lies right in it: no other root has the script.
+    # Even a folder that contains projects, where the script is right in it: no other root has the script.
     start = _most_common(scripts) if scripts else _most_common(folders)
     common = start
     for folder in sorted(folders):

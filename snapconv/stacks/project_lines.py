@@ -1,4 +1,4 @@
-"""The lines of the project that a stack leads through: by them figures are told, whatever they count."""
+"""The lines of the project in a stack: figures of any kind are shown by these lines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class SourceLine:
 class ProjectLines:
     """The project's lines of each stack, innermost first; looked up once per stack.
 
-    ``chosen`` picks among the project's frames of a stack: all of them, unless told.
+    ``chosen`` picks among the project's frames of a stack: all of them by default.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProjectLines:
         return self._known[stack_id]
 
     def innermost(self, stack_id: int) -> SourceLine | None:
-        """The line of the project that did it, whatever library it called."""
+        """The line of the project that did it, even if in a library that it called."""
         return next(iter(self.of(stack_id)), None)
 
     def _line(self, frame: int) -> SourceLine:

@@ -137,7 +137,7 @@ def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolCo
 
 
 class FramePattern(Protocol):
-    """What a rule of any kind says of a frame: two regular expressions, empty for anything."""
+    """The frame patterns of any rule: two regular expressions, empty for anything."""
 
     @property
     def function(self) -> str:

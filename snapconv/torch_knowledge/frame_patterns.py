@@ -1,7 +1,7 @@
-"""The frame rules as data: what a frame on a stack says of the code that ran.
+"""The frame rules as data: what a frame on a stack shows about the code that ran.
 
-A rule gives a stack a role; classify.py joins roles with lifetimes to a category. Each rule says why
-it holds and in which torch versions its frames were seen (in real snapshots where a single version is
+A rule gives a stack a role; classify.py joins roles with lifetimes to a category. Each rule has its reason
+it is valid and in which torch versions its frames were seen (in real snapshots where a single version is
 named after "seen", otherwise in torch's sources). ``function`` and ``file`` are regular expressions
 searched in a frame's name and in its file name with forward slashes; empty matches everything.
 ``is_outermost``: only the last Python frame of a stack counts.
@@ -366,7 +366,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     ),
 )
 
-# Sizes of the workspaces that cuBLAS asks for by default (bytes), where no C++ frame names them:
+# Sizes of the workspaces that cuBLAS requests by default (bytes), where no C++ frame names them:
 # 2 x 4096 KiB + 8 x 16 KiB, and 32 MiB on Hopper (aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
 

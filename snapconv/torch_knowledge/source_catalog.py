@@ -1,6 +1,6 @@
 """What a line of source calls that allocates by itself: torch's functions that are written in C++.
 
-Those written in Python leave frames of their own below the line's, so no memory is asked for right in it.
+Those written in Python leave frames of their own below the line's, so no memory is requested directly in it.
 Read from torch 2.13's own modules; the few that are C++ in some releases of 2.x only may or may not allocate.
 """
 
@@ -20,7 +20,7 @@ VIEWS = frozenset(
     "movedim narrow permute real imag select squeeze swapaxes swapdims t tensor_split transpose unbind "
     "unfold unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real vsplit".split()
 )
-# They copy where the memory or its type is not what was asked for already.
+# They copy where the memory or its type is not already as requested.
 _PERHAPS = frozenset(
     "as_tensor asarray bfloat16 bool byte cdouble cfloat chalf char contiguous cuda double flatten float "
     "half int long ravel reshape reshape_as resolve_conj resolve_neg short to type type_as xpu".split()

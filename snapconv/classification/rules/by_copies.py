@@ -320,7 +320,7 @@ def _split_by_structure(
     Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
     third is Adam's other state, or a gradient beside SGD's momentum: the optimizer decides that, if it is
     known, or backward, if it is seen to add to gradients that stay: it makes temporaries of their sizes
-    (``summed``). Else it stays open. Returns whether a structure is believed.
+    (``summed``). Else it stays open. Returns whether a structure is accepted.
     """
     groups = [(size, members) for size, members in _by_size(rows, sizes) if size >= _SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)

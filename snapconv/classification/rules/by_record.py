@@ -68,37 +68,37 @@ def _was_buffer(recorded: RecordedMatches) -> BoolColumn:
 
 @rule(PARAMETER, Category.WEIGHT, Evidence.METADATA)
 def recorded_parameter(features: Features, _: Decided) -> BoolColumn:
-    """A parameter lay there."""
+    """It was the memory of a parameter."""
     return _recorded(features, lambda found: found.parameters[~found.metadata.parameters.is_buffer])
 
 
 @rule(BUFFER, Category.WEIGHT, Evidence.METADATA)
 def recorded_buffer(features: Features, _: Decided) -> BoolColumn:
-    """A buffer lay there."""
+    """It was the memory of a buffer."""
     return _recorded(features, lambda found: found.parameters[found.metadata.parameters.is_buffer])
 
 
 @rule(PARAMETER, Category.WEIGHT, Evidence.METADATA)
 def recorded_earlier_parameter(features: Features, _: Decided) -> BoolColumn:
-    """A parameter lay there before it was given other memory."""
+    """A parameter was there before it got other memory."""
     return _recorded(features, lambda found: found.earlier[~_was_buffer(found)])
 
 
 @rule(BUFFER, Category.WEIGHT, Evidence.METADATA)
 def recorded_earlier_buffer(features: Features, _: Decided) -> BoolColumn:
-    """A buffer lay there before it was given other memory."""
+    """A buffer was there before it got other memory."""
     return _recorded(features, lambda found: found.earlier[_was_buffer(found)])
 
 
 @rule(GRADIENT, Category.GRADIENT, Evidence.METADATA)
 def recorded_gradient(features: Features, _: Decided) -> BoolColumn:
-    """The gradient of a parameter lay there."""
+    """It was the memory of the gradient of a parameter."""
     return _recorded(features, lambda found: found.gradients)
 
 
 @rule(STATE, Category.OPTIMIZER_STATE, Evidence.METADATA)
 def recorded_state(features: Features, _: Decided) -> BoolColumn:
-    """A state of an optimizer lay there."""
+    """It was the memory of a state of an optimizer."""
     return _recorded(features, lambda found: found.states)
 
 

@@ -67,7 +67,7 @@ def _saves(features: Features) -> bool:
 
 @rule(IN_TURN, Category.WEIGHT, Evidence.SIZES)
 def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
-    """Blocks whose sizes take turns are weights, and so is what lies between them, and embeddings."""
+    """Blocks whose sizes alternate are weights, and so is what is between them, and embeddings."""
     sizes, addr = features.sizes, features.allocations.addr
     weights = np.zeros(len(sizes), np.bool_)
     unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
@@ -96,9 +96,9 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
-    """Which blocks of a pool, in the order of memory, lie between the first and the last of a model's layers.
+    """Which blocks of a pool, in the order of memory, are between the first and the last of a model's layers.
 
-    But none of a size of which several lie side by side: what is kept fills holes.
+    But none of a size of which several are side by side: what is kept fills holes.
     """
     found = np.zeros(len(sizes), np.bool_)
     if not len(layers):
@@ -158,7 +158,7 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
 def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
     """The sizes that come again and again with others between them; ``sizes`` are in the order of memory.
 
-    Not those that mostly lie side by side: some of many results that are kept may have filled holes.
+    Not those that mostly are side by side: some of many results that are kept may have filled holes.
     """
     begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1]))) if len(sizes) else sizes
     lengths: dict[int, list[int]] = {}

@@ -1,7 +1,7 @@
 """Two sequences of sizes -> which of the one is which of the other, by order and size.
 
 The alignment is the common subsequence with most bytes, found exactly up to sequences of 20,000 by 20,000. It
-knows nothing of what the sizes belong to.
+independent of what the sizes belong to.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ class Alignment:
     """For every element of the second sequence, its partner in the first or -1.
 
     ``is_certain``: the earliest and the latest of all best alignments have this pair. Where all of the second
-    sequence is paired, so do the others, which lie between the two.
+    sequence is paired, so do the others, which are between the two.
     """
 
     partner: Int64Column
@@ -42,7 +42,7 @@ def align(first: Int64Column, second: Int64Column, *others: Int64Column) -> Alig
 def _earliest(first: Int64Column, second: Int64Column) -> Int64Column:
     """The best alignment that pairs as early as it can; ``first`` has a line for every choice of sizes."""
     partner = np.full(len(second), -1, np.int64)
-    # Sizes that the other side does not have pair with nothing: without them more ends are alike.
+    # Sizes that the other side does not have pair with nothing: without them more ends are equal.
     rows = np.flatnonzero(np.isin(first, second).any(axis=0))
     columns = np.flatnonzero(np.isin(second, first))
     a, b = first[:, rows], second[columns]
@@ -72,7 +72,7 @@ def _core(a: Int64Column, b: Int64Column) -> Int64Column:
     partner = np.full(len(b), -1, np.int64)
     begin_a = begin_b = 0
     n_cells_left = _MAX_CELLS
-    # Too long for a table: sizes that occur once on either side hold the rest in place.
+    # Too long for a table: sizes that occur once on either side keep the rest in place.
     for i, j in [*_anchors(a[0], b), (a.shape[1], len(b))]:
         n_cells = (i - begin_a) * (j - begin_b)
         if n_cells <= n_cells_left:

@@ -49,7 +49,7 @@ def listed_weights(
 
 
 def unused_list_note(params: ParamList, recorded: ParameterTable, device: int) -> Note:
-    """Say that the names which a recorder read from the model stay, and whether the list has them too."""
+    """Report that the names which a recorder read from the model are kept, and how many the list has too."""
     known = set(params.names)
     n_common = sum(not known.isdisjoint(names) for names in recorded.all_names)
     n_names = len(recorded.all_names)

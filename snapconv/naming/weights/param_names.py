@@ -1,7 +1,7 @@
 """Names for weights after the fact: a list of parameters, and the sizes of the weights in order -> names.
 
 Nothing in a bare snapshot links the two but size and order, and neither list need be complete: tied tensors
-have one allocation, frozen ones may lie elsewhere, buffers are allocated but perhaps not listed. So the two
+have one allocation, frozen ones may be elsewhere, buffers are allocated but perhaps not listed. So the two
 are aligned, in the order of Module.to or of named_parameters, whichever explains more; or, where a list was
 sorted by name or a model was placed part by part, fitted module by module. What stays ambiguous is counted.
 """
@@ -52,8 +52,8 @@ def name_weights(
 ) -> Naming:
     """Give weights (their sizes, in the order of allocation) the names of a list.
 
-    ``is_placed`` says whether they were allocated by Module.to, None where no frame tells. ``is_by_address``:
-    they are older than the trace, and in the order of their addresses.
+    ``is_placed``: whether they were allocated by Module.to, None where no frame shows it. ``is_by_address``:
+    they are pre-existing, and in the order of their addresses.
     """
     chosen = _in_order(params)
     widths = _Widths(params, chosen)
@@ -125,7 +125,7 @@ def _matched(
         return _matched_without_order(listed, weights, common)
     by_order, order, is_placed = _aligned(listed, weights, common)
     if listed.is_by_address:
-        # Where some of the list is missing, addresses do not tell what.
+        # Where some of the list is missing, addresses do not show what.
         is_whole = _bytes_of(by_order, weights) >= _WHOLE_SHARE * int(listed.sizes.sum())
         return replace(by_order, is_certain=by_order.is_certain & is_whole), order
     if _bytes_of(by_order, weights) == common and not _may_be_mixed(by_order, weights, widths):
@@ -236,7 +236,7 @@ class _Matching:
         self.is_used[entry] = True
 
     def fill_gaps(self, order: Int64Column) -> None:
-        """Pair what lies between the same neighbours in both lists and was converted, padded or joined."""
+        """Pair what is between the same neighbours in both lists and was converted, padded or joined."""
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         others = [self._widths.at(width) for width in _WIDTHS]
@@ -282,8 +282,8 @@ class _Matching:
         for entry in entries[::-1].tolist():
             by_size.setdefault(int(self._listed.sizes[entry]), []).append(entry)
         for row in rows.tolist():
-            if alike := by_size.get(int(self._weights[row])):
-                entry = alike.pop()
+            if same_size := by_size.get(int(self._weights[row])):
+                entry = same_size.pop()
                 self._pair(row, entry, is_certain=bool(self._once_there[row] and self._once_listed[entry]))
 
 

@@ -1,8 +1,8 @@
-"""Sizes of modules -> the stretch of allocations that each has, in whatever order they were placed.
+"""Sizes of modules -> the stretch of allocations that each has, in any order of placement.
 
-The tensors of a module are allocated next to each other. So a module is where the sizes stand together that
-its tensors have, and inside that stretch the same holds for the modules in it. Modules that are found nowhere
-(one tensor has no allocation) are looked for part by part.
+The tensors of a module are allocated next to each other. So a module is where the sizes of its
+tensors are together, and inside that stretch the same applies to the modules in it. Modules that are not
+found (one tensor has no allocation) are searched part by part.
 """
 
 import heapq
@@ -53,7 +53,7 @@ class Listed:
     """Tensors by name and size, with the tree of their modules.
 
     ``is_ordered``: they stand in the model's order. ``is_placed``: they were allocated by Module.to, or
-    None where nothing tells. ``is_by_address``: how they were allocated is not known, only where they lie.
+    None where nothing shows it. ``is_by_address``: how they were allocated is not known, only where they are.
     """
 
     tree: Module
@@ -124,11 +124,11 @@ class _Fit:
             add(part)
         while order:
             key = heapq.heappop(order)[1]
-            alike = sorted(groups.pop(key), key=lambda part: part.first)
-            found = self._windows_of(alike, windows)
-            for part, inner in zip(alike, found, strict=False):
+            same_size = sorted(groups.pop(key), key=lambda part: part.first)
+            found = self._windows_of(same_size, windows)
+            for part, inner in zip(same_size, found, strict=False):
                 self._settle(part, inner)
-            for part in alike[len(found) :]:
+            for part in same_size[len(found) :]:
                 self.torn_bytes += part.n_bytes
                 own += self._own(part.module)
                 for smaller in self.parts(part.module.children.values(), is_torn=True):
@@ -148,36 +148,36 @@ class _Fit:
     def _own(self, module: Module) -> list[int]:
         return [entry for entry in module.own if self._is_wanted[entry]]
 
-    def _windows_of(self, alike: list[_Part], windows: "_Windows") -> list[_Stretch]:
+    def _windows_of(self, same_size: list[_Part], windows: "_Windows") -> list[_Stretch]:
         """Find a stretch for each of several modules with the same sizes, as far as there are any."""
-        length, wanted = len(alike[0].entries), self._sizes[alike[0].entries]
-        places = windows.places(length, alike[0].mark)
+        length, wanted = len(same_size[0].entries), self._sizes[same_size[0].entries]
+        places = windows.places(length, same_size[0].mark)
         if self._from_right:
             places = places[::-1]
         is_exact = {p: np.array_equal(self._row_sizes[p : p + length], wanted) for p in places.tolist()}
         starts = list(is_exact)
-        if self._is_ordered or not alike[0].module.children:
-            # Where the order holds, of the list or of torch's own modules, it shows where a module begins.
+        if self._is_ordered or not same_size[0].module.children:
+            # Where there is an order, of the list or of torch's own modules, it shows where a module begins.
             starts.sort(key=lambda place: not is_exact[place])
-        chosen = _apart(starts, length, len(alike))
-        is_certain = windows.stretch.is_certain and len(chosen) == len(alike)
-        is_certain = is_certain and self._are_in_order(alike, windows.stretch)
+        chosen = _apart(starts, length, len(same_size))
+        is_certain = windows.stretch.is_certain and len(chosen) == len(same_size)
+        is_certain = is_certain and self._are_in_order(same_size, windows.stretch)
         return [
             _Stretch(first, first + length, is_certain, self._is_ordered and is_exact[first])
             for first in chosen
         ]
 
-    def _are_in_order(self, alike: list[_Part], stretch: _Stretch) -> bool:
+    def _are_in_order(self, same_size: list[_Part], stretch: _Stretch) -> bool:
         """Whether modules with the same sizes were placed one after the other, as they are listed."""
         # Parts of what is nowhere as a whole have lost their order, and others may be in their places.
-        if any(part.is_torn for part in alike):
+        if any(part.is_torn for part in same_size):
             return False
-        if len(alike) == 1:
+        if len(same_size) == 1:
             return True
-        return stretch.is_in_order or is_numbered([part.module.path for part in alike])
+        return stretch.is_in_order or is_numbered([part.module.path for part in same_size])
 
-    def _has_order(self, alike: list[int], stretch: _Stretch) -> bool:
-        return stretch.is_in_order or is_torch_module([self._names[entry] for entry in alike])
+    def _has_order(self, same_size: list[int], stretch: _Stretch) -> bool:
+        return stretch.is_in_order or is_torch_module([self._names[entry] for entry in same_size])
 
     def _place_tensors(self, entries: list[int], stretch: _Stretch, *, is_torn: bool = False) -> None:
         """Pair single tensors with what is left of a stretch, equal sizes in the order of both."""
@@ -190,15 +190,15 @@ class _Fit:
         wanted: dict[int, list[int]] = {}
         for entry in entries:
             wanted.setdefault(int(self._sizes[entry]), []).append(entry)
-        for size, alike in wanted.items():
+        for size, same_size in wanted.items():
             rows = by_size.get(size, [])
             is_certain = (
                 stretch.is_certain
-                and len(rows) == len(alike)
+                and len(rows) == len(same_size)
                 and not is_torn
-                and (len(alike) == 1 or self._has_order(alike, stretch))
+                and (len(same_size) == 1 or self._has_order(same_size, stretch))
             )
-            for entry, row in zip(alike, rows, strict=False):
+            for entry, row in zip(same_size, rows, strict=False):
                 self.partner[row] = entry
                 self.is_certain[row] = is_certain
 
@@ -239,7 +239,7 @@ def _apart(places: list[int], length: int, n_wanted: int) -> list[int]:
 
 
 def _marks(sizes: Int64Column) -> UInt64Column:
-    """A number for each size, so that sums of them tell multisets apart (the mixing of splitmix64)."""
+    """A number for each size, so that sums of them distinguish multisets (the mixing of splitmix64)."""
     mixed = sizes.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

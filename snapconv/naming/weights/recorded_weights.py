@@ -14,9 +14,9 @@ from snapconv.snapshot.load import DeviceSnapshot
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Per parameter, where it lay at the report's moment: the allocation's row, -1 for none, and its bytes.
+    """Per parameter, where it was at the report's moment: the allocation's row, -1 for none, and its bytes.
 
-    ``is_live`` says that it was there at all: also where its memory is nowhere in the trace.
+    ``is_live``: it was there at all: also where its memory is nowhere in the trace.
     """
 
     row: Int64Column
@@ -60,9 +60,9 @@ def recorded_weights(
 def _places_at(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
 ) -> _Places:
-    """Where each parameter lay at ``event``, as far as that is on this device.
+    """Where each parameter was at ``event``, as far as that is on this device.
 
-    Of several places that are live then (the program may hold the memory that a parameter had before), it
+    Of several places that are live then (the program may keep the memory that a parameter had before), it
     is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
     nowhere in the trace counts if it was the first place recorded afterwards.
     """

@@ -15,7 +15,7 @@ _APPLY, _MODULE_FILE = "_apply", "nn/modules/module.py"
 
 
 def were_placed(stacks: StackTable, stack_ids: Int32Column) -> bool | None:
-    """Whether most of these allocations were made by Module.to; None where no frame tells."""
+    """Whether most of these allocations were made by Module.to; None where no frame shows it."""
     is_apply = frames_of_function(stacks.frames, _APPLY, _MODULE_FILE)
     found, counts = np.unique(stack_ids, return_counts=True)
     n_placed = n_known = 0

@@ -100,9 +100,9 @@ def _pair(
     free: dict[int, list[int]] = {}
     for number, size in enumerate(gradients.tolist()):
         free.setdefault(size, []).append(number)
-    for size, alike in free.items():
-        del alike[n_at_once[size] :]
-        alike.reverse()
+    for size, same_size in free.items():
+        del same_size[n_at_once[size] :]
+        same_size.reverse()
     paired = np.full(len(weights), -1, np.int64)
     order = np.arange(len(weights)) if is_trained is None else np.argsort(~is_trained, kind="stable")
     for i in order.tolist():

@@ -63,8 +63,8 @@ def unsigned(addr: int) -> str:
     return hex(addr & (1 << 64) - 1)
 
 
-def holds(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
-    """The pieces of memory that an address lies in."""
+def contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
+    """The pieces of memory that an address is in."""
     return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
 
 
@@ -182,8 +182,8 @@ class _Explainer:
         addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
         segment = None
         is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-        given_back = np.flatnonzero(is_return & holds(events.addr, events.size, addr))
-        there = np.flatnonzero(holds(segments.addr, segments.total_bytes, addr))
+        given_back = np.flatnonzero(is_return & contains_addr(events.addr, events.size, addr))
+        there = np.flatnonzero(contains_addr(segments.addr, segments.total_bytes, addr))
         if len(later := given_back[given_back > alloc]):
             event = int(later[0])
             segment = Segment(unsigned(int(events.addr[event])), int(events.size[event]), event)

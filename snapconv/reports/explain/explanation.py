@@ -74,7 +74,7 @@ class StackRole:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The segment that the block lies in; ``freed_event`` is where it was given back, None: never."""
+    """The segment that the block is in; ``freed_event`` is where it was given back, None: never."""
 
     address: str
     total_bytes: int

@@ -16,7 +16,7 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.reports.explain.build_explanation import explain_allocations, holds, unsigned
+from snapconv.reports.explain.build_explanation import contains_addr, explain_allocations, unsigned
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -83,7 +83,7 @@ def explain(
 
     Of several, those that begin at the address go before those around it; among these what is live at the
     peak goes first, then the newest. Raises InputError where there is
-    none, and says what there is instead.
+    none, with what there is instead.
     """
     found = [(analysis, _rows(analysis, question)) for analysis in devices]
     n_found = sum(len(rows) for _, rows in found)
@@ -114,7 +114,7 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     if question.occurrence is not None:
         began_here = np.flatnonzero(table.addr == number)
         return began_here[question.occurrence : question.occurrence + 1]
-    rows = np.flatnonzero(holds(table.addr, table.block_bytes, number))
+    rows = np.flatnonzero(contains_addr(table.addr, table.block_bytes, number))
     is_live = table.live_at(analysis.peak_event)[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
     return np.asarray(rows[order])
@@ -135,14 +135,14 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
 
 
 def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
-    """What lies around an address that no allocation has."""
+    """What is around an address that no allocation has."""
     starts, wanted = analysis.allocations.addr, question.number
     if question.occurrence is not None:
         yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
         return
     segments = analysis.device.segments
-    for segment in segments.addr[holds(segments.addr, segments.total_bytes, wanted)].tolist():
-        yield f"it lies in the segment at {unsigned(segment)}"
+    for segment in segments.addr[contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
+        yield f"it is in the segment at {unsigned(segment)}"
     below, above = starts[starts < wanted], starts[starts > wanted]
     if len(below):
         yield f"the next one below is at {unsigned(int(below.max()))}"

@@ -1,6 +1,6 @@
 """Rows -> SQLite files, all or none: how a file is opened, filled and finished, and its error boundary.
 
-Knows no table of any report. The same rows give the same bytes with the same SQLite version: the
+Independent of the tables of reports. The same rows give the same bytes with the same SQLite version: the
 pragmas are fixed, and everything happens in one transaction.
 """
 
@@ -30,7 +30,7 @@ CHUNK_ROWS = 65_536
 # Values in one statement: at most 18 columns × 16; SQLite before 3.32 takes no more than 999.
 _GROUP_ROWS = 16
 
-# The file is new and temporary until it is whole: no journal, no locks held off, no sync but the last.
+# The file is new and temporary until it is complete: no journal, no locks, no sync but the last.
 _PRAGMAS = (
     "PRAGMA page_size = 4096",
     "PRAGMA encoding = 'UTF-8'",
@@ -82,7 +82,7 @@ def write_databases(
 
 
 def _progress_counter(total: int, progress: Callable[[int, int], None] | None) -> Advance:
-    """Make a function that adds to the rows done and tells ``progress``."""
+    """Make a function that adds to the rows done and calls ``progress``."""
     done = 0
 
     def advance(n_rows: int) -> None:
@@ -96,13 +96,13 @@ def _progress_counter(total: int, progress: Callable[[int, int], None] | None) -
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite says about the file or the disk into an OutputWriteError."""
+    """Turn the errors of SQLite about the file or the disk into an OutputWriteError."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", None) == _SQL_IS_WRONG:
             raise
-        reason = f"SQLite says '{error}'; check the free space, quota and permissions of {path.parent}"
+        reason = f"SQLite reports '{error}'; check the free space, quota and permissions of {path.parent}"
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 
 
@@ -110,8 +110,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 def new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connection]:
     """Open an empty file as a database, in one transaction that is committed at the end.
 
-    ``temporary`` is absolute; ``output`` is the name for messages. The file is nobody else's, so
-    SQLite is told to take no locks: some cluster file systems have none.
+    ``temporary`` is absolute; ``output`` is the name for messages. No other process has the file, so
+    SQLite is set to take no locks: some cluster file systems have none.
     """
     uri = f"{temporary.as_uri()}?nolock=1"
     with sqlite_errors(output), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
@@ -123,7 +123,7 @@ def new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connectio
 
 
 def write_rows(connection: sqlite3.Connection, rows: TableRows, *, advance: Advance) -> None:
-    """Insert all rows of a table, a chunk at a time, and tell ``advance`` how many each time."""
+    """Insert all rows of a table, a chunk at a time, and call ``advance`` with the number each time."""
     for start in range(0, rows.n_rows, CHUNK_ROWS):
         stop = min(start + CHUNK_ROWS, rows.n_rows)
         _insert(connection, rows.table, rows.chunk(start, stop), stop - start)
@@ -183,5 +183,5 @@ def plain_value(value: object) -> Value:
 
 
 def plain_text(text: str) -> str:
-    r"""Write what SQLite cannot hold as text in Python's escapes: lone surrogates, NUL as ``\x00``."""
+    r"""Write what SQLite cannot store as text in Python's escapes: lone surrogates, NUL as ``\x00``."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

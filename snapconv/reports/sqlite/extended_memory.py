@@ -12,7 +12,7 @@ from snapconv.stacks.stack_roles import innermost_frames
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:
-    """Lay out the rows of every extended table; the long ones are made chunk by chunk when asked for."""
+    """Arrange the rows of every extended table; the long ones are made chunk by chunk on demand."""
     return [
         *_about(report),
         *_at_peak(report),

@@ -50,7 +50,7 @@ def _iteration(name: str, meaning: str) -> Column:
 _IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](replay.md)"
 _LIFE = (
     _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
-    _event("free_requested_event", "event that asked to free it", "there is no such event in the trace"),
+    _event("free_requested_event", "event that requested its free", "there is no such event in the trace"),
     _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
     _event("end_event", _END, "its block is not free when the trace ends"),
 )
@@ -75,15 +75,15 @@ MOMENTS = define_table(
     Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
     _event("event", "the event; what is counted is counted after it", "before the first event"),
     replace(_TIME_US, null="before the first event, or the snapshot has no times"),
-    _bytes("size_bytes", "what was held then, of what the name says"),
+    _bytes("size_bytes", "the bytes at that moment, of the kind in the name"),
 )
 
 CATEGORIES_AT_PEAK = define_table(
     "snapconv_categories_at_peak",
-    "What every category held at the peak of allocated bytes.",
+    "The bytes of every category at the peak of allocated bytes.",
     Column("category", "TEXT", "name of the category, as in `snapconv_categories`"),
     Column("n_allocations", "INTEGER", "number of allocations"),
-    _bytes("requested_bytes", "what was asked for"),
+    _bytes("requested_bytes", "the size that the program requested"),
     _bytes("block_bytes", "what the allocator set aside"),
 )
 
@@ -98,7 +98,7 @@ BREAKDOWN = define_table(
 
 LINES_AT_PEAK = define_table(
     "snapconv_lines_at_peak",
-    "What every line of the project held at the peak of allocated bytes.",
+    "The bytes of every line of the project at the peak of allocated bytes.",
     FILE_PATH,
     Column("line_number", "INTEGER", "line in that file", null="not known", stands_for_null=0),
     LINE_FUNCTION,
@@ -108,7 +108,7 @@ LINES_AT_PEAK = define_table(
 
 MODULES_AT_PEAK = define_table(
     "snapconv_modules_at_peak",
-    "What every module held at the peak of allocated bytes, without the modules that it calls. Memory of no "
+    "The bytes of every module at the peak of allocated bytes, without the modules it calls. Memory of no "
     "known module is not in it.",
     Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
     Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
@@ -129,7 +129,7 @@ LEAK_SUSPECTS = define_table(
 
 ITERATIONS = define_table(
     "snapconv_iterations",
-    "The training steps; one row for the whole trace where no step could be told.",
+    "The training steps; one row for the whole trace where no step was found.",
     Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …"),
     _event("first_event", "its first event", "the trace has no events"),
     _event("last_event", "its last event", "the trace has no events"),
@@ -142,10 +142,10 @@ OOM_EVENTS = define_table(
     "Allocations that failed for want of memory.",
     Column("event", "INTEGER", "the event", _EVENT),
     _TIME_US,
-    _bytes("requested_bytes", "what was asked for, as torch writes it here: already rounded up"),
+    _bytes("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
     _bytes("device_free_bytes", "what the driver had free"),
     _bytes("allocated_bytes", "what was allocated then"),
-    _bytes("reserved_bytes", "what was held in segments then"),
+    _bytes("reserved_bytes", "the bytes in segments then"),
     id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
 )
 
@@ -154,7 +154,7 @@ TIMELINE = define_table(
     "The four curves: one row per event of the trace, with the bytes after it.",
     Column("event", "INTEGER PRIMARY KEY", "0, 1, 2, …: position in the device's trace", _EVENT),
     _TIME_US,
-    _bytes("requested_bytes", "sum of what was asked for by all blocks that `active_bytes` counts"),
+    _bytes("requested_bytes", "sum of the requested sizes of all blocks that `active_bytes` counts"),
     _bytes("allocated_bytes", "sum of the blocks in use"),
     _bytes("active_bytes", "sum of the blocks in use or waiting for a stream before they are free"),
     _bytes("reserved_bytes", "sum of the segments"),
@@ -167,8 +167,8 @@ ALLOCATIONS = define_table(
     *_LIFE,
     Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address"),
     Column("stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream"),
-    id_column("pool_id", "snapconv_pools", "the snapshot does not say"),
-    _bytes("requested_bytes", "what was asked for"),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot"),
+    _bytes("requested_bytes", "the size that the program requested"),
     _bytes("block_bytes", "what the allocator set aside"),
     Column("is_exact", "INTEGER", _IS_EXACT),
     Column("category_id", "INTEGER REFERENCES snapconv_categories (id)", "what it was for"),
@@ -268,11 +268,11 @@ ALLOCATIONS_IN_WORDS = View(
         Column("evidence", "TEXT", "how that is known"),
         Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
         Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
-        _bytes("requested_bytes", "what was asked for"),
+        _bytes("requested_bytes", "the size that the program requested"),
         _bytes("block_bytes", "what the allocator set aside"),
         Column("is_exact", "INTEGER", _IS_EXACT),
         Column("stream", "INTEGER", "handle of the CUDA stream"),
-        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="the snapshot does not say"),
+        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
         Column("address", "TEXT", "address in hexadecimal, unsigned"),
         *_LIFE,
         Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
@@ -315,7 +315,7 @@ LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
 # As the timeline counts allocated bytes: until the request to free, or the end where no request is known.
 LIVE_ALLOCATIONS = View(
     "snapconv_live_allocations",
-    "For every moment, the allocations that were in use after its event. Ask for one: `WHERE moment = '…'`.",
+    "For every moment, the allocations that were in use after its event. Select one: `WHERE moment = '…'`.",
     (Column("moment", "TEXT", "name of the moment, as in `snapconv_moments`"),),
     """\
 CREATE VIEW snapconv_live_allocations AS
@@ -343,7 +343,7 @@ ORDER BY block_bytes DESC, id""",
 
 STACK_LINES = View(
     "snapconv_stack_lines",
-    "The frames of every stack in words. Ask for one: `WHERE stack_id = … ORDER BY ordering`.",
+    "The frames of every stack in words. Select one: `WHERE stack_id = … ORDER BY ordering`.",
     (
         Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
         ORDERING,

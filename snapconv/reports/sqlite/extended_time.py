@@ -10,7 +10,7 @@ from snapconv.snapshot.recorded.timing_file import PHASES
 
 
 def extended_time_rows(report: TimeReport) -> list[TableRows]:
-    """Lay out the rows of every extended table of a time report."""
+    """Arrange the rows of every extended table of a time report."""
     return [*_about(report), *_totals(report), *_stacks(report), _calls(report.calls)]
 
 
@@ -62,7 +62,7 @@ def _stacks(report: TimeReport) -> list[TableRows]:
 
 
 def _calls(calls: CallColumns) -> TableRows:
-    """Lay out the calls; SQLite stores the NaN of a time that is not there as NULL."""
+    """Arrange the calls; SQLite stores the NaN of a time that is not there as NULL."""
     table, texts = calls.table, calls.texts
     columns = (
         range(len(table)),

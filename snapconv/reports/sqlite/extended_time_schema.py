@@ -84,7 +84,7 @@ LAUNCHES = define_table(
     Column(
         "n_waited_for",
         "INTEGER",
-        "those to which the device came before all of their work was queued: their times hold waiting",
+        "those to which the device came before all of their work was queued: their times include waiting",
     ),
     _ms("device_ms", "what they took on the device: calls in forward, the engine's runs in backward"),
     _ms("host_ms", "the same on the host"),

@@ -1,4 +1,4 @@
-"""What a memory report and a run time report have alike: columns, tables, and the rows of these tables."""
+"""What memory reports and run time reports have in common: columns, tables, and the rows of these."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -27,14 +27,14 @@ IS_PROJECT = Column("is_project", "INTEGER", "1: the file is the project's; 0: i
 
 
 def id_column(name: str, target: str, null: str | None = None) -> Column:
-    """Make a column of ids of another table's rows; ``null`` says what a missing one means."""
+    """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     stand_in = None if null is None else -1
     reference = f"INTEGER REFERENCES {target} (id)"
     return Column(name, reference, f"row of `{target}`", null=null, stands_for_null=stand_in)
 
 
 def report_table(version: int, *columns: Column) -> Table:
-    """Make the table that says what the report is."""
+    """Make the table of facts about the report."""
     of_tables = f"version of the `snapconv_` tables; this page describes {version}"
     root = "folder that paths of the project are relative to"
     return define_table(
@@ -49,13 +49,13 @@ def report_table(version: int, *columns: Column) -> Table:
 SOURCE = define_table(
     "snapconv_source",
     "Where the numbers come from: the file, and how it was made.",
-    Column("key", "TEXT", "what is said"),
-    Column("value", "TEXT", "what it says"),
+    Column("key", "TEXT", "name of the fact"),
+    Column("value", "TEXT", "its text"),
 )
 
 NOTES = define_table(
     "snapconv_notes",
-    "What the reader of the figures should know.",
+    "Notes on the figures that their reader should know.",
     Column("slug", "TEXT", "stable short name of the note"),
     Column("message", "TEXT", "a sentence for a person"),
     Column("device", "INTEGER", "device that it is about; -1: pinned host memory", null="the whole file"),
@@ -72,18 +72,18 @@ STACK_FRAMES = define_table(
 
 
 def source_and_notes(report: MemoryReport | TimeReport) -> list[TableRows]:
-    """Lay out where a report's numbers come from, and its notes."""
+    """Arrange where a report's numbers come from, and its notes."""
     return [rows_of(SOURCE, report.source), rows_of_records(NOTES, report.notes)]
 
 
 def frame_columns(report: MemoryReport | TimeReport) -> tuple[ColumnData, ...]:
-    """Lay out the columns that the distinct frames of both reports have."""
+    """Arrange the columns that the distinct frames of both reports have."""
     frames = report.stacks.frames
     return range(len(frames)), frames.names, frames.filenames, frames.lines, report.is_project
 
 
 def stack_frame_rows(stacks: StackTable) -> TableRows:
-    """Lay out the frames of every stack."""
+    """Arrange the frames of every stack."""
 
     def chunk(start: int, stop: int) -> Iterable[Row]:
         """Number the frames of the stacks; the chunk may begin and end in the middle of a stack."""

@@ -1,6 +1,6 @@
 """Reports -> SQLite files in the schema of ``skyline memory`` (skyline-cli 0.5.0, DeepView.Profile 0.14.5).
 
-The rows mean what docs/schema.md says; the schema, its order and the numbering are Skyline's to
+docs/schema.md has the meaning of the rows; the schema, its order and the numbering are Skyline's to
 the letter, because its readers are other people's programs. The CREATE statements are therefore
 kept as SQLite stores Skyline's, indentation included.
 """
@@ -50,7 +50,7 @@ CREATE TABLE weight_entries (
 
 ACTIVATION_ENTRIES = Table(
     "activation_entries",
-    "One row per activation of the iteration that holds the peak, live at that iteration's activation "
+    "One row per activation of the iteration with the peak, live at that iteration's activation "
     "high-water mark.",
     (
         ENTRY_KEY,
@@ -128,7 +128,7 @@ MISC_SIZES = Table(
     "Always one row.",
     (
         Column("key", "TEXT", "`peak_usage_bytes`"),
-        Column("size_bytes", "INT", "what `torch.cuda.max_memory_allocated()` would have said", "bytes"),
+        Column("size_bytes", "INT", "what `torch.cuda.max_memory_allocated()` would have returned", "bytes"),
     ),
     """\
 CREATE TABLE misc_sizes (
@@ -141,7 +141,7 @@ TABLES = (WEIGHT_ENTRIES, ACTIVATION_ENTRIES, STACK_CORRELATION, STACK_FRAMES, E
 
 
 def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Database:
-    """Lay out the file of a memory report; ``write_databases`` writes it."""
+    """Arrange the file of a memory report; ``write_databases`` writes it."""
     # Skyline's order, which fixes their pages in the file too.
     tables = [table.sql for table in TABLES]
     schema = [SET_USER_VERSION, *tables[:3], ENTRY_TYPE_AND_ID, *tables[3:]]

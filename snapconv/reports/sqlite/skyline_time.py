@@ -68,7 +68,7 @@ TIME_TABLES = (RUN_TIME_ENTRIES, TIME_STACK_FRAMES)
 
 
 def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
-    """Lay out the file of a time report; ``write_databases`` writes it."""
+    """Arrange the file of a time report; ``write_databases`` writes it."""
     schema = [table.sql for table in TIME_TABLES]
     rows = _rows(report)
     if extended:

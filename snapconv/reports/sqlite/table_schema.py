@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; ``null`` says what NULL means, or is None where NULL cannot be.
+    """A column; ``null`` is what NULL means, or is None where NULL cannot be.
 
-    ``stands_for_null`` is the value that says the same in a Report's column, which has no NULL.
+    ``stands_for_null`` is the value with the same meaning in a Report's column, which has no NULL.
     """
 
     name: str

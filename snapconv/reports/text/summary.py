@@ -50,8 +50,8 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     n_events = len(report.timeline.reserved_bytes)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    held = [total for total in report.categories_at_peak if total.n_allocations]
-    for total in sorted(held, key=lambda total: -total.block_bytes):
+    nonzero = [total for total in report.categories_at_peak if total.n_allocations]
+    for total in sorted(nonzero, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes, like=peak), format_share(total.block_bytes, peak)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
         yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
@@ -84,14 +84,14 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
     if not report.oom_events:
         return
     oom, *more = report.oom_events
-    asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
+    requested, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
     allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
     yield (
-        f"  out of memory at event {oom.event}: {asked} asked for, {free} free on the device; "
+        f"  out of memory at event {oom.event}: {requested} requested, {free} free on the device; "
         f"{allocated} allocated, {reserved} reserved"
     )
     if oom.frames:
-        yield f"    asked for by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
+        yield f"    requested by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
     if more:
         yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
 
@@ -115,9 +115,9 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:
-    """The modules that hold most at the peak: by their paths where known, or by the lines that call them.
+    """The modules with most memory at the peak: by their paths where known, or by the lines that call them.
 
-    A single line that calls the model says nothing that the project's lines do not.
+    A single line that calls the model adds nothing to the lines of the project.
     """
     shown = report.modules_at_peak
     if len(shown) < _LEAST_MODULES:
@@ -166,12 +166,12 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
 
 
 def _project(root: str | None, includes: tuple[str, ...]) -> str:
-    """Say what counted as the project."""
+    """Show what counted as the project."""
     return f"below {root or '(no project found)'}" + (f" and in {', '.join(includes)}" if includes else "")
 
 
 def _coverage(times: IterationTimes) -> str:
-    """Say how much of the measured time is in rows."""
+    """Report how much of the measured time is in rows."""
     shares = [
         f"{100 * coverage:.1f} % of {phase}"
         for phase, coverage in (("forward", times.forward_coverage), ("backward", times.backward_coverage))

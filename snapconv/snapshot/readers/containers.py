@@ -1,4 +1,4 @@
-"""From a file of any kind to the raw value in it, or to an error that says what the file is.
+"""From a file of any kind to the raw value in it, or to an error that names what the file is.
 
 Pickles of protocols 2 to 5, the same gzipped, JSON text, and the HTML pages of torch's own viewer
 with pickles embedded. Recognised by content, never by name.
@@ -31,7 +31,7 @@ _MAX_GZIP_FREE_BYTES = 64 << 20
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
 
-_KNOWN_STRANGERS: tuple[tuple[bytes, str], ...] = (
+_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (b"SQLite format 3\x00", "a SQLite database, perhaps a report that was already made"),
     (b"\x28\xb5\x2f\xfd", "compressed with Zstandard: decompress it first (zstd -d FILE)"),
     (b"\xfd7zXZ", "compressed with xz: decompress it first (xz -d FILE)"),
@@ -62,7 +62,7 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
     """Read the value in a file.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
-    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that ask for code.
+    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
     """
     try:
         with path.open("rb") as file:
@@ -71,7 +71,7 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
             return value, replace(container, n_bytes=n_bytes)
     except OSError as error:
         hint = (
-            "name the snapshot file, not its folder (it is no capture: it holds no snapshot.pickle)"
+            "name the snapshot file, not its folder (it is no capture: it contains no snapshot.pickle)"
             if isinstance(error, IsADirectoryError)
             else "check the path"
         )
@@ -147,7 +147,7 @@ def _read_json(data: bytes) -> object:
     try:
         return ANYTHING.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The standard library knows NaN and lone surrogates; msgspec is faster.
+        # The standard library reads NaN and lone surrogates; msgspec is faster.
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
@@ -165,7 +165,7 @@ def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Containe
         raise NotASnapshotError(
             "this is not a memory snapshot: an HTML page with no snapshot embedded. Pages of "
             "torch.cuda._memory_viz trace_plot and segment_plot have one; those of the profiler's "
-            "export_memory_timeline hold a picture only"
+            "export_memory_timeline contain a picture only"
         )
     try:
         pickled = base64.b64decode(found[0].replace(b"\\n", b""), validate=False)
@@ -178,7 +178,7 @@ def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Containe
 
 
 def _what_it_is(head: bytes) -> str:
-    for magic, description in _KNOWN_STRANGERS:
+    for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
             return f"it is {description}"
     if head.startswith((b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")):
@@ -188,13 +188,13 @@ def _what_it_is(head: bytes) -> str:
 
 
 def as_snapshot_dict(raw: object) -> dict[str, object]:
-    """Bring the known top-level shapes into one, or say what the value is instead."""
+    """Bring the known top-level shapes into one, or name what the value is instead."""
     if isinstance(raw, list):
         if all(isinstance(item, dict) and "blocks" in item for item in raw):
             return {"segments": raw}
         raise NotASnapshotError(f"this is not a memory snapshot: {_describe_list(raw)}")
     if not isinstance(raw, dict):
-        raise NotASnapshotError(f"this is not a memory snapshot: it holds a single {type(raw).__name__}")
+        raise NotASnapshotError(f"this is not a memory snapshot: it contains a single {type(raw).__name__}")
     if not (_SOME_KEY & raw.keys()):
         raise NotASnapshotError(f"this is not a memory snapshot: {_describe_dict(raw)}")
     return raw

@@ -37,7 +37,7 @@ def read_json(text: bytes, decoder: Decoder[T]) -> T:
 
 
 def refuse_empty_lists(text: bytes) -> None:
-    """Refuse a text that takes far more memory than its length says."""
+    """Refuse a text that takes far more memory than its length suggests."""
     if text.count(b"[") + text.count(b"{") > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise MalformedSnapshotError(
             "the JSON text is little more than empty lists, which would take 20 times the memory: not read"
@@ -50,7 +50,7 @@ def is_truncated(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a text cannot be read, with the byte where msgspec knows it."""
+    """Why a text cannot be read, with the byte where msgspec reports it."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     return shown(str(error).removeprefix("JSON is malformed: "))
@@ -73,7 +73,7 @@ def _fault(message: str, text: bytes) -> str:
 
 
 def _found(text: bytes, path: str) -> str:
-    """What stands at a path: read once more, since msgspec does not say."""
+    """What stands at a path: read once more, since msgspec does not contain it."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = ANYTHING.decode(text)
         for key, place in _STEP.findall(path):

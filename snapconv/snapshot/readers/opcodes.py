@@ -2,7 +2,7 @@
 
 Python's pickler writes snapshots with protocols 2 to 5, torch's own C++ pickler with protocol 2
 (torch/csrc/jit/serialization/pickler.cpp). Both use containers, strings, numbers and the memo, and
-nothing else; whatever else appears was put there by somebody. Knows lengths, not meanings.
+nothing else; whatever else appears was added later. Contains lengths, not meanings.
 """
 
 import pickle
@@ -26,7 +26,7 @@ _COUNTED_ARGUMENT_PREFIX_BYTES = {
     pickle.BINUNICODE: 4, pickle.BINBYTES: 4, pickle.BINSTRING: 4, pickle.LONG4: 4,
     pickle.BINUNICODE8: 8, pickle.BINBYTES8: 8,
 }  # fmt: skip
-# Opcodes that name, call or build something: refused with the name of what they ask for.
+# Opcodes that name, call or build something: refused with the name of what they import.
 CODE_OPCODES = {
     pickle.GLOBAL: "GLOBAL", pickle.STACK_GLOBAL: "STACK_GLOBAL", pickle.INST: "INST",
     pickle.OBJ: "OBJ", pickle.NEWOBJ: "NEWOBJ", pickle.NEWOBJ_EX: "NEWOBJ_EX",

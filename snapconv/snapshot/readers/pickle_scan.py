@@ -6,11 +6,11 @@ CPython 3.11). So the stream is first read as tokens, whole and in order, and re
 opcode that a snapshot has no use for; the error names it with its byte offset.
 
 Finding where tokens begin is a walk from each to the next. Many stretches ("lanes") of the file are
-walked at once, as NumPy columns: a lane's first token is guessed by walking a little from before it,
-which falls into step within a few tokens, and a guess counts only if the true walk arrives at exactly
+walked at once, as NumPy columns: a lane's first token is estimated by walking a little from before it,
+which falls into step within a few tokens, and an estimate counts only if the true walk arrives at exactly
 that token; where it does not, the lane is walked again alone. Measured: 10 to 15 ns a token.
 
-Turns bytes into "may be loaded, and ends here" or an error; knows nothing about snapshots.
+Turns bytes into "may be loaded, and ends here" or an error; independent of snapshots.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,7 +76,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A stream without harm: the offset just after its STOP, and how many of its tuples are odd.
+    """A safe stream: the offset just after its STOP, and how many of its tuples are odd.
 
     An odd tuple is one that is not made of three numbers at most, of 32 bits at most, or None or bool.
     """
@@ -91,7 +91,7 @@ def check_pickle(
     """Read the whole stream as tokens, up to its STOP.
 
     ``file`` is seekable and positioned anywhere. Raises UnsafePickleError for an opcode that names,
-    calls or builds anything, or asks for absurd memory; MalformedSnapshotError for one that no
+    calls or builds anything, or requests absurd memory; MalformedSnapshotError for one that no
     pickler writes in a snapshot; TruncatedFileError where the stream ends before its STOP.
     """
     entry, n_odd, scalar_run = 0, 0, 0
@@ -127,10 +127,10 @@ class _Chunk:
         n_lane_bytes = min(max(self.n_bytes // 8192, _MIN_LANE_BYTES), _MAX_LANE_BYTES)
         starts = np.arange(0, self.n_bytes, n_lane_bytes, dtype=np.int64)
         ends = np.minimum(starts + n_lane_bytes, self.n_bytes)
-        guesses, runs = self._guess_entries(starts)
+        estimates, runs = self._estimate_entries(starts)
         runs[0] = scalar_run
-        walk = self._walk(guesses, ends, runs)
-        return self._follow(walk, guesses, runs, ends)
+        walk = self._walk(estimates, ends, runs)
+        return self._follow(walk, estimates, runs, ends)
 
     def _refuse_emptiness(self) -> None:
         n_containers = sum(map(self.data.count, _EMPTY_CONTAINERS))
@@ -140,21 +140,21 @@ class _Chunk:
                 "take 100 times the memory of the file: not read"
             )
 
-    def _guess_entries(self, starts: Int64Column) -> tuple[Int64Column, Int64Column]:
+    def _estimate_entries(self, starts: Int64Column) -> tuple[Int64Column, Int64Column]:
         leads = np.maximum(starts - _LEAD_BYTES, 0)
         walk = self._walk(leads, starts, np.zeros_like(leads))
         return walk.exit, walk.scalar_run
 
     def _follow(
-        self, walk: _Walk, guesses: Int64Column, runs: Int64Column, ends: Int64Column
+        self, walk: _Walk, estimates: Int64Column, runs: Int64Column, ends: Int64Column
     ) -> tuple[int, int, int, int]:
-        """Chain the lanes from the chunk's first token; walk wrongly guessed ones again."""
+        """Chain the lanes from the chunk's first token; walk wrongly estimated ones again."""
         position, n_odd, run = 0, 0, int(runs[0])
-        lanes = zip(ends.tolist(), guesses.tolist(), runs.tolist(), walk.rows(), strict=True)
-        for end, guess, guessed_run, found in lanes:
+        lanes = zip(ends.tolist(), estimates.tolist(), runs.tolist(), walk.rows(), strict=True)
+        for end, estimate, estimated_run, found in lanes:
             if position >= end:
                 continue
-            if position != guess or run != guessed_run:
+            if position != estimate or run != estimated_run:
                 found = self._walk_alone(position, end, run)
             position, run, stop, refused, odd = found
             n_odd += odd
@@ -249,20 +249,20 @@ class _Chunk:
         return np.where((count < 0) | (count > _HUGE), _HUGE, count)
 
     def _refuse(self, position: int) -> None:
-        """Raise the error for the refused token at ``position``, naming what it asks for."""
+        """Raise the error for the refused token at ``position``, naming what it requests."""
         code = self.data[position]
         offset = self.base + position
         if bytes([code]) in op.CODE_OPCODES:
             name = op.CODE_OPCODES[bytes([code])]
-            asked = self._asked_name(position)
+            requested = self._requested_name(position)
             raise UnsafePickleError(
-                f"the pickle asks for {asked} (opcode {name} at byte {offset}); a snapshot holds plain "
+                f"the pickle refers to {requested} (opcode {name} at byte {offset}); a snapshot has plain "
                 "values only, and nothing was imported. If the extra object is yours, dump "
                 "torch.cuda.memory._snapshot() without it"
             )
         if op.ROLE[code] == op.MEMO_INDEX:
             raise UnsafePickleError(
-                f"the opcode at byte {offset} asks for a memo larger than the file: not read"
+                f"the opcode at byte {offset} requests a memo larger than the file: not read"
             )
         if code in op.INTEGER_PREFIX_BYTES:
             raise MalformedSnapshotError(f"an integer of more than 64 bits at byte {offset}")
@@ -271,7 +271,7 @@ class _Chunk:
             "was pickled with protocol 0 or 1 (dump it again with protocol 2 to 5)"
         )
 
-    def _asked_name(self, position: int) -> str:
+    def _requested_name(self, position: int) -> str:
         if self.data[position : position + 1] in (b"c", b"i"):
             lines = self.data[position + 1 : position + 513].split(b"\n")
             return ".".join(_shown(line) for line in lines[:2])

@@ -19,16 +19,16 @@ class _NoCode:
     """Refuses what the scan has refused already: the second lock."""
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
-        raise UnsafePickleError(f"the pickle asks for {module_name}.{global_name}")
+        raise UnsafePickleError(f"the pickle refers to {module_name}.{global_name}")
 
     def persistent_load(self, pid: object) -> object:
-        raise UnsafePickleError("the pickle asks for a persistent id")
+        raise UnsafePickleError("the pickle refers to a persistent id")
 
 
 def load_plain_pickle(file: BinaryIO, n_bytes: int, *, progress: Progress | None = None) -> object:
     """Build the values of a pickle; bytes after its end are ignored.
 
-    ``file`` is seekable and holds ``n_bytes``. Raises what check_pickle raises, and
+    ``file`` is seekable and has ``n_bytes``. Raises what check_pickle raises, and
     MalformedSnapshotError for a stream whose opcodes make no sense together.
     """
     checked = check_pickle(file, n_bytes, progress=_stage(progress, "checking"))
@@ -62,7 +62,7 @@ class _ListUnpickler(_NoCode, pickle._Unpickler):
     """Python's own unpickler, five times slower, with lists in the place of tuples.
 
     A tuple can be a dictionary's key, and its hash is worked out anew each time: a file of 300 bytes,
-    tuples that hold the same tuple twice, 60 levels deep, would take years. A list cannot be a key.
+    tuples that contain the same tuple twice, 60 levels deep, would take years. A list cannot be a key.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -75,7 +75,7 @@ class _ListUnpickler(_NoCode, pickle._Unpickler):
 
 
 class _Source(io.BufferedReader):
-    """The file; a frame's length is read in one piece, whatever it says, so it is bounded here."""
+    """The file; a frame's length is read in one piece, whatever its value, so it is bounded here."""
 
     n_bytes: int
 

@@ -62,7 +62,7 @@ class GradientTable:
 
 @dataclass(frozen=True, slots=True)
 class EarlierTable:
-    """Where parameters and buffers lay before; ``parameter`` is a position in theirs, -1 for none."""
+    """Where parameters and buffers were before; ``parameter`` is a position in theirs, -1 for none."""
 
     parameter: Int64Column
     memory: RecordedMemory
@@ -103,7 +103,7 @@ class SavedTable:
 
 @dataclass(frozen=True, slots=True)
 class AttributeTable:
-    """Tensors that modules hold as plain attributes; ``is_written``: since they were made."""
+    """Tensors that modules have as plain attributes; ``is_written``: since they were made."""
 
     modules: tuple[str, ...]
     names: tuple[str, ...]
@@ -113,7 +113,7 @@ class AttributeTable:
 
 @dataclass(frozen=True, slots=True)
 class CopyTable:
-    """Copies that ``deepcopy`` made of tensors; ``originals`` lay on the same devices at the same times."""
+    """Copies that ``deepcopy`` made of tensors; ``originals`` were on the same devices at the same times."""
 
     originals: RecordedMemory
     memory: RecordedMemory
@@ -143,12 +143,12 @@ NOT_RECORDED = RecordedProject()
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Everything that a recorder said. ``facts`` are its plain values as text, for whoever reads a report."""
+    """Everything that a recorder wrote. ``facts`` are its plain values as text, for reports."""
 
     project: RecordedProject
     is_simulated: bool
     not_modelled: tuple[str, ...]
-    remarks: tuple[Note, ...]
+    recorder_notes: tuple[Note, ...]
     ended: str
     ended_detail: str
     overflowed: bool | None
@@ -166,11 +166,11 @@ class Metadata:
     iterations: PhaseTable
 
     def notes(self) -> tuple[Note, ...]:
-        """What everyone who reads a figure of this file should know."""
+        """The notes on all figures of this file."""
         found = []
         if self.is_simulated:
             met = "" if _EVERY_SIMULATION.issubset(self.not_modelled) else "; ".join(self.not_modelled)
-            missing = f"not modelled, and met: {met}" if met else "what a GPU holds beyond it"
+            missing = f"not modelled, and met: {met}" if met else "what a GPU needs beyond it"
             found.append(
                 Note(
                     "simulated",
@@ -186,10 +186,10 @@ class Metadata:
                     "this is what there was up to then",
                 )
             )
-        return (*found, *self.remarks)
+        return (*found, *self.recorder_notes)
 
 
-_MAX_REMARKS = 100
+_MAX_NOTES = 100
 _SLUG = re.compile(r"[a-z][a-z-]{2,40}")
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
@@ -236,7 +236,7 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         ),
         is_simulated=simulated is not None,
         not_modelled=_not_modelled(simulated),
-        remarks=_remarks(raw.get("notes")),
+        recorder_notes=_recorder_notes(raw.get("notes")),
         ended=how,
         ended_detail=detail,
         overflowed=raw["overflowed"] if type(raw.get("overflowed")) is bool else None,
@@ -330,11 +330,9 @@ def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
     return read_only(PhaseTable(phase[order], iteration[order], began[order], ended[order]))
 
 
-def _remarks(raw: object) -> tuple[Note, ...]:
+def _recorder_notes(raw: object) -> tuple[Note, ...]:
     """The notes that the recorder wrote about the program; anything else is left out."""
-    rows = (
-        [row for row in islice(raw, _MAX_REMARKS) if isinstance(row, dict)] if isinstance(raw, list) else []
-    )
+    rows = [row for row in islice(raw, _MAX_NOTES) if isinstance(row, dict)] if isinstance(raw, list) else []
     texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
     return tuple(Note(slug, message) for slug, message in texts if _SLUG.fullmatch(slug) and message)
 
@@ -346,7 +344,7 @@ def _ended(raw: object) -> tuple[str, str]:
 
 
 def _shortened(detail: str) -> str:
-    """Return the first two sentences: what torch says of an OOM after them is advice and an address."""
+    """Return the first two sentences: after them torch adds only advice and an address."""
     return " ".join(re.split(r"(?<=[.!?])\s+", detail, maxsplit=2)[:2])
 
 
@@ -377,7 +375,7 @@ def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
 
 
 def _plain(value: object) -> str:
-    """A single value as text; empty for everything else, and for numbers that nobody wrote on purpose."""
+    """A single value as text; empty for everything else, and for numbers too large to be meant."""
     if type(value) is int:
         return str(value) if abs(value) < 1 << 63 else ""
     return "".join(texts_of([value if type(value) is str else str(value)])) if _is_single(value) else ""

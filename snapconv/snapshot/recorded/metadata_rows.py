@@ -37,7 +37,7 @@ Raw = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """Where memory lay when it was recorded; read-only columns.
+    """Where memory was when it was recorded; read-only columns.
 
     ``addr`` is the base of the storage, ``n_bytes`` what the tensor itself has; ``noted_us`` is a time of the
     trace's clock.
@@ -136,7 +136,7 @@ class Rows:
         return _frozen(interner.ids(raw_column(self._rows, key), self._path))
 
     def memory(self) -> RecordedMemory:
-        """Where the memory of every row lay."""
+        """Where the memory of every row was."""
         table = RecordedMemory(
             device=self.ints("device", DEVICE),
             addr=self.ints("addr", ADDRESS),

@@ -1,8 +1,8 @@
-"""A list of a model's tensors, from a file that somebody has beside a snapshot -> columns. Runs nothing.
+"""A list of a model's tensors, from a file given beside a snapshot -> columns. Runs nothing.
 
 Read are safetensors files (their headers, never their data), the index of a checkpoint in shards, and
 JSON: what ``snapconv params`` writes, or names with shapes and dtypes. docs/params.md has the shapes. The
-files are as little trusted as a snapshot.
+files are as untrusted as a snapshot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ class ParamList:
 
     ``n_bytes`` is -1 where the file has no dtype. ``is_ordered``: the rows stand in the model's order, not
     sorted by name. ``is_tied``: the row is one more name of a tensor that another row has. ``requires_grad``
-    is true where the file does not say.
+    is true where the file does not contain it.
     """
 
     path: Path
@@ -118,13 +118,13 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
             raise TruncatedFileError("the file is empty")
         if _is_safetensors(start):
             return _safetensors(file, start), False
-        _refuse_strangers(start)
+        _refuse_other_formats(start)
         file.seek(0)
         raw = read_json(_all_of(file), ANYTHING)
     if isinstance(raw, dict) and "weight_map" in raw:
         return _shards(path, raw["weight_map"]), False
     rows = list(_listed(raw))
-    # State dictionaries keep the model's order; sorted names are those of somebody who sorted them.
+    # State dictionaries keep the model's order; sorted names were sorted later.
     names = [row.name for row in rows]
     return rows, names != sorted(names) or len(names) < 2
 
@@ -134,7 +134,7 @@ def _is_safetensors(start: bytes) -> bool:
     return start[_LENGTH_BYTES:].startswith(b"{") and b"\0" in start[:_LENGTH_BYTES]
 
 
-def _refuse_strangers(start: bytes) -> None:
+def _refuse_other_formats(start: bytes) -> None:
     if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":
         raise InputError(f"this is {_CHECKPOINT}")
     if not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
@@ -170,7 +170,7 @@ def _safetensors(file: BinaryIO, start: bytes) -> list[_Row]:
 
 
 def _tensor(name: str, raw: object, where: str) -> tuple[int, _Row]:
-    """Make a row, and say where its data begins."""
+    """Make a row, and return where its data begins."""
     row = _of(raw, dict, f"{where} ({shown(name)})")
     offsets = row.get("data_offsets")
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_size, offsets))):
@@ -188,7 +188,7 @@ def _tensor(name: str, raw: object, where: str) -> tuple[int, _Row]:
 
 
 def _shards(path: Path, raw: object) -> list[_Row]:
-    """Read the headers of all shards that an index names; they lie beside it."""
+    """Read the headers of all shards that an index names; they are beside it."""
     weight_map = _of(raw, dict, "weight_map")
     wanted: dict[str, set[str]] = {}
     for name, shard in weight_map.items():
@@ -206,7 +206,7 @@ def _shards(path: Path, raw: object) -> list[_Row]:
 
 
 def _shard(index: Path, name: str) -> list[_Row]:
-    # Only what lies beside: an index may not send its reader anywhere else.
+    # Only what is beside: an index must not lead to other folders.
     if not name or name in (".", "..") or not {"/", "\\", "\0"}.isdisjoint(name):
         raise MalformedSnapshotError(f"weight_map: expected files beside the index, got {shown(name)}")
     path = index.with_name(name)

@@ -1,6 +1,6 @@
 """timing.json -> columns: the times that a capture has of its operations. docs/timing.md has the schema.
 
-The file is as little trusted as a snapshot: every value is checked before anything uses it.
+The file is as untrusted as a snapshot: every value is checked before anything uses it.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ class Timing:
     """A timing trace as columns.
 
     ``is_warm_up``: its one iteration is the timer's warm-up, as the program ended with it. ``is_of_module``
-    says of every frame whether its ``self`` is a module.
+    has for every frame whether its ``self`` is a module.
     """
 
     path: Path

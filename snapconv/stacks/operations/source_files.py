@@ -23,14 +23,14 @@ from snapconv.units import counted
 # The longest module of torch has 0.6 MB; what is far longer was made by a program.
 _MAX_BYTES = 4 * 2**20
 _MANY = 3
-# What leads from the project's root to a file that lies beside it.
+# What leads from the project's root to a file that is beside it.
 _ABOVE = re.compile(r"^(\.\./)+")
 # The files that a file name of the snapshot may stand for, the best first.
 _Candidates = Mapping[str, Sequence[Path]]
 
 
 def source_lines(folders: Sequence[str | Path], stacks: StackTable, project: Project) -> SourceLines | None:
-    """The lines of the frames that asked for memory, as far as the folders have their files.
+    """The lines of the frames that requested memory, as far as the folders have their files.
 
     None without folders. Raises InputError where a folder is none. A file that is not the one that ran is
     left out, with a note.
@@ -78,16 +78,16 @@ def _choose(
     unparsed: Collection[Path],
 ) -> SourceLines:
     lines: dict[int, Line] = {}
-    doubted: list[str] = []
+    mismatched: list[str] = []
     odd: list[str] = []
     for filename, files in candidates.items():
-        believed = (found for file in files if (found := read.get((filename, file))) is not None)
-        chosen = next(believed, None)
+        matching = (found for file in files if (found := read.get((filename, file))) is not None)
+        chosen = next(matching, None)
         if chosen is not None:
             lines |= chosen
         elif files:
-            (odd if all(file in unparsed for file in files) else doubted).append(filename)
-    return SourceLines(lines, tuple(sorted(doubted)), tuple(sorted(odd)))
+            (odd if all(file in unparsed for file in files) else mismatched).append(filename)
+    return SourceLines(lines, tuple(sorted(mismatched)), tuple(sorted(odd)))
 
 
 def _lines_in(
@@ -109,11 +109,11 @@ def _notes(found: SourceLines, *, n_missing: int) -> Iterator[Note]:
     if n_missing:
         yield Note(
             "no-sources",
-            f"--source has none of the {counted(n_missing, 'file')} whose lines asked for memory: they are "
+            f"--source has none of the {counted(n_missing, 'file')} whose lines requested memory: they are "
             "looked for by their path below the project root, or below site-packages",
         )
     for names, what in (
-        (found.doubted, "cannot be what was recorded"),
+        (found.mismatched, "cannot be what was recorded"),
         (found.unparsed, "could not be parsed by this Python"),
     ):
         if names:
@@ -136,7 +136,7 @@ def _root(folder: str | Path) -> Path:
 
 
 def _places(path: str, relative: str) -> Iterator[str]:
-    """Where a file may be below a folder: as it was installed; as in its project, or in what holds that."""
+    """Where a file may be below a folder: as installed, as in its project, or in the folder around that."""
     installed = INSTALLED.split(path)
     if len(installed) > 1:
         yield installed[-1]
@@ -147,7 +147,7 @@ def _places(path: str, relative: str) -> Iterator[str]:
 
 
 def _files(roots: Sequence[Path], places: Iterable[str]) -> Iterator[Path]:
-    """The files at these places, folder by folder, that lie below it also when all links are followed."""
+    """The files at these places, folder by folder, that are below it also when all links are followed."""
     for root in roots:
         for place in places:
             if place.startswith("/") or place[1:2] == ":":

@@ -1,7 +1,7 @@
 """The text of a source file -> what its lines call; the text is parsed, and never run.
 
-A line is believed where it lies in a function of the frame's name. A file is not believed at all where
-another of its frames says otherwise: it is then not the one that was recorded.
+A line is used where it is in a function of the frame's name. A file is not used at all where
+another of its frames contradicts that: it is then not the one that was recorded.
 """
 
 import ast
@@ -60,12 +60,12 @@ class Line:
 class SourceLines:
     """The lines of source that are known, by frame.
 
-    Files that were found, by their names in frames: ``doubted`` are not what was recorded, ``unparsed`` are
-    no Python that this interpreter understands.
+    Files that were found, by their names in frames: ``mismatched`` are not what was recorded,
+    ``unparsed`` are no Python that this interpreter can parse.
     """
 
     lines: Mapping[int, Line]
-    doubted: tuple[str, ...] = ()
+    mismatched: tuple[str, ...] = ()
     unparsed: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -74,7 +74,7 @@ class SourceLines:
 class SourceFile:
     """A parsed file: its scopes by name, outer ones first. ``module`` is its dotted name, where known.
 
-    ``known`` and ``names`` keep what was found of scopes that were asked for.
+    ``known`` and ``names`` keep what was found of evaluated scopes.
     """
 
     scopes: Mapping[str, Sequence[Scope]]
@@ -154,7 +154,7 @@ def read_source(text: str, module: str | None = None) -> SourceFile | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-    # MemoryError is what CPython's parser says of brackets within brackets.
+    # MemoryError is what CPython's parser raises for brackets within brackets.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     scopes: dict[str, list[Scope]] = defaultdict(list)

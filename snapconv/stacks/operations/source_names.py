@@ -19,7 +19,7 @@ _NUMBER_TYPES = ("int", "float", "bool", "str")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a scope: ``imports`` in full, ``numbers`` that hold no tensor, and all that are ``bound``.
+    """The names of a scope: ``imports`` in full, ``numbers`` that are no tensor, and all that are ``bound``.
 
     ``lists`` are numbers as a whole, as ``[]`` is: nothing is known of what is in them. Names of ``outer``,
     the scope around it, count as far as they are not bound here; its numbers only if this scope is part of
@@ -52,14 +52,14 @@ class Names:
         return None
 
     def _home(self, name: str) -> "Names":
-        """The scope whose numbers tell of a name."""
+        """The scope whose numbers describe a name."""
         names = self
         while names.sees_numbers and names.outer is not None and name not in names.bound:
             names = names.outer
         return names
 
     def is_number(self, node: ast.AST) -> bool:
-        """Whether an expression is a plain number or text as far as its own words tell."""
+        """Whether an expression is a plain number or text as far as its own text shows."""
         match node:
             case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Dict() | ast.Lambda():
                 return True
@@ -74,7 +74,7 @@ class Names:
             case ast.Subscript(value=inner):
                 return self.has_numbers(inner)
             case ast.BinOp(left=left, right=right):
-                # The right one first: a long sum is deep at its left, and asked about at every depth.
+                # The right one first: a long sum is deep at its left, and evaluated at every depth.
                 return self.is_number(right) and self.is_number(left)
             case ast.BoolOp(values=values) | ast.Tuple(elts=values):
                 return all(map(self.is_number, values))
@@ -152,7 +152,7 @@ def names_of(node: ast.AST, outer: Names | None, module: str | None) -> Names:
 
 
 class _Kinds:
-    """Sorts the names of one scope: what once held something else is no number any more."""
+    """Sorts the names of one scope: a name that once had another value is no number any more."""
 
     def __init__(self, names: Names) -> None:
         self._numbers: set[str] = set()
@@ -161,7 +161,7 @@ class _Kinds:
         self.names = replace(names, numbers=self._numbers, lists=self._lists)
 
     def add(self, names: Iterable[str], *, is_number: bool) -> None:
-        """Note what names hold."""
+        """Record the values of names."""
         for name in names:
             if is_number and name not in self._others:
                 self._numbers.add(name)

@@ -74,7 +74,7 @@ def _expression(node: ast.AST, names: Names) -> Iterator[Step]:
             # Only what it runs over is evaluated where it stands.
             yield from _expression(generators[0].iter, names)
         case ast.ListComp() | ast.SetComp() | ast.DictComp():
-            # In line since CPython 3.12, before that in a frame of its own; as often as its loop says.
+            # In line since CPython 3.12, before that in a frame of its own; as often as its loop runs.
             yield from _expression(node.generators[0].iter, names)
             for step in inner_steps(node, names):
                 yield replace(step, least=0, most=None if step.most else step.most)

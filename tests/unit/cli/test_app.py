@@ -97,16 +97,16 @@ def test_help_of_a_command_ends_with_0_and_goes_to_stdout(snapconv, command):
 
 
 @pytest.mark.parametrize("columns", ["50", "80", "200"])
-def test_help_says_in_a_whole_sentence_what_every_command_does(snapconv, monkeypatch, columns):
+def test_help_describes_in_a_whole_sentence_what_every_command_does(snapconv, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     done = snapconv("--help")
     assert (done.code, done.err) == (0, "")
-    told = " ".join(done.out.split("Commands:")[1].split())
-    assert "to-sqlite Convert a snapshot" in told
-    assert "info Say what" in told
-    assert "explain Say what" in told
-    assert "..." not in told
-    assert told.count(".") == len(app.registered_commands)
+    help_text = " ".join(done.out.split("Commands:")[1].split())
+    assert "to-sqlite Convert a snapshot" in help_text
+    assert "info Show what" in help_text
+    assert "explain Show what" in help_text
+    assert "..." not in help_text
+    assert help_text.count(".") == len(app.registered_commands)
 
 
 def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):

@@ -190,7 +190,7 @@ def test_a_truncated_history_gives_a_note_with_its_device(analysed):
 def test_a_file_whose_frames_are_all_elsewhere_gives_a_note(analysed):
     (note,) = analysed(training(), root="/elsewhere").notes
     assert note.slug == "no-project-frames"
-    assert note.message == "nothing lies under /elsewhere: the program's own files lie under /home/me/project"
+    assert note.message == "nothing is under /elsewhere: the program's own files are under /home/me/project"
     assert "no-project-frames" not in slugs(analysed(TraceBuilder().segment().alloc(512, frames=[])))
 
 

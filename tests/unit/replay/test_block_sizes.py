@@ -202,27 +202,27 @@ def test_a_middle_that_was_mapped_last_leaves_two_ranges():
     assert found.n_conflicts == 0
 
 
-def test_the_room_of_an_older_block_is_the_least_that_it_ever_had():
+def test_the_space_of_a_preexisting_block_is_the_least_that_it_ever_had():
     older, other = S, S + 4 * MIB
     events = [("alloc", other, 2 * MIB), *freed(other, 2 * MIB), *freed(older, 3 * MIB)]
     found = derive(*events, segments=[(S, 20 * MIB)])
-    assert found.least_room == {older: 4 * MIB}
+    assert found.least_space == {older: 4 * MIB}
 
 
-def test_another_older_block_limits_the_room():
+def test_another_preexisting_block_limits_the_space():
     events = [*freed(S + 4 * MIB, 3 * MIB), *freed(S, 3 * MIB)]
     found = derive(*events, segments=[(S, 20 * MIB)])
-    assert found.least_room == {S: 4 * MIB, S + 4 * MIB: 16 * MIB}
+    assert found.least_space == {S: 4 * MIB, S + 4 * MIB: 16 * MIB}
 
 
-def test_a_traced_block_has_no_room_of_its_own():
+def test_a_traced_block_has_no_space_of_its_own():
     found = derive(("alloc", S, 512), *freed(S, 512), segments=[(S, 2 * MIB)])
-    assert found.least_room == {}
+    assert found.least_space == {}
 
 
-def test_an_older_block_and_a_traced_one_may_have_one_address():
+def test_a_preexisting_block_and_a_traced_one_may_have_one_address():
     found = derive(*freed(S, 512), ("alloc", S, 512), *freed(S, 512), segments=[(S, 2 * MIB)])
-    assert found.least_room == {S: 2 * MIB}
+    assert found.least_space == {S: 2 * MIB}
 
 
 CONFLICTS = {
@@ -276,5 +276,5 @@ def test_sizes_do_not_depend_on_the_chunks_of_the_walk(monkeypatch, n_events):
     whole = derive(*events, segments=segments, live=live)
     monkeypatch.setattr(block_sizes, "_CHUNK_EVENTS", n_events)
     parts = derive(*events, segments=segments, live=live)
-    assert (sizes(parts), parts.least_room) == (sizes(whole), whole.least_room)
+    assert (sizes(parts), parts.least_space) == (sizes(whole), whole.least_space)
     assert len(events) > 64

@@ -71,7 +71,7 @@ def test_blocks_from_before_show_a_late_start_and_are_counted(decided):
     assert verdict is Verdict.STARTED_LATE
     assert reason.startswith("2 blocks (1.46 KiB requested) were allocated before the first event")
     assert "1 of them (500 B) freed in the trace" in reason
-    assert "does not say for certain" in reason
+    assert "does not confirm it" in reason
 
 
 def test_an_older_block_that_was_freed_is_enough_for_a_late_start(decided):
@@ -127,7 +127,7 @@ def test_the_file_may_say_itself_that_events_are_lost(decided, where, flag):
     fields = said if where == "top" else {"allocator_settings": said}
     verdict, reason = decided(TraceBuilder().segment().alloc(512), **fields)
     assert verdict is Verdict.TRUNCATED
-    assert reason.startswith("the file says that its ring buffer overflowed")
+    assert reason.startswith("according to the file, its ring buffer overflowed")
 
 
 def test_the_file_may_say_itself_that_no_event_is_lost(decided):

@@ -102,9 +102,9 @@ class TestShapes:
             ([[1, 2, 3, 4]], "a raw memory timeline of the profiler"),
             ([1, 2], "a list of 2 int"),
             ([{"blocks": []}, {}], "a list of 2 dict"),
-            (None, "it holds a single NoneType"),
-            ("segments", "it holds a single str"),
-            (5, "it holds a single int"),
+            (None, "it contains a single NoneType"),
+            ("segments", "it contains a single str"),
+            (5, "it contains a single int"),
         ],
     )
     def test_anything_else_is_described(self, load, raw, said):

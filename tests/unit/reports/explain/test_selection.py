@@ -122,7 +122,7 @@ def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
         ("#0", "event #0 of cuda:0 is segment_alloc of 2.00 MiB, which is about no allocation"),
         ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
         (f"b{ADDR:x}_3", "3 allocations began there"),
-        (hex(ADDR + 4096), f"it lies in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}"),
+        (hex(ADDR + 4096), f"it is in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}"),
         ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
     ],
 )

@@ -215,7 +215,7 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monk
     pragmas = (*database._PRAGMAS, "PRAGMA max_page_count = 12")  # the 13th page does not fit
     monkeypatch.setattr(database, "_PRAGMAS", pragmas)
     with pytest.raises(
-        OutputWriteError, match=r"report\.sqlite: SQLite says 'database or disk is full'; check"
+        OutputWriteError, match=r"report\.sqlite: SQLite reports 'database or disk is full'; check"
     ):
         write(small_report(weights=(WEIGHT,) * 1000))
     assert names_in(tmp_path) == []
@@ -269,7 +269,7 @@ def run_python(code, *arguments):
 def test_a_file_size_limit_is_an_output_error_and_leaves_the_old_report(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
     done = run_python(LIMITED, tmp_path / "a")
-    assert "SQLite says 'disk I/O error'; check the free space, quota" in done.stdout, done.stderr
+    assert "SQLite reports 'disk I/O error'; check the free space, quota" in done.stdout, done.stderr
     assert names_in(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
 

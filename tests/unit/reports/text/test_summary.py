@@ -83,7 +83,7 @@ def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
 def test_a_failed_allocation_says_what_was_asked_free_and_held_then():
     (said,) = [line.strip() for line in lines() if "out of memory" in line]
     assert said == (
-        "out of memory at event 6: 1.00 TiB asked for, 1.00 GiB free on the device; "
+        "out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
         "1.00 KiB allocated, 2.00 MiB reserved"
     )
 
@@ -125,7 +125,7 @@ def test_what_the_shown_lines_leave_out_is_summed_up():
 def test_the_line_that_asked_for_too_much_is_named_with_its_callers():
     frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
     report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], frames=frames),))
-    assert "    asked for by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
+    assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 
 def test_without_lines_of_the_project_it_says_so():

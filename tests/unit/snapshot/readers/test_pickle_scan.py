@@ -74,11 +74,11 @@ class TestWhatItRefuses:
 
     @pytest.mark.parametrize("name", ["GLOBAL", "INST"])
     def test_a_refused_global_is_named(self, name):
-        assert "asks for os.system" in refusal(b"\x80\x02" + CODE[name] + b".")
+        assert "refers to os.system" in refusal(b"\x80\x02" + CODE[name] + b".")
 
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     def test_a_pickled_object_is_named_by_its_class(self, protocol):
-        assert "asks for fractions.Fraction" in refusal(
+        assert "refers to fractions.Fraction" in refusal(
             pickle.dumps([pickle.HIGHEST_PROTOCOL, Third()], protocol)
         )
 
@@ -99,14 +99,14 @@ class TestWhatItRefuses:
         ids=["memoized", "MEMOIZE", "BINPUT", "FRAME-between", "not-on-top", "not-a-string", "nothing-there"],
     )
     def test_a_stack_global_is_named_from_the_memo_or_not_at_all(self, stream, name):
-        assert f"asks for {name} (opcode STACK_GLOBAL" in refusal(b"\x80\x04" + stream + b".")
+        assert f"refers to {name} (opcode STACK_GLOBAL" in refusal(b"\x80\x04" + stream + b".")
 
     def test_a_name_from_an_earlier_chunk_is_not_guessed(self, tiny):
         stream = b"\x80\x04\x8c\x02os\x94\x8c\x03sys\x94" + b"N" * 100 + b"h\x00\x8c\x06system\x93."
-        assert f"asks for a global (opcode STACK_GLOBAL at byte {len(stream) - 2})" in refusal(stream)
+        assert f"refers to a global (opcode STACK_GLOBAL at byte {len(stream) - 2})" in refusal(stream)
 
     def test_a_name_is_shown_without_what_a_terminal_acts_upon(self):
-        assert r"asks for o\x1b[2Js.\xff (opcode GLOBAL" in refusal(b"\x80\x02co\x1b[2Js\n\xff\n.")
+        assert r"refers to o\x1b[2Js.\xff (opcode GLOBAL" in refusal(b"\x80\x02co\x1b[2Js\n\xff\n.")
 
     def test_a_refused_opcode_inside_a_string_is_text(self):
         hostile = b"".join(CODE.values()).decode("latin-1") * 20
@@ -128,7 +128,7 @@ class TestWhatItRefuses:
 class TestWhatCostsMemory:
     def test_a_memo_index_beyond_the_files_size_is_refused(self):
         text = refusal(b"\x80\x02Nr\xff\xff\xff\x7f.")
-        assert "byte 3 asks for a memo larger than the file" in text
+        assert "byte 3 requests a memo larger than the file" in text
 
     def test_a_memo_index_within_the_files_size_is_fine(self):
         assert check(b"\x80\x02Nr\x09\x00\x00\x00.").end == 9
