@@ -208,7 +208,8 @@ SURFACE: dict[Feature, list[Row]] = {
         _function("torch.autograd.graph.Node.register_hook", "self fn"),
         *_values("torch.autograd.graph.Node", "next_functions"),
         *_callables("torch.autograd.graph.Node", "name"),
-        *_callables("torch.autograd.graph.Node", "_sequence_nr", since=(2, 4)),
+        # Every node has it, but the class that describes them did not name it up to torch 2.10.
+        *_callables("torch.autograd.graph.Node", "_sequence_nr", is_optional=True),
     ],
     Feature.OPTIMIZER_TIMES: _STEP_HOOKS,
     Feature.CPP_NAMES: _TRACEBACKS,
