@@ -45,7 +45,10 @@ class Operation:
 
 
 # Views by behaviour whose schema does not say so (aten/src/ATen/native/native_functions.yaml).
-_SILENT_VIEWS = {"_unsafe_view", "lift", "lift_fresh", "_reshape_alias"}
+_SILENT_VIEWS = {
+    *("_unsafe_view", "lift", "lift_fresh", "_reshape_alias"),
+    *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product
+}
 _RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {
     # Lengths stay on the CPU, where cuDNN wants them (aten/src/ATen/native/PackedSequence.cpp).

@@ -75,6 +75,19 @@ def test_small_cpu_tensors_keep_their_values():
     assert torch.ones(4).sum().item() == 4
 
 
+def test_what_a_tensor_is_split_into_without_a_view_in_the_schema_is_no_new_memory():
+    gates = torch.randn(100, 300, device="cuda")
+    allocated = torch.cuda.memory_allocated()
+    parts = [
+        *gates.unsafe_chunk(3, 1),
+        *gates.unsafe_split(100, 1),
+        *gates.unsafe_split_with_sizes([100, 200], 1),
+    ]
+
+    assert len(parts) == 8
+    assert torch.cuda.memory_allocated() == allocated
+
+
 def test_an_lstm_is_one_operation():
     model = nn.LSTM(8, 16, num_layers=2).cuda()
     y, _ = model(torch.randn(50, 2, 8, device="cuda"))
