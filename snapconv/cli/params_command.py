@@ -45,7 +45,7 @@ def params(
 
     The model is built without memory for its parameters, and is not run. This needs torch.
     """
-    from snapconv.recorder.listing import ModelSource, list_parameters
+    from snapconv.recorder.program.listing import ModelSource, list_parameters
 
     if output is not None:
         _check(output, force=force)

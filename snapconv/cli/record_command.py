@@ -21,9 +21,9 @@ from snapconv.units import format_bytes, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from snapconv.recorder.entry import Entry
-    from snapconv.recorder.options import RecordOptions
+    from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import Recorded
+    from snapconv.recorder.recording_options import RecordOptions
     from snapconv.recorder.simulation import SimulationOptions
 
 
@@ -236,7 +236,7 @@ def record(
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
     its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
     """
-    from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
+    from snapconv.recorder.recording_options import MAX_ENTRIES, ProjectOptions, RecordOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
     options = RecordOptions(
@@ -259,7 +259,7 @@ def record(
 
 
 def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: bool) -> "Entry":
-    from snapconv.recorder.entry import find_file, find_module
+    from snapconv.recorder.program.entry import find_file, find_module
 
     found = find_module(entry) if is_module else find_file(entry)
     _check_for_providers(found, args, batch_size)
@@ -304,7 +304,7 @@ def _simulation(
     random_weights: bool,
     device: int | None,
 ) -> "SimulationOptions | None":
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.recorder.recording_options import parse_capacity
 
     given = {
         "--no-compute": no_compute,

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
-from snapconv.recorder import environment, history
-from snapconv.recorder.capture import write_capture
-from snapconv.recorder.contents import Ended, Origin, contents_now, nothing_allocated
-from snapconv.recorder.features import Features
+from snapconv.recorder import environment
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.capture_folder import write_capture
+from snapconv.recorder.captured.contents import Ended, Origin, contents_now, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards, fault_note
-from snapconv.recorder.iterations import IterationLog
-from snapconv.recorder.options import RecordOptions
-from snapconv.recorder.schedule import Part, Schedule
+from snapconv.recorder.observe.iteration_times import IterationLog
+from snapconv.recorder.recording_options import RecordOptions
+from snapconv.recorder.schedule.iteration_schedule import Part, Schedule
+from snapconv.recorder.torch_features import Features
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
-    from snapconv.recorder.observer import Observer
-    from snapconv.recorder.timing import Timer
+    from snapconv.recorder.observe.observer import Observer
+    from snapconv.recorder.timing.operation_timer import Timer
 
 Say = Callable[[str], None]
 
@@ -93,14 +94,14 @@ class Driver:
         if self._timer:
             self._timer.use_device(device)
         options = self._options
-        history.start(
+        memory_history.start(
             stacks=options.stacks,
             context=options.context,
             max_entries=options.max_entries,
             pinned=options.pinned,
         )
         self._has_history = True
-        if options.pinned and not history.can_record_pinned():
+        if options.pinned and not memory_history.can_record_pinned():
             self.notes.append(_NO_PINNED)
 
     def stop_observing(self) -> None:
@@ -110,7 +111,7 @@ class Driver:
     def stop_history(self) -> None:
         """Turn the history off where it was turned on: to turn it off starts CUDA as well. May raise."""
         if self._has_history:
-            history.stop()
+            memory_history.stop()
 
     def iteration_ended(self) -> None:
         """Go on to the next iteration, and to the next part where it is time."""
@@ -172,10 +173,10 @@ class Driver:
         """Take the snapshot and let the history go: what comes after is to run at full speed."""
         if self.uses_device:
             self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
-        if history.is_off():
+        if memory_history.is_off():
             self._remark_on_history()
         self._contents = contents_now(self._origin, self._observer, self._iterations)
-        history.stop()
+        memory_history.stop()
         self._observer.stop()
 
     def _keep_out_of_memory(self) -> None:

@@ -15,16 +15,17 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from snapconv.errors import OutputError, SnapconvError
-from snapconv.recorder import environment, history
-from snapconv.recorder.capture import write_capture
-from snapconv.recorder.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
-from snapconv.recorder.cuda_start import CudaStart
-from snapconv.recorder.features import Features, of_recording, probe
+from snapconv.recorder import environment
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.capture_folder import write_capture
+from snapconv.recorder.captured.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.iterations import IterationLog
-from snapconv.recorder.observer import Observer
-from snapconv.recorder.options import Context, ProjectOptions, Stacks
-from snapconv.recorder.schedule import StepCounter, counting_steps
+from snapconv.recorder.observe.iteration_times import IterationLog
+from snapconv.recorder.observe.observer import Observer
+from snapconv.recorder.program.cuda_start import CudaStart
+from snapconv.recorder.recording_options import Context, ProjectOptions, Stacks
+from snapconv.recorder.schedule.iteration_schedule import StepCounter, counting_steps
+from snapconv.recorder.torch_features import Features, of_recording, probe
 from snapconv.recorder.torch_surface import Feature
 
 _LOG = logging.getLogger("snapconv")
@@ -119,13 +120,13 @@ class Recording:
     def _cuda_starts(self) -> None:
         """Do all that needs CUDA, before the first allocation or, in a job that goes on already, now."""
         environment.require_history()
-        if not history.is_on():  # otherwise it is the job's, and stays as the job wants it
-            history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
-            self._parts.callback(history.stop)
+        if not memory_history.is_on():  # otherwise it is the job's, and stays as the job wants it
+            memory_history.start(stacks=self._stacks, context=self._context, max_entries=self._max_entries)
+            self._parts.callback(memory_history.stop)
         if self._on_oom:
             guard = self._guards.of(Feature.OUT_OF_MEMORY)
             hear = guard.notice(self._out_of_memory)
-            guard.enter(self._parts, lambda: history.out_of_memory_observer(hear))
+            guard.enter(self._parts, lambda: memory_history.out_of_memory_observer(hear))
 
     def _end(self, error: BaseException | None) -> None:
         """Without chosen steps, the whole block is what was meant."""

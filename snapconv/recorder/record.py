@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError, SnapconvError
 from snapconv.notes import Note
-from snapconv.recorder import environment, features, frames, history, script
-from snapconv.recorder.capture import check_output
-from snapconv.recorder.contents import Origin, ended_by
-from snapconv.recorder.cuda_start import CudaStart
+from snapconv.recorder import environment, torch_features
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.capture_folder import check_output
+from snapconv.recorder.captured.contents import Origin, ended_by
 from snapconv.recorder.driver import Driver, Say
-from snapconv.recorder.entry import Entry, load_providers, provider_module
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.import_hook import when_imported
-from snapconv.recorder.interrupts import held_back
-from snapconv.recorder.options import RecordOptions
-from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
+from snapconv.recorder.program import own_frames, script
+from snapconv.recorder.program.cuda_start import CudaStart
+from snapconv.recorder.program.entry import Entry, load_providers, provider_module
+from snapconv.recorder.program.import_hook import when_imported
+from snapconv.recorder.program.interrupts import held_back
+from snapconv.recorder.program.warned import warnings_name_the_user
+from snapconv.recorder.recording_options import RecordOptions
+from snapconv.recorder.schedule.iteration_schedule import Sign, StepCounter, counting_steps
 from snapconv.recorder.torch_surface import Feature
-from snapconv.recorder.warned import warnings_name_the_user
 
 if TYPE_CHECKING:
-    from snapconv.recorder.observer import Observer
+    from snapconv.recorder.observe.observer import Observer
     from snapconv.recorder.simulation import Simulation
-    from snapconv.recorder.timing import Timer
+    from snapconv.recorder.timing.operation_timer import Timer
 
 # As shells count: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
@@ -129,7 +131,7 @@ def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts:
     """Turn everything on, as soon as torch has been imported."""
     with held_back():
         environment.require_history()
-        driver.features = features.probe(features.of_recording)
+        driver.features = torch_features.probe(torch_features.of_recording)
         driver.guards.leave_out(driver.features.changed)
         if timer:
             # Before the observer: it nests around all user code.
@@ -145,7 +147,7 @@ def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> No
     environment.require_history()  # the program may have brought its own allocator
     driver.cuda_started(environment.choose_device(options.device))
     guard = driver.guards.of(Feature.OUT_OF_MEMORY)
-    guard.enter(parts, lambda: history.out_of_memory_observer(guard.notice(driver.out_of_memory)))
+    guard.enter(parts, lambda: memory_history.out_of_memory_observer(guard.notice(driver.out_of_memory)))
 
 
 def _origin(
@@ -165,8 +167,8 @@ def _origin(
 
 def _instruments(options: RecordOptions, guards: Guards) -> "tuple[Timer | None, Observer]":
     """Make the timer and the observer."""
-    from snapconv.recorder.observer import Observer
-    from snapconv.recorder.timing import Timer
+    from snapconv.recorder.observe.observer import Observer
+    from snapconv.recorder.timing.operation_timer import Timer
 
     observer = Observer(guards=guards)
     if options.simulation is not None and not options.simulation.compute:
@@ -222,7 +224,7 @@ def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, dr
         providers = load_providers(entry, module, batch_size=options.batch_size)
         iteration = providers.iteration(providers.model())
         while not driver.is_complete:
-            frames.call_user(iteration, *providers.inputs())
+            own_frames.call_user(iteration, *providers.inputs())
             if not driver.uses_device:
                 return
             driver.iteration_ended()
@@ -246,7 +248,7 @@ def _outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | 
     except _Stop:
         return None, None
     except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is
-        frames.clean_traceback(error)
+        own_frames.clean_traceback(error)
         return error, None
 
 

@@ -7,6 +7,7 @@ torch and the allocator, and torch itself only inside functions.
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,6 +174,11 @@ def test_every_module_belongs_to_a_layer(path: Path):
     assert package_name(path) in MAY_IMPORT
 
 
+def test_no_two_files_share_a_name():
+    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    assert [name for name, n in names.items() if n > 1] == []
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -195,11 +201,11 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("reports/memory_report.py", "from pickle import load"),
         ("reports/memory_report.py", "from snapconv.recorder import entry"),
         ("stacks/paths.py", "from snapconv.replay.lifetimes import Lifetimes"),
-        ("allocator/blocks.py", "from snapconv.recorder.entry import Entry"),
+        ("allocator/blocks.py", "from snapconv.recorder.program.entry import Entry"),
         ("allocator/blocks.py", "import numpy"),
-        ("recorder/entry.py", "import torch"),
-        ("recorder/entry.py", "def f():\n    import numpy"),
-        ("recorder/entry.py", "from snapconv.snapshot import load"),
+        ("recorder/program/entry.py", "import torch"),
+        ("recorder/program/entry.py", "def f():\n    import numpy"),
+        ("recorder/program/entry.py", "from snapconv.snapshot import load"),
         ("cli/app.py", "import numpy"),
         ("cli/app.py", "import msgspec\nmsgspec.json.decode(text)"),
         ("cli/app.py", "from msgspec.json import Decoder"),
@@ -221,10 +227,10 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
         ("replay/device_replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
         ("reports/memory_report.py", "import json, sqlite3\njson.dumps(1)"),
         (
-            "recorder/entry.py",
+            "recorder/program/entry.py",
             "import pickle, importlib\ndef f():\n    import torch.cuda\n    pickle.dump({}, file)",
         ),
-        ("recorder/entry.py", "entry['requested_size'] = 1"),
+        ("recorder/program/entry.py", "entry['requested_size'] = 1"),
         ("cli/app.py", "import typer\nimport snapconv\nfrom snapconv.snapshot.load import load_snapshot"),
         ("__init__.py", "import importlib"),
     ],

@@ -15,9 +15,9 @@ from recording import device_of
 from setups import Setup
 from torch.overrides import TorchFunctionMode
 
-from snapconv.recorder import history
-from snapconv.recorder.clock import now_us
-from snapconv.recorder.timing_patches import name_of
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.recorder_clock import now_us
+from snapconv.recorder.timing.timing_patches import name_of
 
 Call = tuple[int, int, str]
 
@@ -49,7 +49,7 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
         with _Calls() as calls:
             steps = ENTRIES[entry](setup)
             kept = [next(steps) for _ in range(setup.n_steps)][-1:]
-        (trace,) = history.take_snapshot()["device_traces"]
+        (trace,) = memory_history.take_snapshot()["device_traces"]
         del kept
     allocs = [event for event in trace if event["action"] == "alloc"]
     if [event["size"] for event in allocs] != sizes:
@@ -60,11 +60,11 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    history.start(stacks="python", context="all", max_entries=1_000_000)
+    memory_history.start(stacks="python", context="all", max_entries=1_000_000)
     try:
         yield
     finally:
-        history.stop()
+        memory_history.stop()
 
 
 def _name(calls: list[Call], place: int, time_us: int) -> str:

@@ -15,10 +15,11 @@ from entries import ENTRIES
 from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from snapconv.recorder import frames, history
-from snapconv.recorder.clock import now_us
-from snapconv.recorder.noted import Row, shape_and_type, where_memory_lies
-from snapconv.recorder.observer import Observer
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.recorder_clock import now_us
+from snapconv.recorder.observe.observer import Observer
+from snapconv.recorder.observe.record_rows import Row, shape_and_type, where_memory_lies
+from snapconv.recorder.program import own_frames
 from snapconv.recorder.simulation import SimulationOptions, simulated
 
 Range = tuple[int, int]
@@ -58,13 +59,13 @@ def record(entry: str, setup: Setup) -> Recording:
     recorded = Recording({})
     observer = Observer()
     with device_of(entry), _recomputation(recorded.recomputed):
-        history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
+        memory_history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
         observer.start()
         try:
             _run(entry, setup, observer, recorded)
         finally:
             observer.stop()
-            history.stop()
+            memory_history.stop()
     if observer.failure:
         raise observer.failure
     return recorded
@@ -90,16 +91,16 @@ def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> N
     told: dict[str, list[Row]] = {"inputs": [], "optimizer_states": [], "saved": [], "parameters": []}
     for step in range(setup.n_steps):
         observer.iteration_began(step)
-        known = frames.call_user(next, steps)
+        known = own_frames.call_user(next, steps)
         observer.iteration_ended(step)
         _note(told, known, step)
         del known
         if (step + 1) % STEPS_OF_A_PART.get(entry, 1) == 0:
             recorded.step_ends.append(now_us())
     observer.stop()
-    raw = history.take_snapshot()
+    raw = memory_history.take_snapshot()
     metadata = observer.facts(raw)
-    frames.clean_snapshot(raw)
+    own_frames.clean_snapshot(raw)
     _complete_stacks(raw)
     for key, rows in told.items():
         metadata[key] = [*metadata[key], *rows]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
 from snapconv.recorder.simulation.not_modelled import BLAS
-from snapconv.recorder.simulation.options import SimulationOptions
+from snapconv.recorder.simulation.simulation_options import SimulationOptions
 
 if TYPE_CHECKING:
-    from snapconv.recorder.simulation.machine import Machine
-    from snapconv.recorder.simulation.tracker import Tracker
+    from snapconv.recorder.simulation.devices.machine import Machine
+    from snapconv.recorder.simulation.operations.tracker import Tracker
 
 __all__ = ["Simulation", "SimulationOptions", "simulated"]
 
@@ -61,7 +61,7 @@ class Simulation:
 @contextmanager
 def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
     """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
-    from snapconv.recorder.simulation.session import running
+    from snapconv.recorder.simulation.simulation_session import running
 
     with running(options or SimulationOptions()) as (machine, tracker):
         yield Simulation(machine, tracker)

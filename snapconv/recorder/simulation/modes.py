@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from snapconv.recorder.simulation.accelerator import is_ordinal
+from snapconv.recorder.simulation.devices.accelerator import is_ordinal
 
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.recorder import capture
-from snapconv.recorder.capture import check_output, write_capture
+from snapconv.recorder.captured import capture_folder
+from snapconv.recorder.captured.capture_folder import check_output, write_capture
 
 SNAPSHOT = {"segments": [], "device_traces": [[]], "snapconv": {"version": 1}}
 
@@ -101,7 +101,7 @@ def test_a_check_leaves_nothing_behind(tmp_path):
 
 def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path, monkeypatch):
     write_capture(tmp_path / "c", SNAPSHOT, None, force=False)
-    monkeypatch.setattr(capture.os, "fsync", refusing(errno.ENOSPC))
+    monkeypatch.setattr(capture_folder.os, "fsync", refusing(errno.ENOSPC))
     with pytest.raises(OutputWriteError, match="the disk is full"):
         write_capture(tmp_path / "c", {}, None, force=True)
     assert names(tmp_path) == ["c"]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from snapconv.recorder.cuda_start import CudaStart
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.program.cuda_start import CudaStart
 
 
 class Cuda(SimpleNamespace):

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from snapconv.recorder import driver as driver_module
-from snapconv.recorder.contents import Ended, Origin
+from snapconv.recorder.captured.contents import Ended, Origin
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.recording_options import RecordOptions
 
 
 class Log(list):

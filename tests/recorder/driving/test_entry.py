@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from snapconv.errors import EntryPointError
-from snapconv.recorder.entry import find_file, find_module, load_providers, provider_module
+from snapconv.recorder.program.entry import find_file, find_module, load_providers, provider_module
 
 PROVIDERS = """\
 def {0}_model_provider():

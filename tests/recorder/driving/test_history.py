@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from snapconv.errors import RecorderError
-from snapconv.recorder import history
+from snapconv.recorder.captured import memory_history
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def torch(monkeypatch):
 
 def start(torch, function):
     torch.cuda.memory._record_memory_history = function
-    history.start(stacks="python", context="alloc", max_entries=7)
+    memory_history.start(stacks="python", context="alloc", max_entries=7)
     return torch.calls
 
 
@@ -74,8 +74,8 @@ def form_of_torch_2_14(torch):
 @pytest.mark.parametrize("pinned", [False, True])
 def test_pinned_memory_is_recorded_where_it_was_wanted_and_torch_can(torch, pinned):
     torch.cuda.memory._record_memory_history = form_of_torch_2_14(torch)
-    history.start(stacks="python", context="all", max_entries=7, pinned=pinned)
-    assert history.can_record_pinned()
+    memory_history.start(stacks="python", context="all", max_entries=7, pinned=pinned)
+    assert memory_history.can_record_pinned()
     assert torch.calls == [(pinned, True)]
 
 
@@ -84,8 +84,8 @@ def test_an_older_torch_is_not_told_of_pinned_memory(torch):
         torch.calls.append(enabled)
 
     torch.cuda.memory._record_memory_history = form
-    history.start(stacks="python", context="all", max_entries=7, pinned=True)
-    assert not history.can_record_pinned()
+    memory_history.start(stacks="python", context="all", max_entries=7, pinned=True)
+    assert not memory_history.can_record_pinned()
     assert torch.calls == ["all"]
 
 
@@ -114,19 +114,19 @@ def test_torch_2_0_is_refused(torch):
     ],
 )
 def test_a_snapshot_without_segments_and_events_is_empty(snapshot, is_empty):
-    assert history.is_empty(snapshot) == is_empty
+    assert memory_history.is_empty(snapshot) == is_empty
 
 
 def test_a_full_buffer_has_overflowed():
     snapshot = {"device_traces": [[{}], [{}, {}]]}
-    assert history.has_overflowed(snapshot, 2)
-    assert not history.has_overflowed(snapshot, 3)
+    assert memory_history.has_overflowed(snapshot, 2)
+    assert not memory_history.has_overflowed(snapshot, 3)
 
 
 def test_an_observer_hears_nothing_once_it_is_taken_off(torch):
     attached, heard = [], []
     torch._C._cuda_attach_out_of_memory_observer = attached.append
-    with history.out_of_memory_observer(lambda *what: heard.append(what)):
+    with memory_history.out_of_memory_observer(lambda *what: heard.append(what)):
         attached[0](0, 1, 2, 3)
     attached[0](0, 4, 5, 6)
     assert heard == [(0, 1, 2, 3)]

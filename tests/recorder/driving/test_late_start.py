@@ -11,9 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # needs torch to be of use
-from snapconv.recorder import environment, history  # noqa: E402
+from snapconv.recorder import environment  # noqa: E402
+from snapconv.recorder.captured import memory_history  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions  # noqa: E402
-from snapconv.recorder.simulation.session import running  # noqa: E402
+from snapconv.recorder.simulation.simulation_session import running  # noqa: E402
 from tests.recorder.driving.conftest import TRAINING  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")
@@ -172,7 +173,7 @@ def test_a_local_rank_without_a_card_of_its_number_is_recorded(run, card, monkey
 
 
 def test_a_failure_of_ours_when_cuda_starts_does_not_reach_the_script(run, card, monkeypatch):
-    monkeypatch.setattr(history, "start", lambda **_: 1 / 0)
+    monkeypatch.setattr(memory_history, "start", lambda **_: 1 / 0)
     done = run("train(5); print('it ran')", simulate=None)
     assert (done.code, done.out) == (1, "it ran\n")
     assert "a fault of snapconv ended the recording" in done.err

@@ -11,7 +11,7 @@ import snapconv
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import RecorderError
-from snapconv.recorder import capture, history
+from snapconv.recorder.captured import capture_folder, memory_history
 
 torch = pytest.importorskip("torch")
 
@@ -167,7 +167,7 @@ def test_a_history_that_cannot_begin_is_told_before_the_script_runs(run, monkeyp
     def refuse(**_):
         raise RecorderError("use torch 2.1 or newer")
 
-    monkeypatch.setattr(history, "start", refuse)
+    monkeypatch.setattr(memory_history, "start", refuse)
     done = run("print('it ran')")
     assert (done.code, done.out, done.names) == (6, "", [])
     assert "use torch 2.1" in done.err
@@ -308,7 +308,7 @@ def test_a_full_disk_does_not_disturb_the_script(run, monkeypatch, tmp_path):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capture.pickle, "dump", full)
+    monkeypatch.setattr(capture_folder.pickle, "dump", full)
     done = run("train(9); print('end')")
     assert (done.code, done.out) == (5, "end\n")
     assert f"cannot write {tmp_path / 'train.capture'}: the disk is full" in done.err

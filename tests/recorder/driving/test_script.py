@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import EntryPointError
-from snapconv.recorder.entry import find_file
-from snapconv.recorder.script import run_file, run_module
+from snapconv.recorder.program.entry import find_file
+from snapconv.recorder.program.script import run_file, run_module
 
 # What a program can learn of how it was started.
 LOOK = """\

@@ -3,7 +3,8 @@
 from functools import partial
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.simulation import patches, tracker
+from snapconv.recorder.simulation import patches
+from snapconv.recorder.simulation.operations import tracker
 from snapconv.recorder.torch_surface import Feature
 
 ERROR = "injected: it was meant to fail"

@@ -12,7 +12,10 @@ torch = pytest.importorskip("torch")
 
 from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder import features, torch_surface  # noqa: E402
+from snapconv.recorder import (  # noqa: E402
+    torch_features,
+    torch_surface,
+)
 from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row  # noqa: E402
 
 RECORDER = Path(torch_surface.__file__).parent
@@ -27,12 +30,12 @@ def without(monkeypatch, feature):
 def test_this_torch_is_as_the_table_has_it():
     importlib.import_module("torch.distributed.fsdp")
     rows = [row for feature, rows in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY for row in rows]
-    assert list(features.differences(rows)) == []
+    assert list(torch_features.differences(rows)) == []
 
 
 def test_the_comparison_takes_less_than_50_ms():
     began = time.perf_counter()
-    features.probe(lambda feature: feature is not Feature.OUT_OF_MEMORY)
+    torch_features.probe(lambda feature: feature is not Feature.OUT_OF_MEMORY)
     assert time.perf_counter() - began < 0.05
 
 
@@ -67,7 +70,7 @@ def test_without_the_history_there_is_nothing_to_record(monkeypatch):
     with pytest.raises(
         RecorderError, match=r"allocations are not recorded: torch\.autograd\.nowhere is not there"
     ):
-        features.probe(features.of_recording)
+        torch_features.probe(torch_features.of_recording)
 
 
 class Holder:
@@ -105,7 +108,7 @@ class Holder:
 )
 def test_name_kind_and_parameters_are_compared(monkeypatch, row, what):
     monkeypatch.setattr(torch, "Holder", Holder, raising=False)
-    found = list(features.differences([row]))
+    found = list(torch_features.differences([row]))
     if what is None:
         assert found == []
     else:

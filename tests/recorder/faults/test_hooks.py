@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from snapconv.cli.app import main
-from snapconv.recorder import guard, timing_iteration, timing_marks, timing_stacks
+from snapconv.recorder import guard
+from snapconv.recorder.timing import timing_iteration, timing_marks, timing_stacks
 from snapconv.recorder.torch_surface import Feature
 from tests.recorder.faults.injected import ERROR, InjectedError, Injection
 
@@ -235,16 +236,16 @@ WITHOUT_A_GUARD = {
     # Guarded by hand, as they are called often: the tests below let what they do fail.
     "timing_patches.py __torch_function__", "timing_iteration.py before", "timing_iteration.py after",
     # They hand on what a guard runs, and do nothing else that could fail.
-    "simulation/tensors.py method", "simulation/modes.py __torch_function__",
-    "simulation/modes.py __torch_dispatch__", "marked_steps.py step",
+    "tensor_attributes.py method", "modes.py __torch_function__",
+    "modes.py __torch_dispatch__", "marked_steps.py step",
     # Callbacks of weak references: Python lets no exception of theirs pass. What frees memory has a guard.
-    "simulation/placements.py forget", "simulation/doubts.py forget",
+    "placements.py forget", "doubts.py forget",
     # Objects of the simulated device with fixed answers.
-    "simulation/streams.py __new__", "simulation/streams.py is_capturing",
-    "simulation/streams.py synchronize", "simulation/factories.py __new__",
+    "streams.py __new__", "streams.py is_capturing",
+    "streams.py synchronize", "factories.py __new__",
     # Called by our own code, with the standard library or the allocator's model in between.
-    "simulation/clock.py __call__", "simulation/machine.py listen", "capture.py _os_errors",
-    "simulation/device_choice.py next_copy_to", "timing_marks.py <genexpr>", "timing_patches.py _replaced",
+    "device_clock.py __call__", "machine.py listen", "capture_folder.py _os_errors",
+    "device_choice.py next_copy_to", "timing_marks.py <genexpr>", "timing_patches.py _replaced",
     "timing_patches.py engine", "timing_patches.py mode", "timing_patches.py opaque_modules",
 }  # fmt: skip
 
@@ -260,13 +261,13 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
             return
         caller = frame.f_back
         if caller is None or not caller.f_code.co_filename.startswith(recorder):
-            entered.add(f"{filename.removeprefix(recorder)} {frame.f_code.co_name}")
+            entered.add(f"{Path(filename).name} {frame.f_code.co_name}")
 
     monkeypatch.setattr(sys, "_watch_of_a_test", watch, raising=False)
     watched = re.sub(r"(sys.exit|raise SystemExit)", r"sys.setprofile(None); \1", script)
     done = run(watched, before="import sys; sys.setprofile(sys._watch_of_a_test)\n", options=OPTIONS)
     assert done.code == 7, done.err
-    by_guard = {name for name in entered if name.startswith(("guard.py ", "simulation/patches.py instead"))}
+    by_guard = {name for name in entered if name.startswith(("guard.py ", "patches.py instead"))}
     assert by_guard
     assert entered - by_guard <= WITHOUT_A_GUARD
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check that torch is there
 
-from snapconv.recorder import addresses  # noqa: E402
+from snapconv.recorder.observe import addresses  # noqa: E402
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
 pytestmark = pytest.mark.smoke("metadata")

@@ -13,8 +13,8 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.classification.categories import Evidence  # noqa: E402
-from snapconv.recorder.iterations import IterationLog  # noqa: E402
-from snapconv.recorder.observer import Observer  # noqa: E402
+from snapconv.recorder.observe.iteration_times import IterationLog  # noqa: E402
+from snapconv.recorder.observe.observer import Observer  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.session import load  # noqa: E402
 from tests.metadata_builder import metadata  # noqa: E402

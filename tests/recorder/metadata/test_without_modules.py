@@ -223,7 +223,7 @@ def test_a_weight_that_gets_other_memory_by_its_update_is_a_parameter():
 
 def n_walks(monkeypatch, **options):
     """How many graphs are walked through in five iterations of two backward passes each."""
-    from snapconv.recorder import loose_tensors
+    from snapconv.recorder.observe import loose_tensors
 
     walk, walked = loose_tensors._leaves_below, []
     monkeypatch.setattr(

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
-from snapconv.recorder import addresses
-from snapconv.recorder.observer import Observer
+from snapconv.recorder.observe import addresses
+from snapconv.recorder.observe.observer import Observer
 
 
 def on_cpu(tensor: torch.Tensor) -> addresses.Location | None:

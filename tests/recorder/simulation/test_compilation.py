@@ -12,9 +12,9 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder.observer import Observer  # noqa: E402
+from snapconv.recorder.observe.observer import Observer  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.compilation import can_compile  # noqa: E402
+from snapconv.recorder.simulation.operations.compilation import can_compile  # noqa: E402
 from snapconv.stacks.paths import is_generated  # noqa: E402
 from tests.recorder.simulation.support import MIB, events, recorded, sizes_allocated  # noqa: E402
 
@@ -71,7 +71,7 @@ def test_stacks_are_those_of_a_gpu():
     # The lines that the code was made of stand behind its frame, as torch puts them there.
     python = [frame for frame in entry["frames"] if frame["filename"].endswith(".py")]
     assert [frame["name"] for frame in python[:2]] == ["call", "chain"]
-    assert "simulation/compilation.py" not in str(entry["frames"])
+    assert "simulation/operations/compilation.py" not in str(entry["frames"])
 
 
 class Layers(nn.Module):

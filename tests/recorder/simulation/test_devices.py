@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.addresses import locate  # noqa: E402
+from snapconv.recorder.observe.addresses import locate  # noqa: E402
+from snapconv.recorder.observe.tensors_within import plain_tensors  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.tensors import plain_tensors  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

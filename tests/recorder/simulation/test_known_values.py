@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.hollow import Hollow  # noqa: E402
+from snapconv.recorder.simulation.tensors.fake_storage import Hollow  # noqa: E402
 from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")

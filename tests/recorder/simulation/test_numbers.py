@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder import addresses  # noqa: E402
+from snapconv.recorder.observe import addresses  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import (  # noqa: E402
     MIB,

@@ -6,10 +6,10 @@ import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.recorder.simulation import SimulationOptions
-from snapconv.recorder.simulation.clock import Clock
-from snapconv.recorder.simulation.failures import out_of_memory_message
+from snapconv.recorder.simulation.devices.device_clock import Clock
+from snapconv.recorder.simulation.devices.workspace import workspace_bytes
 from snapconv.recorder.simulation.patches import Patches
-from snapconv.recorder.simulation.workspace import workspace_bytes
+from snapconv.recorder.simulation.simulated_errors import out_of_memory_message
 
 MIB = 1 << 20
 

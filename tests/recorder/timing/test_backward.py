@@ -11,8 +11,8 @@ from torch.autograd.variable import Variable  # noqa: E402
 from torch.nn import functional as F  # noqa: E402  # as everybody calls it
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder import timing_patches  # noqa: E402
 from snapconv.recorder.guard import Guard  # noqa: E402
+from snapconv.recorder.timing import timing_patches  # noqa: E402
 from tests.recorder.timing.timed import (  # noqa: E402
     backward_names,
     coverage,

@@ -1,0 +1,106 @@
+"""torch's memory history: on, off, dump, and a word at an out-of-memory error; in the form this torch has."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from snapconv.errors import RecorderError
+from snapconv.recorder.captured.symbols import name_every_function
+from snapconv.recorder.recording_options import Context, Stacks
+
+# (device, requested bytes, device's total bytes, device's free bytes)
+OutOfMemoryObserver = Callable[[int, int, int, int], None]
+
+_PINNED = "record_pinned_host_memory"
+
+
+def start(*, stacks: Stacks, context: Context, max_entries: int, pinned: bool = False) -> None:
+    """Let torch record every event from here on; what it had recorded before is dropped.
+
+    CUDA has started: recording reaches the devices that the allocator knows, and it learns of them then.
+    torch 2.1 has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
+    stay as they are, but for ``pinned`` host memory (2.14). 2.0 has another function by the same name, with
+    a trace of one device only.
+    """
+    import torch
+
+    turn = torch.cuda.memory._record_memory_history
+    known = inspect.signature(turn).parameters
+    if "trace_alloc_max_entries" in known:
+        raise RecorderError(f"torch {torch.__version__} records too little: use torch 2.1 or newer")
+    extra = {"clear_history": True} if "clear_history" in known else {}
+    if pinned and _PINNED in known:
+        extra[_PINNED] = True
+    turn("all", context=context, stacks=stacks, max_entries=max_entries, **extra)
+
+
+def can_record_pinned() -> bool:
+    """Whether this torch records pinned host memory."""
+    import torch
+
+    return _PINNED in inspect.signature(torch.cuda.memory._record_memory_history).parameters
+
+
+def stop() -> None:
+    """Let torch record no more; it drops its events, so take the snapshot first."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(None)
+
+
+def is_on() -> bool:
+    """Whether somebody has history on already; False where this torch cannot tell."""
+    import torch
+
+    tell = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(tell and tell())
+
+
+def is_off() -> bool:
+    """Whether history is off; False where this torch cannot tell."""
+    import torch
+
+    tell = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(tell and not tell())
+
+
+def take_snapshot() -> dict[str, Any]:
+    """Return the allocator's state and the recorded events, as torch gives them."""
+    import torch
+
+    name_every_function()
+    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+    return snapshot
+
+
+def is_empty(snapshot: dict[str, Any]) -> bool:
+    """Whether there is nothing in a snapshot: what a CUDA build without a driver gives, too."""
+    return not snapshot.get("segments") and not any(snapshot.get("device_traces", ()))
+
+
+def has_overflowed(snapshot: dict[str, Any], max_entries: int) -> bool:
+    """Whether the oldest events were overwritten, as far as a full buffer tells."""
+    return any(len(trace) >= max_entries for trace in snapshot.get("device_traces", ()))
+
+
+@contextmanager
+def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
+    """Have a function called when the allocator gives up, before the exception is thrown.
+
+    torch cannot take an observer off again: the one attached here goes deaf instead. It is called with
+    no lock held, on whichever thread allocated; it must not raise, or its error would hide torch's.
+    """
+    import torch
+
+    listening = [observer]
+
+    def hear(device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
+        for listener in listening:
+            listener(device, n_bytes, total_bytes, free_bytes)
+
+    torch._C._cuda_attach_out_of_memory_observer(hear)
+    try:
+        yield
+    finally:
+        listening.clear()

@@ -1,0 +1,119 @@
+"""Which modules the program builds, and where: seen through torch's own registration hooks.
+
+Modules are held weakly. Parameters are not held at all, not even weakly: a weak reference to one makes
+``torch.utils.swap_tensors`` refuse it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.program.own_frames import callers_frame, is_ours
+from snapconv.recorder.torch_types import Module, Tensor
+
+_MAX_FRAMES = 100
+
+Frame = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """When and where a tensor was registered; ``tensor_id`` tells the object that it was."""
+
+    number: int
+    tensor_id: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    number: int
+    registrations: dict[str, list[Registration]] = field(default_factory=dict)
+
+
+class Registrations:
+    """Every live module that the program built since ``start``, in the order in which they were seen."""
+
+    def __init__(self, is_here: Callable[[], bool], guard: Guard) -> None:
+        self._is_here, self._guard = is_here, guard
+        self._seen: Any = None  # torch's WeakIdKeyDictionary: modules may define __eq__
+        self._n_seen = self._n_registered = 0
+        self._handles: list[Any] = []
+        self.is_changed = True
+
+    def start(self) -> None:
+        """Begin to watch."""
+        from torch.nn.modules import module
+
+        def on_tensor(owner: "Module", name: str, tensor: "Tensor | None") -> None:
+            if self._is_here() and tensor is not None:
+                self._register(owner, name, tensor)
+
+        def on_module(owner: "Module", _name: str, child: "Module | None") -> None:
+            if self._is_here() and child is not None:
+                self.add(owner)
+                self.add(child)
+
+        self._handles = [
+            module.register_module_parameter_registration_hook(self._guard.notice(on_tensor)),
+            module.register_module_buffer_registration_hook(self._guard.notice(on_tensor)),
+            module.register_module_module_registration_hook(self._guard.notice(on_module)),
+        ]
+
+    def stop(self) -> None:
+        """Stop watching; what was seen stays known."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def add(self, module: "Module") -> int:
+        """Make a module known and return its number."""
+        if self._seen is None:
+            from torch.utils.weak import WeakIdKeyDictionary
+
+            self._seen = WeakIdKeyDictionary()
+        seen = self._seen.get(module)
+        if seen is None:
+            self._n_seen += 1
+            self._seen[module] = seen = _Seen(self._n_seen)
+            self.is_changed = True
+        return int(seen.number)
+
+    def modules(self) -> "list[Module]":
+        """All live modules that are known, in the order in which they were seen."""
+        return [] if self._seen is None else list(self._seen.keys())
+
+    def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
+        """Where a tensor that stands in these places was registered first, leaf first.
+
+        Conversions may put new objects into old places: then the oldest registration of a place counts.
+        """
+        found = [
+            registration
+            for module, name in places
+            if self._seen is not None and (seen := self._seen.get(module)) is not None
+            for registration in seen.registrations.get(name, ())
+        ]
+        own = [registration for registration in found if registration.tensor_id == id(tensor)]
+        first = min(own or found, key=lambda registration: registration.number, default=None)
+        return first.frames if first else ()
+
+    def _register(self, owner: "Module", name: str, tensor: "Tensor") -> None:
+        self.add(owner)
+        self.is_changed = True
+        self._n_registered += 1
+        # The innermost frame that is not ours is that of torch's register_parameter.
+        registration = Registration(self._n_registered, id(tensor), _frames(callers_frame()))
+        slot = self._seen[owner].registrations.setdefault(name, [])
+        # The first tells where the place was made, the last what stands in it now.
+        slot[1:] = [registration]
+
+
+def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    """The program's frames, leaf first, down to where it was called from the recorder."""
+    found: list[Frame] = []
+    while frame is not None and len(found) < _MAX_FRAMES and not is_ours(frame.f_code.co_filename):
+        found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(found)

@@ -1,0 +1,161 @@
+"""What the program is doing: forward, backward or an optimizer's step, and when each began and ended.
+
+torch's two entries to autograd are wrapped, and optimizers tell of their steps. Every phase is written
+into the trace too, as an annotation ``snapconv:forward`` and so on.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from snapconv.recorder.captured.recorder_clock import ClockMarks, now_us
+from snapconv.recorder.guard import Guard
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+_MAX_PHASES = 100_000
+_OPTIMIZER_FILE = str(Path("torch", "optim", "optimizer.py"))
+
+
+@dataclass(slots=True)
+class PhaseRow:
+    """One phase; ``ended_us`` is None while it lasts."""
+
+    phase: str
+    iteration: int
+    began_us: int
+    ended_us: int | None = None
+
+
+class PhaseLog:
+    """The phases so far, one at a time."""
+
+    def __init__(self, clock: ClockMarks) -> None:
+        self.rows: deque[PhaseRow] = deque(maxlen=_MAX_PHASES)
+        self._clock = clock
+        self._open: PhaseRow | None = None
+        self._range: Any = None
+
+    @property
+    def current(self) -> str | None:
+        """The phase that lasts."""
+        return self._open.phase if self._open else None
+
+    def begin(self, phase: str, iteration: int) -> None:
+        """Begin a phase, which ends the one before."""
+        self.end()
+        import torch
+
+        self._range = torch.autograd.profiler.record_function(f"snapconv:{phase}")
+        before = now_us()
+        self._range.__enter__()
+        after = now_us()
+        self._clock.add(f"snapconv:{phase}", before, after)
+        self._open = PhaseRow(phase, iteration, before)
+        self.rows.append(self._open)
+
+    def end(self) -> None:
+        """End the phase that lasts, if one does."""
+        if self._open is None:
+            return
+        lasting, self._range = self._range, None
+        lasting.__exit__(None, None, None)
+        self._open.ended_us = now_us()
+        self._open = None
+
+
+class Listener(Protocol):
+    """Who wants to know; called in the program's thread, and never to raise."""
+
+    def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
+        """``torch.autograd.backward`` (or ``grad``) is entered; ``roots`` is its first argument."""
+
+    def backward_ends(self, *, is_grad: bool) -> None:
+        """It is left, by an exception too."""
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An optimizer begins its step."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """An optimizer has finished its step."""
+
+
+class Interception:
+    """Tells a listener of backward passes and optimizer steps, between ``start`` and ``stop``."""
+
+    def __init__(self, listener: Listener, guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
+        # By name: what torch had, and what stands in for it.
+        self._replaced: dict[str, tuple[Any, Any]] = {}
+        self._handles: list[Any] = []
+        self._is_on = False
+
+    def start(self) -> None:
+        """Put everything in place."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        for name in ("backward", "grad"):
+            if name not in self._replaced:
+                original = getattr(torch.autograd, name)
+                self._replaced[name] = original, self._wrapped(original, is_grad=name == "grad")
+                setattr(torch.autograd, name, self._replaced[name][1])
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_on:
+                self._listener.step_begins(optimizer)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_on:
+                self._listener.step_ends(optimizer)
+
+        self._handles = [
+            register_optimizer_step_pre_hook(self._guard.notice(before)),
+            register_optimizer_step_post_hook(self._guard.notice(after)),
+        ]
+        self._is_on = True
+
+    def stop(self, *, in_last_hook: bool = False) -> None:
+        """Put back what was there.
+
+        What others have put around ours stays, and so ours does, idle, for another ``stop`` to take away.
+        torch fails where a hook is removed while it goes through the hooks of a step: called from one that
+        is not the last, this leaves hooks that do nothing, for another ``stop`` to remove.
+        """
+        import torch
+
+        self._is_on = False
+        for name, (original, ours) in list(self._replaced.items()):
+            if getattr(torch.autograd, name) is ours:
+                setattr(torch.autograd, name, original)
+                del self._replaced[name]
+        if in_last_hook or not _is_in_step():
+            while self._handles:
+                self._handles.pop().remove()
+
+    def _wrapped(self, original: Callable[..., Any], *, is_grad: bool) -> Callable[..., Any]:
+        def listened(call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+            if not self._is_on:
+                return call()
+            roots = args[0] if args else kwargs.get("outputs" if is_grad else "tensors")
+            self._listener.backward_begins(roots, is_grad=is_grad)
+            try:
+                return call()
+            finally:
+                self._listener.backward_ends(is_grad=is_grad)
+
+        return self._guard.stand_in(original, listened)
+
+
+def _is_in_step() -> bool:
+    """Whether a step of an optimizer is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_OPTIMIZER_FILE):
+            return True
+        frame = frame.f_back
+    return False

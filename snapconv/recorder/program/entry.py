@@ -1,0 +1,217 @@
+"""An entry as the user names it -> a script, a module or providers; told apart without running anything.
+
+Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) ask for.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import decode_source
+from pathlib import Path
+from symtable import symtable
+from types import CodeType, ModuleType
+from typing import Any, Literal, cast
+
+from snapconv.errors import EntryPointError
+from snapconv.recorder.program.own_frames import call_user
+
+Kind = Literal["script", "module", "providers"]
+
+_PREFIXES = ("skyline", "deepview")
+_ROLES = ("model", "input", "iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What will be run; ``path`` is the file as the user wrote it, or the module's name.
+
+    ``code`` is None for a module: finding it imports its packages, which is the user's code already.
+    ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows.
+    """
+
+    path: str
+    kind: Kind
+    code: CodeType | None = None
+    prefix: str = ""
+    marks_steps: bool = False
+
+    @property
+    def stem(self) -> str:
+        """What the capture is called after."""
+        return self.path if self.kind == "module" else Path(self.path).stem
+
+
+@dataclass(frozen=True, slots=True)
+class Providers:
+    """The three functions of an entry file, checked; each returns what was checked too."""
+
+    model: Callable[[], Any]
+    inputs: Callable[[], Iterable[Any]]
+    iteration: Callable[[Any], Callable[..., Any]]
+
+
+def find_module(name: str) -> Entry:
+    """Return the entry for ``-m NAME``."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise EntryPointError(f"{name!r} is no module's name: after -m comes package.module, not a file")
+    return Entry(name, "module")
+
+
+def find_file(path: str) -> Entry:
+    """Read a file and tell by the names that it defines whether it holds providers."""
+    code, defined, marks_steps = _compile(path)
+    for prefix in _PREFIXES:
+        roles = [role for role in _ROLES if _name(prefix, role) in defined]
+        if len(roles) == len(_ROLES):
+            return Entry(path, "providers", code, prefix)
+    for prefix in _PREFIXES:
+        missing = [_name(prefix, role) for role in _ROLES if _name(prefix, role) not in defined]
+        if len(missing) < len(_ROLES):
+            there = next(_name(prefix, role) for role in _ROLES if _name(prefix, role) in defined)
+            raise EntryPointError(
+                f"{path} defines {there} but no {' and no '.join(missing)}: providers come as a set of three"
+            )
+    return Entry(path, "script", code, marks_steps=marks_steps)
+
+
+def _compile(path: str) -> tuple[CodeType, set[str], bool]:
+    """Read and compile a script; return the names that it binds at the top level, too, and ``marks_steps``.
+
+    The code names the absolute path, as Python's own does.
+    """
+    file = Path(path)
+    try:
+        source = file.read_bytes()
+    except FileNotFoundError as error:
+        hint = f"; to run a module, say -m {path}" if "." in path and "/" not in path else ""
+        hint = "" if path.endswith(".py") else hint
+        raise EntryPointError(f"there is no entry file {path} in {Path.cwd()}{hint}") from error
+    except IsADirectoryError as error:
+        raise EntryPointError(f"{path} is a folder: name the script in it, or a module with -m") from error
+    except OSError as error:
+        raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
+    try:
+        code = compile(source, str(file.absolute()), "exec", dont_inherit=True)
+        text = decode_source(source)
+        symbols = symtable(text, path, "exec").get_symbols()
+    except SyntaxError as error:
+        raise EntryPointError(f"{path}, line {error.lineno}: not valid Python: {error.msg}") from error
+    except ValueError as error:  # null bytes, before Python 3.12
+        raise EntryPointError(f"{path} is not valid Python: {error}") from error
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return code, names, _marks_steps(text)
+
+
+def _marks_steps(text: str) -> bool:
+    """Whether a script uses ``snapconv.step``, under whatever name it imports it."""
+    if "snapconv" not in text:
+        return False
+    nodes = list(ast.walk(ast.parse(text)))
+    imported = [node for node in nodes if isinstance(node, ast.Import)]
+    names = {a.asname or a.name for node in imported for a in node.names if a.name == "snapconv"}
+    return any(
+        (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "snapconv"
+            and "step" in {a.name for a in node.names}
+        )
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr == "step"
+            and isinstance(node.value, ast.Name)
+            and node.value.id in names
+        )
+        for node in nodes
+    )
+
+
+def load_providers(entry: Entry, module: ModuleType, *, batch_size: int | None) -> Providers:
+    """Run a providers file in ``module``, check its functions, and return them.
+
+    Raises EntryPointError where a function is not as it must be; what the file raises goes through.
+    """
+    assert entry.code is not None
+    call_user(exec, entry.code, module.__dict__)
+    model, inputs, iteration = (_provider(entry, module, role) for role in _ROLES)
+    _check_model_provider(entry, model)
+    _check_input_provider(entry, inputs)
+    _check_iteration_provider(entry, iteration)
+    arguments = () if batch_size is None else (batch_size,)
+    return Providers(
+        lambda: _checked_model(entry, call_user(model)),
+        lambda: _checked_inputs(entry, call_user(inputs, *arguments)),
+        lambda built: _checked_iteration(entry, call_user(iteration, built)),
+    )
+
+
+def provider_module(entry: Entry) -> ModuleType:
+    """Return the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
+    name = entry.stem if entry.stem.isidentifier() and entry.stem not in sys.modules else "snapconv_entry"
+    module = ModuleType(name)
+    module.__file__ = str(Path(entry.path).absolute())
+    return module
+
+
+def _name(prefix: str, role: str) -> str:
+    return f"{prefix}_{role}_provider"
+
+
+def _provider(entry: Entry, module: ModuleType, role: str) -> Callable[..., Any]:
+    name = _name(entry.prefix, role)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
+    return cast("Callable[..., Any]", function)
+
+
+def _wrong(entry: Entry, role: str, function: Callable[..., Any], rule: str) -> EntryPointError:
+    code = getattr(function, "__code__", None)
+    where = f"{entry.path}, line {code.co_firstlineno}" if code else entry.path
+    return EntryPointError(f"{where}: {_name(entry.prefix, role)} must {rule}")
+
+
+def _check_model_provider(entry: Entry, function: Callable[..., Any]) -> None:
+    if inspect.signature(function).parameters:
+        raise _wrong(entry, "model", function, "take no parameters")
+
+
+def _check_input_provider(entry: Entry, function: Callable[..., Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    default = parameters["batch_size"].default if list(parameters) == ["batch_size"] else None
+    if type(default) is not int:
+        rule = "take one parameter, batch_size, with an int for its default: (batch_size=32)"
+        raise _wrong(entry, "input", function, rule)
+
+
+def _check_iteration_provider(entry: Entry, function: Callable[..., Any]) -> None:
+    if len(inspect.signature(function).parameters) != 1:
+        raise _wrong(entry, "iteration", function, "take one parameter, the model")
+
+
+def _checked_model(entry: Entry, model: Any) -> Any:
+    if not callable(model):
+        raise _returned(entry, "model", model, "a model: something that can be called")
+    return model
+
+
+def _checked_inputs(entry: Entry, inputs: Any) -> Iterable[Any]:
+    import torch
+
+    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Iterable):
+        raise _returned(
+            entry, "input", inputs, "all inputs of an iteration in a tuple or list, even a single one"
+        )
+    return inputs
+
+
+def _checked_iteration(entry: Entry, iteration: Any) -> Callable[..., Any]:
+    if not callable(iteration):
+        raise _returned(entry, "iteration", iteration, "a function that runs one iteration on the inputs")
+    return cast("Callable[..., Any]", iteration)
+
+
+def _returned(entry: Entry, role: str, value: object, wanted: str) -> EntryPointError:
+    name = _name(entry.prefix, role)
+    return EntryPointError(f"{entry.path}: {name} must return {wanted}; it returned a {type(value).__name__}")

@@ -1,0 +1,104 @@
+"""The border between the recorder's frames and the user's: in stacks of a snapshot and in tracebacks.
+
+User code is entered in one place, ``call_user``. What lies outside of it, and every other frame of
+this package, is nothing that the user wrote: a snapshot and a traceback look as without us.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+
+_PACKAGE = str(Path(__file__).parents[2]) + "/"
+_HERE = __file__
+
+
+def call_user(function: Callable[..., _Result], /, *arguments: Any) -> _Result:
+    """Call the user's code; this frame is where every stack is cut."""
+    return function(*arguments)
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a frame's file belongs to snapconv itself."""
+    return filename.startswith(_PACKAGE)
+
+
+def callers_frame() -> FrameType | None:
+    """Return the innermost frame that is none of ours: that of whoever has called us."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
+    """Take our frames out of every stack of a snapshot, in place; torch shares the lists, so do we."""
+    cleaned: dict[int, tuple[list[Any], list[Any]]] = {}
+    for holder in _holders(raw_snapshot):
+        frames = holder.get("frames")
+        if not frames:
+            continue
+        if id(frames) not in cleaned:
+            # The old list is kept beside the new one, so that its id is nobody else's meanwhile.
+            cleaned[id(frames)] = frames, users_frames(frames)
+        holder["frames"] = cleaned[id(frames)][1]
+
+
+def _holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for segment in (*raw_snapshot.get("segments", ()), *raw_snapshot.get("host_segments", ())):
+        yield segment
+        yield from segment.get("blocks", ())
+    for trace in (*raw_snapshot.get("device_traces", ()), raw_snapshot.get("host_traces", ())):
+        yield from trace
+
+
+def users_frames(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the frames of a stack, leaf first, that are there without us."""
+    kept = []
+    for frame in frames:  # leaf first
+        if frame["filename"] == _HERE and frame["name"] == call_user.__name__:
+            break
+        if not is_ours(frame["filename"]):
+            kept.append(frame)
+    return kept
+
+
+def clean_traceback(error: BaseException) -> None:
+    """Take our frames out of the traceback of an exception and of those that led to it.
+
+    ``python -X dev`` keeps them, for whoever looks for a fault of ours.
+    """
+    if sys.flags.dev_mode:
+        return
+    for one in chain(error):
+        one.__traceback__ = _without_ours(one.__traceback__)
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """Return an exception and all that it says it came from or happened during, each once."""
+    found: list[BaseException] = []
+    waiting: list[object] = [error]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseException) or any(one is other for other in found):
+            continue
+        found.append(one)
+        waiting += [one.__cause__, one.__context__]
+        members = getattr(one, "exceptions", None)  # an ExceptionGroup has them, from Python 3.11 on
+        waiting += members if isinstance(members, tuple) else ()
+    return found
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    links = []
+    while traceback is not None:
+        if not is_ours(traceback.tb_frame.f_code.co_filename):
+            links.append(traceback)
+        traceback = traceback.tb_next
+    cleaned: TracebackType | None = None
+    for link in reversed(links):
+        cleaned = TracebackType(cleaned, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return cleaned

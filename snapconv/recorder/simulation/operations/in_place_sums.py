@@ -1,0 +1,108 @@
+"""Sums that a GPU makes in place, seen here as new tensors.
+
+With any dispatch mode active, torch's autograd takes the out-of-place path where it would otherwise add
+into memory that nobody else holds (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
+Such a result's allocation is held back for a moment: if the very next thing is that its first operand
+is freed, then it has that operand's block, and nothing was allocated.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snapconv.allocator.allocator_trace import Frames
+from snapconv.recorder.simulation.devices.machine import Machine
+from snapconv.recorder.simulation.operations.operation_schemas import Operation
+from snapconv.recorder.simulation.tensors.placements import Placement, Placements
+
+# A sum that the engine asks for, and no Python code in a node, is an accumulation. (The few sums inside
+# derivatives written in C++ cannot be told apart; their operands are mostly kept.)
+_SUMS = {"add"}
+# Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
+_SCATTERS = {"index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"}
+
+
+_OWN_FOLDER = str(Path(__file__).parents[1])
+# Who calls the engine: the first since torch 2.3, the others before.
+_ENGINE_CALLERS = {"_engine_run_backward", "backward", "grad"}
+
+
+@dataclass(slots=True)
+class _Undecided:
+    placement: Placement
+    operands: list[Placement]
+    frames: Frames | None
+
+
+class Transfers:
+    """At most one allocation that is held back."""
+
+    def __init__(self, machine: Machine, placements: Placements) -> None:
+        from torch import _C
+
+        self._graph_task = _C._current_graph_task_id
+        self._is_grad_enabled = _C.is_grad_enabled
+        self._machine = machine
+        self._placements = placements
+        self._undecided: _Undecided | None = None
+        self._failure: BaseException | None = None
+        machine.settle = self.settle
+
+    def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
+        """Hold a new placement's allocation back if its operation may have been in place on a GPU."""
+        # With create_graph the engine makes new tensors on a GPU too.
+        if self._graph_task() == -1 or self._is_grad_enabled() or not self._is_candidate(operation):
+            return False
+        operands = [
+            operand
+            for operand in map(self._placements.of, args[: 2 if operation.name in _SUMS else 1])
+            if operand is not None
+            and operand.device == placement.device
+            and operand.n_bytes == placement.n_bytes
+        ]
+        if not operands:
+            return False
+        self.settle()
+        self._undecided = _Undecided(placement, operands, self._machine.allocation_frames())
+        return True
+
+    def _is_candidate(self, operation: Operation) -> bool:
+        if operation.name in _SCATTERS:
+            return True
+        return operation.name in _SUMS and _is_called_by_engine()
+
+    def take_over(self, freed: Placement) -> bool:
+        """Let the undecided result have the block of an operand that is being freed; say if it does."""
+        undecided = self._undecided
+        if undecided is None or not any(operand is freed for operand in undecided.operands):
+            return False
+        self._undecided = None
+        undecided.placement.addr = freed.addr
+        return True
+
+    def settle(self) -> None:
+        """Allocate what was held back."""
+        undecided, self._undecided = self._undecided, None
+        if undecided is None:
+            return
+        placement = undecided.placement
+        assert placement.device is not None
+        try:
+            placement.addr = self._machine.malloc(placement.device, placement.n_bytes, undecided.frames)
+        except RuntimeError as error:  # raised by the next operation: this may be inside a deallocation
+            self._failure = error
+
+    def raise_failure(self) -> None:
+        """Raise what an allocation met that was held back."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
+def _is_called_by_engine() -> bool:
+    """Say whether no Python code stands between the running engine and the simulation."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        frame = frame.f_back
+    return frame.f_code.co_name in _ENGINE_CALLERS and "/autograd/" in frame.f_code.co_filename

@@ -1,0 +1,254 @@
+"""One iteration while it runs: its calls, its backward passes and its sections, as marks.
+
+A *section* is what lies between two boundaries: the beginning and end of a backward pass or of an
+optimizer's step, and of the iteration. What a section was for is only known at its end: calls that a
+backward pass follows were forward.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snapconv.recorder.guard import Guards
+from snapconv.recorder.timing.timing_graph import Ranges, holds_tensor, nodes_below
+from snapconv.recorder.timing.timing_marks import Clock
+from snapconv.recorder.timing.timing_stacks import StackRecorder
+from snapconv.recorder.torch_surface import Feature
+
+# A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
+MAX_CALLS = 200_000
+
+# Calls that give no tensor and are more than a question about one: they wait for the device, or write.
+_WITHOUT_RESULT = frozenset("item tolist numpy bool int float index setitem".split())
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One outermost call of a torch function; without ``begin`` and ``end``, a node of no call.
+
+    ``tiles`` are the times of its nodes up to the next node, ``strict`` those of the nodes alone; None
+    until one of its nodes runs. ``is_forward_work`` says that it ran in a module or that autograd
+    noted it, ``was_waited_for`` that the device came to it before all of it was queued.
+    """
+
+    name: str
+    stack: Any = None
+    module: Any = None
+    begin: Any = None
+    end: Any = None
+    host_ns: int = 0
+    bookkeeping_ns: int = 0
+    is_forward_work: bool = False
+    was_waited_for: bool = False
+    tiles: list[tuple[Any, Any]] | None = None
+    strict: list[tuple[Any, Any]] | None = None
+
+
+@dataclass(slots=True)
+class Section:
+    """The calls between two boundaries. ``begin`` and ``end`` are marks where they are an optimizer's."""
+
+    is_optimizer: bool = False
+    calls: list[Call] = field(default_factory=list)
+    is_before_backward: bool = False
+    begin: Any = None
+    end: Any = None
+
+
+@dataclass(slots=True)
+class BackwardPass:
+    """One run of autograd's engine; ``nodes`` are its calls' nodes with their marks, in running order."""
+
+    begin: Any
+    nodes: list[tuple[Call, Any]] = field(default_factory=list)
+    end: Any = None
+    n_waited_for: int = 0
+    host_ns: int = 0
+
+
+class Iteration:
+    """Records one iteration, on the thread that made it; what other threads do passes by."""
+
+    def __init__(self, clock: Clock, stacks: StackRecorder, guards: Guards) -> None:
+        import torch
+
+        self._times, self._backward_times = guards.of(Feature.TIMES), guards.of(Feature.BACKWARD_TIMES)
+
+        self.sections = [Section()]
+        self.backward_passes: list[BackwardPass] = []
+        self.left_over: list[Call] = []
+        self.overflowed = False
+        self._clock = clock
+        self._mark = clock.mark
+        self._stacks = stacks
+        self._next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
+        self._tensor_type: type = torch.Tensor
+        self._thread = threading.get_ident()
+        self._is_busy = False
+        self._optimizer_depth = 0
+        self._n_calls = 0
+        self._calls_of_nodes = Ranges()
+        self._hooked: set[int] = set()
+        self._hooks: list[Any] = []
+        self._running: BackwardPass | None = None
+
+    # --- calls
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: Any = None,
+    ) -> Any:
+        """Call a torch function and record it, unless it is a part of another.
+
+        Guarded by hand, and once more around what is called: nothing stands between the marks and the call.
+        """
+        if self._times.failure is not None:
+            return function(*args, **kwargs)
+        try:
+            if self._is_inside():
+                call = None
+            else:
+                entered = time.perf_counter_ns()
+                call = self._begun(name, module)
+                first_node = self._next_node()
+                self._is_busy = True
+                call.begin, began = self._mark(), time.perf_counter_ns()
+        except Exception as failure:  # noqa: BLE001  # ours, whatever it is
+            self._is_busy = False
+            self._times.keep(failure)
+            call = None
+        if call is None:
+            return function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._is_busy = False
+        ended = time.perf_counter_ns()
+        try:
+            call.end = self._mark()
+            call.was_waited_for = self._clock.was_reached(call.begin)
+            call.host_ns = ended - began
+            if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
+                self._keep(call, first_node)
+            call.bookkeeping_ns = time.perf_counter_ns() - entered - call.host_ns
+        except Exception as failure:  # noqa: BLE001  # as above
+            self._times.keep(failure)
+        return result
+
+    def _begun(self, name: str, module: Any) -> Call:
+        stack, around = self._stacks.here()
+        return Call(name, stack, around if module is None else module)
+
+    def _is_inside(self) -> bool:
+        """Whether a call or a backward pass is being recorded already, or nothing can be here and now."""
+        return self._is_busy or self._running is not None or not self._may_mark()
+
+    def _may_mark(self) -> bool:
+        return threading.get_ident() == self._thread and self._clock.can_mark()
+
+    def _keep(self, call: Call, first_node: int) -> None:
+        self._n_calls += 1
+        if self._n_calls > MAX_CALLS:
+            self.overflowed = True
+            return
+        next_node = self._next_node()
+        if next_node > first_node:
+            self._calls_of_nodes.add(first_node, next_node, call)
+        call.is_forward_work = next_node > first_node or call.module is not None
+        self.sections[-1].calls.append(call)
+
+    # --- backward
+
+    def run_backward(self, roots: Any, run: Callable[[], Any]) -> Any:
+        """Run autograd's engine and record it, unless that is a part of what is recorded already."""
+        if self._is_inside():
+            return run()
+        for number, node in nodes_below(roots, self._hooked):
+            self._hook(node, self._calls_of_nodes.owner(number) or self._left_over(node))
+        self._next_section(is_before_backward=True)
+        began = time.perf_counter_ns()
+        running = self._running = BackwardPass(self._mark())
+        try:
+            return run()
+        finally:
+            running.end = self._mark()
+            running.host_ns = time.perf_counter_ns() - began
+            self._running = None
+            self.backward_passes.append(running)
+            if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
+                self.sections[-1].begin = self._mark()
+
+    def _left_over(self, node: Any) -> Call:
+        """Make a row for a node that no call has made, so that the tiling leaves nothing out."""
+        call = Call(node.name())
+        self.left_over.append(call)
+        return call
+
+    def _hook(self, node: Any, call: Call) -> None:
+        """Mark when a node begins and when it has run; guarded by hand, as there are many."""
+        begin = None
+        if call.tiles is None or call.strict is None:
+            call.tiles, call.strict = [], []
+        strict, guard = call.strict, self._backward_times
+
+        def before(_: Any) -> None:
+            nonlocal begin
+            try:
+                running = self._running
+                if running is not None:
+                    if running.nodes and self._clock.was_reached(running.nodes[-1][1]):
+                        running.n_waited_for += 1
+                    begin = self._mark()
+                    running.nodes.append((call, begin))
+            except Exception as failure:  # noqa: BLE001  # ours, whatever it is
+                guard.keep(failure)
+
+        def after(*_: Any) -> None:
+            try:
+                if self._running is not None and begin is not None:
+                    strict.append((begin, self._mark()))
+            except Exception as failure:  # noqa: BLE001  # as above
+                guard.keep(failure)
+
+        self._hooks += (node.register_prehook(before), node.register_hook(after))
+
+    # --- sections
+
+    def _next_section(self, *, is_before_backward: bool = False) -> None:
+        section = self.sections[-1]
+        section.is_before_backward = is_before_backward
+        if section.is_optimizer:
+            section.end = self._mark()
+        inside = self._optimizer_depth > 0
+        self.sections.append(Section(is_optimizer=inside, begin=self._mark() if inside else None))
+
+    def optimizer_began(self) -> None:
+        """Begin an optimizer's step; one inside another belongs to that."""
+        if self._may_mark():
+            self._optimizer_depth += 1
+            if self._optimizer_depth == 1:
+                self._next_section()
+
+    def optimizer_ended(self) -> None:
+        """End an optimizer's step."""
+        if self._optimizer_depth and self._may_mark():
+            self._optimizer_depth -= 1
+            if not self._optimizer_depth:
+                self._next_section()
+
+    def close(self) -> None:
+        """End the iteration: what is still open ends here."""
+        self._optimizer_depth = 0
+        self._next_section()
+
+    def unhook(self) -> None:
+        """Leave nothing on the graph, which may live longer than the iteration."""
+        for handle in self._hooks:
+            handle.remove()
+        self._hooks.clear()
