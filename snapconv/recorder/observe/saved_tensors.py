@@ -39,11 +39,14 @@ class SavedTensors:
             self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
             return
 
-        def disable_without_ours(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
-            self.close()
-            return call()
+        def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
+            # After a failure of ours too: torch would refuse with our hooks in place.
+            self._guard.finish(self.close)
+            return disable(*args, **kwargs)
 
-        autograd._saved_tensors_hooks_disable = self._guard.stand_in(disable, disable_without_ours)
+        autograd._saved_tensors_hooks_disable = self._guard.stand_in(
+            disable_without_ours, lambda call, *_, **__: call(), like=disable
+        )
         self._make_way_for_functions()
 
     def stop(self) -> None:

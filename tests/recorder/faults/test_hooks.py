@@ -124,7 +124,7 @@ WITHOUT_CAPTURE = {
     "MEMORY driver.Driver._finish",
 }
 # What puts torch back is left out: where that failed, hooks would stay for the tests that follow.
-LATE = (".stop", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
+LATE = (".stop", ".close", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
 # What a recording calls by itself, outside of any call of the program's: a failure of it ends the recording.
 ALONE = Feature.MEMORY
 # What the first script reaches: found by running it, and held to what it was, so that nothing gets lost.
