@@ -23,14 +23,14 @@ A memory report is an SQLite file about one device. Its tables are those that `s
 `--extended` the same file has more tables and views, whose names begin with `snapconv_`. Without it
 there is nothing in the file that Skyline would not have put there.
 
-All sizes are in bytes. The *requested* bytes are what the program asked for, the *block* bytes what
+All sizes are in bytes. The *requested* bytes are the sizes that the program requested, the *block* bytes what
 the allocator set aside for it; `torch.cuda.max_memory_allocated()` counts block bytes. The peak is the
 first event of the trace after which the *allocated* bytes (the blocks in use) are at their maximum; it
-may also lie before the first event.
+may also be before the first event.
 
 **A report is about several moments, and sizes of different moments do not add up.** Weights and the
 breakdown are those of the peak, activations those of their own high-water mark, which may come earlier
-or later. For what was there at the peak and sums to it, ask `snapconv_peak_allocations` or
+or later. For what was there at the peak and sums to it, query `snapconv_peak_allocations` or
 `snapconv_categories_at_peak`, both of `--extended`.\
 """
 
@@ -42,20 +42,20 @@ _SKYLINE = """\
 What the rows mean, and where that is not what Skyline's own reports mean:
 
 * **Weights** are those that are live at the peak, each with its gradient in the iteration that holds
-  the peak. Buffers (statistics of a batch norm, masks) count as weights: a snapshot does not tell them
+  the peak. Buffers (statistics of a batch norm, masks) count as weights: a snapshot does not separate them
   apart. Skyline lists the parameters that are alive at the end of its run, without buffers. Sizes of
   weights are requested bytes, as Skyline's are; all other sizes of Skyline's tables are block bytes.
 * **Activations** are those of the iteration that holds the peak, at that iteration's activation
   high-water mark: one row per allocation, named by the operation that *allocated* it. Skyline
-  charges memory to the operation whose autograd node, dropped last, kept it alive, so compare sums
+  charges memory to the operation whose autograd node kept it alive, as the last one, so compare sums
   with it, not single rows.
-* **`peak_usage_bytes`** is what `torch.cuda.max_memory_allocated()` would have said had its count begun
+* **`peak_usage_bytes`** is what `torch.cuda.max_memory_allocated()` would have returned had its count begun
   with the trace. A higher peak before the trace is not in the file: see the history's verdict.
 * **Frames** are all frames of the project, innermost first. Skyline keeps only those in which a local
-  variable `self` is an `nn.Module`. They say where the memory was allocated; Skyline's frames of a
-  weight say where the parameter was registered.
+  variable `self` is an `nn.Module`. They are where the memory was allocated; Skyline's frames of a
+  weight are where the parameter was registered.
 * **Rows without a frame of the project** stay, and have no frames, since the sums would be wrong
-  without them. Skyline drops such activations. Skyline's queries join the frames with a LEFT JOIN, so
+  without them. Skyline leaves out such activations. Skyline's queries join the frames with a LEFT JOIN, so
   they show such a row with NULL for its file and its line.\
 """
 
@@ -64,7 +64,7 @@ _EXTENDED = """\
 
 * Ids count from 0, as everywhere in snapconv. An *event* is a position in the device's trace
   (`device_traces[device]` of the snapshot), and what is counted at an event is counted after it.
-* What is missing is NULL, never -1, and every column says what its NULL means; a column that does
+* What is missing is NULL, never -1, and every column explains its NULL; a column that does
   not is never NULL.
 * An allocation is *in use* from its `alloc_event` until its `free_requested_event`, or its `end_event`
   where no request is known; this is what allocated bytes count. Until its `end_event` its block is

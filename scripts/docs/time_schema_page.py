@@ -46,7 +46,7 @@ What the rows mean, and where that is not what Skyline's own reports mean:
 _EXTENDED = """\
 ## The tables of `--extended`
 
-* Ids count from 0, as everywhere in snapconv. What is missing is NULL, and every column says what its NULL
+* Ids count from 0, as everywhere in snapconv. What is missing is NULL, and every column explains its NULL
   means; a column that does not is never NULL.
 * They hold all timed iterations, all calls of them, and all their frames, not only what
   `run_time_entries` is about.\

@@ -122,7 +122,7 @@ LEAK_SUSPECTS = define_table(
     "let nothing of it go.",
     id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
     _iteration("first_iteration", "the first that left something behind"),
-    _iteration("last_iteration", "the last; what the one after it makes may still be let go"),
+    _iteration("last_iteration", "the last; what the one after it makes may still be freed"),
     Column("n_allocations", "INTEGER", "number of allocations that they left behind"),
     _bytes("block_bytes", "what the allocator set aside for them"),
 )
