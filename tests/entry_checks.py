@@ -37,7 +37,7 @@ class EntryChecks:
         assert "error" not in recording.said
         assert sorted(path.name for path in recording.capture.iterdir()) == ["snapshot.pickle", "timing.json"]
 
-    def test_the_entry_is_told_apart_by_what_it_defines(self, recording: Recording):
+    def test_the_entry_is_distinguished_by_what_it_defines(self, recording: Recording):
         kind = "script" if recording.kind == "train" else "providers"
         assert recording.metadata["entry"] == {
             "path": str(file_of(recording.entry, recording.kind)),

@@ -32,7 +32,7 @@ class TestEntriesOnAGpu(EntryChecks):
         recorded = sequence(recording.snapshot, with_addresses=IS_REHEARSAL)
         assert [list(event) for event in recorded] == alone
 
-    def test_a_recording_says_what_it_was_made_on(self, recording):
+    def test_a_recording_shows_what_it_was_made_on(self, recording):
         import torch
 
         assert bool(recording.metadata["simulated"]) is IS_REHEARSAL

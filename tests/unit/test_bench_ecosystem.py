@@ -41,7 +41,7 @@ def test_at_most_half_a_percent_of_a_peak_is_unknown(program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_both_modes_have_the_same_peak_unless_the_catalogue_says_otherwise(program):
+def test_both_modes_have_the_same_peak_unless_the_catalogue_lists_it(program):
     computed, shapes = (FIGURES[program.name][mode]["peak_bytes"] for mode in MODES)
     assert (computed != shapes) == differ(program)
 

@@ -114,7 +114,7 @@ def test_the_recorded_project_moves_with_the_files_in_it(tmp_path):
     assert [line.file_path for line in weight.frames] == ["model.py"]
 
 
-def test_info_tells_what_the_recorder_said(tmp_path):
+def test_info_shows_what_the_recorder_wrote(tmp_path):
     facts = describe(recorded(tmp_path))
     assert facts.recorder["command"] == "train.py --fast"
     assert "  recorded by snapconv 0.1.0: train.py --fast" in list(facts.lines())

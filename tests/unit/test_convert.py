@@ -70,7 +70,7 @@ def test_a_report_lies_beside_its_snapshot(snapshot, report):
     )
 
 
-def test_reports_of_several_devices_are_told_apart_by_their_ordinal():
+def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
     path = output_path(Path("/data/run.pickle"), ConvertOptions(), 3, has_times=False)
     assert path == Path("/data/run.cuda3.memory.sqlite")
 
@@ -105,7 +105,7 @@ def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
     assert output_path(Path("run.pickle"), options, None, has_times=False) == Path("x.memory.sqlite")
 
 
-def test_a_conversion_writes_one_file_and_says_what_is_in_it(run, tmp_path):
+def test_a_conversion_writes_one_file_and_shows_what_is_in_it(run, tmp_path):
     made = to_sqlite(run, ConvertOptions())
     assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
     ((path, report),) = made.reports
@@ -127,7 +127,7 @@ def test_one_device_of_several_keeps_its_ordinal_in_the_name(two, tmp_path):
     assert peak(tmp_path / "two.cuda3.memory.sqlite") == 1024
 
 
-def test_one_device_of_several_goes_where_it_is_told(two, tmp_path):
+def test_one_device_of_several_goes_where_it_is_configured(two, tmp_path):
     to_sqlite(two, ConvertOptions(output=tmp_path / "x.sqlite", device=3))
     assert files(tmp_path, but=["two.pickle"]) == ["x.sqlite"]
 
@@ -178,7 +178,7 @@ def test_of_several_reports_none_is_written_if_one_exists(two, tmp_path):
     assert files(tmp_path) == ["two.cuda3.memory.sqlite", "two.pickle"]
 
 
-def test_a_file_of_a_name_that_several_devices_do_not_take_is_in_nobodys_way(two, tmp_path):
+def test_a_file_of_a_name_that_several_devices_do_not_take_does_no_harm(two, tmp_path):
     (tmp_path / "two.memory.sqlite").write_bytes(b"precious")
     to_sqlite(two, ConvertOptions())
     assert (tmp_path / "two.memory.sqlite").read_bytes() == b"precious"

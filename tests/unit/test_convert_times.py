@@ -112,7 +112,7 @@ def test_times_of_another_version_are_left_out_with_a_note(capture, tmp_path):
     assert reports_in(tmp_path) == ["run.memory.sqlite"]
 
 
-def test_times_of_another_device_than_asked_for_are_left_out(capture, tmp_path):
+def test_times_of_another_device_than_requested_are_left_out(capture, tmp_path):
     write_trace(capture / "timing.json", device=1)
     assert to_sqlite(capture, ConvertOptions(device=0)).time is None
     assert to_sqlite(capture, ConvertOptions(force=True)).time is not None
@@ -126,7 +126,7 @@ def test_a_file_of_the_capture_is_never_replaced(capture, name):
     assert (capture / name).read_bytes() == before
 
 
-def test_the_projects_root_is_the_recorded_one_unless_told(capture):
+def test_the_projects_root_is_the_recorded_one_by_default(capture):
     assert to_sqlite(capture, ConvertOptions()).time[1].project_root == ROOT
     told = ConvertOptions(analysis=AnalysisOptions(project_root=f"{ROOT}/model"), force=True)
     frames = [entry.frames[0].file_path for entry in to_sqlite(capture, told).time[1].entries]
@@ -175,7 +175,7 @@ def test_the_recorded_root_is_mapped_with_the_files(capture):
     assert report.entries[0].frames[0].file_path == "model/net.py"
 
 
-def test_the_command_says_and_prints_both(capture, tmp_path, capsys):
+def test_the_command_prints_and_writes_both(capture, tmp_path, capsys):
     assert main(["to-sqlite", str(capture)]) == 0
     shown = capsys.readouterr().out
     assert f"written: {tmp_path / 'run.memory.sqlite'}" in shown

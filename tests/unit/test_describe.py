@@ -121,13 +121,13 @@ def test_block_sizes_are_checked_against_those_at_the_dump(facts_of):
     assert [note.slug for note in facts.notes] == ["block-size-mismatch"]
 
 
-def test_without_a_traced_block_that_is_live_nothing_is_said_of_sizes(facts_of):
+def test_without_a_traced_block_that_is_live_nothing_is_written_of_sizes(facts_of):
     facts = facts_of(model_with_two_blocks(record=False).snapshot())
     assert facts.devices[0].n_checked_sizes == 0
     assert "block sizes" not in shown(facts)
 
 
-def test_the_history_is_judged(facts_of):
+def test_the_history_is_decided(facts_of):
     assert facts_of(model_with_two_blocks().snapshot()).devices[0].history == "complete"
     late = model_with_two_blocks(record=False)
     late.start_recording()
@@ -187,7 +187,7 @@ def test_the_values_are_plain_enough_for_json(facts_of):
     assert json.loads(json.dumps(facts.values())) == json.loads(json.dumps(asdict(facts)))
 
 
-def test_progress_is_told_in_stages(tmp_path):
+def test_progress_is_shown_in_stages(tmp_path):
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(model_with_two_blocks().snapshot()))
     told = []

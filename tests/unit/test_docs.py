@@ -107,7 +107,7 @@ def test_every_note_is_described_and_no_other():
     assert sorted(described) == sorted(in_program)
 
 
-def test_every_note_says_what_it_means_what_it_touches_and_what_to_do():
+def test_every_note_shows_what_it_means_what_it_touches_and_what_to_do():
     for part in text_of("notes.md").split("\n### ")[1:]:
         assert re.findall(r"^\* \*\*(\w+)\*\*:", part, re.MULTILINE) == ["Means", "Affects", "Do"], part
 

@@ -213,7 +213,7 @@ def size_checks(*sessions):
     ]
 
 
-def test_the_page_about_the_replay_says_how_many_block_sizes_of_the_fixtures_are_checked(sessions):
+def test_the_page_about_the_replay_shows_how_many_block_sizes_of_the_fixtures_are_checked(sessions):
     plot = "profiler_plot.html"
     found = size_checks(*(session for name, session in sessions.items() if name != plot))
     assert figures_of_replay_page("`fixtures/`") == found

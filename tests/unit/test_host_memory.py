@@ -105,7 +105,7 @@ def test_empty_host_keys_are_no_device(written):
     assert list(devices_of(written(cuda().snapshot(host_segments=[], host_traces=[])))) == [0]
 
 
-def test_a_block_freed_in_the_trace_and_older_than_it_has_its_exact_size(written):
+def test_a_block_freed_in_the_trace_and_preexisting_has_its_exact_size(written):
     """Every event has the block's size, here 3,000 bytes, as above max_round_threshold."""
     host = TraceBuilder(device=HOST)
     for action in ("free_requested", "free_completed", "segment_free"):
@@ -137,7 +137,7 @@ def test_events_of_several_threads_are_put_in_order_without_a_note(written):
 @pytest.mark.parametrize(
     ("frames", "category"), [(PINNED, "input"), (SAVED, "activation"), (MINE, "unknown"), ([], "unknown")]
 )
-def test_only_its_own_stack_says_what_pinned_memory_is_for(written, frames, category):
+def test_only_its_own_stack_shows_what_pinned_memory_is_for(written, frames, category):
     """A stack without frames is the engine's on a device; on the host it may be any thread's."""
     raw = cuda().snapshot(**pinned(4096, frames=frames).as_host())
     totals = snapconv.load(written(raw)).report(HOST).categories_at_peak

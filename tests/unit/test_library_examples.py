@@ -31,7 +31,7 @@ def run(program, snapshot):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
-def test_an_example_runs_and_says_something(program):
+def test_an_example_runs_and_prints_something(program):
     done = run(program, EXAMPLE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

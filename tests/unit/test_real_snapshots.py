@@ -109,7 +109,7 @@ def test_every_traced_block_that_is_live_at_the_dump_has_the_size_that_is_derive
         assert (found.n_checked, found.n_different, found.n_different_by_settings) == (true, 0, 0)
 
 
-def test_the_page_about_the_replay_says_how_many_blocks_are_checked():
+def test_the_page_about_the_replay_shows_how_many_blocks_are_checked():
     counts = [
         sum(figures.get("traced_live_blocks", 0) for figures in devices.values())
         for devices in TRUTH.values()
@@ -119,7 +119,7 @@ def test_the_page_about_the_replay_says_how_many_blocks_are_checked():
     assert f"| real snapshots of CUDA | {n_files} | {n_blocks:,} | 0 |" in page
 
 
-def test_the_peak_is_true_and_higher_only_by_what_older_blocks_are_known_to_hold(converted):
+def test_the_peak_is_true_and_higher_only_by_what_preexisting_blocks_are_known_to_have(converted):
     """The truth takes blocks that were allocated before the trace and freed in it at rounded requests."""
     for analysis, true, n_freed in converted.figures("peak_allocated_block", "preexisting_freed"):
         rows = analysis.allocations
@@ -130,7 +130,7 @@ def test_the_peak_is_true_and_higher_only_by_what_older_blocks_are_known_to_hold
         assert n_freed or not known_to_be_larger
 
 
-def test_as_many_older_blocks_are_freed_as_really_were(converted):
+def test_as_many_preexisting_blocks_are_freed_as_really_were(converted):
     for analysis, true in converted.figures("preexisting_freed"):
         rows = analysis.allocations
         assert np.count_nonzero((rows.alloc_event < 0) & (rows.end_event >= 0)) == true
@@ -148,7 +148,7 @@ def test_snapshot_events_have_the_active_bytes_that_torch_counted(converted):
             assert (found <= events.size[at]).all()
 
 
-def test_the_report_says_the_peak_of_the_replay(converted):
+def test_the_report_shows_the_peak_of_the_replay(converted):
     assert peak(converted) == [converted.analyses[d].replay.allocated.peak for d in converted.reports]
 
 
@@ -213,7 +213,7 @@ def test_the_workspaces_of_cublas_are_no_gradients(adamw_step):
     assert adamw_step.allocations.requested_bytes[rows].tolist() == [8_519_680, 8_519_680]
 
 
-def test_activations_of_the_adamw_step_are_what_backward_lets_go_of(adamw_step):
+def test_activations_of_the_adamw_step_are_what_backward_frees(adamw_step):
     reasons = adamw_step.classification.reasons
     rows = adamw_step.rows(Category.ACTIVATION)
     found = {reasons[i] for i in adamw_step.classification.reason_id[rows].tolist()}

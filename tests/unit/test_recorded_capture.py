@@ -202,7 +202,7 @@ def test_its_rows_cover_the_times_that_were_measured(timing):
     assert 0.97 <= backward / iteration["backward_ms"] <= 1
 
 
-def test_the_summary_says_the_peak_the_times_and_that_all_is_simulated(folder, snapshot, capfd):
+def test_the_summary_shows_the_peak_the_times_and_that_all_is_simulated(folder, snapshot, capfd):
     capfd.readouterr()
     assert main(["to-sqlite", "--force", str(folder / CAPTURE.name)]) == 0
     said = capfd.readouterr()

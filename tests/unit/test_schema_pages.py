@@ -77,7 +77,7 @@ def test_the_described_columns_are_those_of_the_file(report_files, kind, item):
 
 
 @EVERY_OBJECT
-def test_a_column_that_is_said_to_be_never_null_never_is(report_files, kind, item):
+def test_a_column_that_is_reported_to_be_never_null_never_is(report_files, kind, item):
     for column in described(item):
         if column.null is None:
             sql = f"SELECT count(*) FROM {item.name} WHERE {column.name} IS NULL"

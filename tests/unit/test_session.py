@@ -31,7 +31,7 @@ def test_a_path_may_be_a_string(two_devices):
     assert len(snapconv.load(str(two_devices)).devices) == 2
 
 
-def test_a_report_is_about_the_first_device_unless_told(two_devices):
+def test_a_report_is_about_the_first_device_by_default(two_devices):
     session = snapconv.load(two_devices)
     assert [session.report(device).peak_usage_bytes for device in (None, 0, 2)] == [512, 512, 2048]
 

@@ -294,7 +294,7 @@ def test_of_expandable_blocks_the_one_that_cannot_grow_is_preferred():
     assert model.malloc(2 * MIB) == hole
 
 
-def test_of_expandable_blocks_with_equal_room_the_lowest_is_taken():
+def test_of_expandable_blocks_with_equal_space_the_lowest_is_taken():
     model = allocator("expandable_segments:True")
     addrs = [model.malloc(n * MIB) for n in (12, 3, 12, 3)]
     model.free(addrs[2])

@@ -96,7 +96,7 @@ def test_whole_copies_beside_the_gradients_are_optimizer_states(n_states):
     assert reasons == {"as-many-as-gradients", "whole-copies-beside-gradients"}
 
 
-def test_more_copies_than_two_states_are_not_believed():
+def test_more_copies_than_two_states_are_not_accepted():
     found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0))
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 3 * TOTAL}
 
@@ -210,7 +210,7 @@ def test_states_that_are_made_anew_in_every_step_are_one_copy():
     assert sort(*copies(PLAIN, 2), *states)[0] == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
 
 
-def test_beside_states_two_further_copies_are_not_believed():
+def test_beside_states_two_further_copies_are_not_accepted():
     found, _ = sort(*copies(PLAIN, 3), *copies(STATE, 1, more=3))
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 2 * TOTAL}
 
@@ -261,7 +261,7 @@ def test_of_three_copies_of_every_size_one_may_be_a_state_or_a_gradient():
         (2, 1, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
     ],
 )
-def test_the_optimizer_tells_what_the_copies_are(n_copies, n_states, expected):
+def test_the_optimizer_shows_what_the_copies_are(n_copies, n_states, expected):
     found, _ = sort(*copies(PLAIN, n_copies), n_states=n_states)
     assert found == {category: n * TOTAL for category, n in expected.items()}
 
@@ -278,17 +278,17 @@ def test_where_backward_adds_to_gradients_the_third_copy_is_one():
     assert (found, reasons) == (expected, {"3-copies-of-every-size"})
 
 
-def test_temporaries_of_other_sizes_tell_nothing_of_copies():
+def test_temporaries_of_other_sizes_are_no_evidence_of_copies():
     found, _ = sort(*copies(PLAIN, 2), (SUMMED, 12 * KIB), (SUMMED, 8 * KIB))
     assert found == {Category.UNKNOWN: 2 * TOTAL}
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 5])
-def test_other_numbers_of_copies_say_nothing(n_copies):
+def test_other_numbers_of_copies_are_no_evidence(n_copies):
     assert sort(*copies(PLAIN, n_copies))[0] == {Category.UNKNOWN: n_copies * TOTAL}
 
 
-def test_without_a_tensor_of_a_size_of_its_own_copies_say_nothing():
+def test_without_a_tensor_of_a_size_of_its_own_copies_are_no_evidence():
     assert sort(*copies(PLAIN, 4, shapes=(4 * KIB, 4 * KIB)))[0] == {Category.UNKNOWN: 32 * KIB}
 
 

@@ -249,7 +249,7 @@ def test_a_workspace_is_one_wherever_it_is_made(found):
     assert categories(found(job)) == [WORKSPACE] * 3
 
 
-def test_a_few_results_of_a_backward_do_not_tell_what_the_rest_are(found):
+def test_a_few_results_of_a_backward_do_not_decide_the_rest(found):
     job = Job()
     few = job.alloc(ENGINE, OTHER)
     job.alloc(ENGINE)
@@ -267,7 +267,7 @@ def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
     assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
 
 
-def test_an_annotated_step_goes_before_what_a_stack_says_of_placement(found):
+def test_an_annotated_step_goes_before_a_stack_of_placement(found):
     assert categories(found(job_of("begin step, alloc APPLY, alloc LOAD, end step"))) == [STATE] * 2
 
 
@@ -289,7 +289,7 @@ def test_a_closure_that_a_step_calls_is_forward_and_backward(outer, found):
         assert categories(found(job, SUBJECT + 2)) == [ACTIVATION] * 3
 
 
-def test_what_modules_made_is_no_gradient_though_it_dies_in_zero_grad(found):
+def test_what_modules_made_is_no_gradient_though_it_is_freed_in_zero_grad(found):
     assert categories(found(job_of("alloc FORWARD, free ZERO_GRAD"))) == [TEMPORARY]
 
 
@@ -315,7 +315,7 @@ def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
 
 
 @pytest.mark.parametrize("stack", [None, NO_FRAMES, MAIN], ids=["none", "empty", "main"])
-def test_what_nothing_speaks_for_stays_unknown(stack, found):
+def test_what_has_no_evidence_stays_unknown(stack, found):
     job = Job()
     job.older(stack)
     job.alloc(stack)
@@ -333,7 +333,7 @@ def test_what_the_first_event_of_a_phase_frees_has_reached_the_phase(life, categ
     assert categories(found(job_of(life))) == [category]
 
 
-def test_only_older_blocks_without_frames_are_told_by_counting(found):
+def test_only_preexisting_blocks_without_frames_are_inferred_from_counting(found):
     job = Job()
     job.older(MAIN, 2048)
     for size in (2048, 4096) * 4:
@@ -350,5 +350,5 @@ def test_a_job_without_anything_has_nothing_to_classify(found):
     assert found(Job()) == []
 
 
-def test_with_stacks_of_frees_a_state_that_dies_soon_after_the_step_is_still_one(found):
+def test_with_stacks_of_frees_a_state_that_is_freed_soon_after_the_step_is_still_one(found):
     assert categories(found(job_of("does FORWARD, alloc STEP, free MAIN, does FORWARD"))) == [STATE]

@@ -38,7 +38,7 @@ def at_line(stack, line):
     return [{**stack[0], "line": line}, *stack[1:]]
 
 
-def test_a_compiled_backward_lets_go_on_each_line_of_what_it_does_in_other_iterations(found):
+def test_a_compiled_backward_frees_on_each_line_of_what_it_does_in_other_iterations(found):
     """It drops what was kept for it, and what it made itself; the trace begins in the middle of the first."""
     job = Job()
     kept, made, unseen_at_first, unseen = (job.older(NO_FRAMES) for _ in range(4))
@@ -71,7 +71,9 @@ def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forwa
     ],
     ids=["one each", "more", "no weight", "with frames of C++"],
 )
-def test_beside_old_weights_with_frames_an_old_block_without_is_of_backward(life, expected, found):
+def test_beside_preexisting_weights_with_frames_a_preexisting_block_without_is_of_backward(
+    life, expected, found
+):
     """With Python-only stacks nothing that the engine makes has a frame."""
     assert categories(found(job_of(life))) == expected
 
@@ -95,7 +97,7 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
     assert categories(found(job, OTHER))[2] == GRADIENT
 
 
-def test_an_old_batch_is_what_other_iterations_let_go_of_at_that_place_and_of_that_size(found):
+def test_a_preexisting_batch_is_what_other_iterations_freed_at_that_place_and_of_that_size(found):
     """Nothing but the graph held the batch; an activation of another size is let go of by the same stack."""
     job = Job()
     old, kept = job.older(NO_FRAMES), job.older(NO_FRAMES, SUBJECT + 1)
@@ -111,7 +113,7 @@ def test_an_old_batch_is_what_other_iterations_let_go_of_at_that_place_and_of_th
     assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 3
 
 
-def test_where_batches_and_activations_of_a_size_are_let_go_of_an_old_one_may_be_either(found):
+def test_where_batches_and_activations_of_a_size_are_freed_a_preexisting_one_may_be_either(found):
     job = Job()
     old = job.older(NO_FRAMES)
     job.free(old, RELEASE)
@@ -122,7 +124,7 @@ def test_where_batches_and_activations_of_a_size_are_let_go_of_an_old_one_may_be
     assert categories(found(job)) == [ACTIVATION, INPUT, ACTIVATION]
 
 
-def test_with_python_stacks_what_goes_before_backward_drops_anything_of_its_own_stays_open(found):
+def test_with_python_stacks_what_goes_before_backward_frees_anything_of_its_own_stays_open(found):
     """The engine's stacks are empty there, and the trace begins in a backward."""
     job = Job()
     first, second = job.older(NO_FRAMES), job.older(NO_FRAMES)

@@ -133,5 +133,5 @@ def test_slugs_are_unique_and_every_role_has_a_rule():
     assert {rule.role for rule in FRAME_RULES} == set(Role)
 
 
-def test_every_rule_says_why_and_in_which_versions():
+def test_every_rule_shows_why_and_in_which_versions():
     assert all(rule.reason and rule.seen for rule in FRAME_RULES)

@@ -39,14 +39,14 @@ def test_sizes_that_take_turns_are_weights_with_what_lies_before_and_what_is_as_
 @pytest.mark.parametrize(
     ("n_layers", "layer"), [(2, LAYER), (N_LAYERS, LAYER[:2])], ids=["few layers", "few sizes"]
 )
-def test_few_turns_are_not_believed(n_layers, layer, found):
+def test_few_turns_are_not_accepted(n_layers, layer, found):
     job = model(n_layers, layer)
     job.does(FORWARD)
     assert {category for size in layer for category, *_ in found(job, size)} == {Category.UNKNOWN}
 
 
 @pytest.mark.parametrize("n_copies", [2, 3, 4])
-def test_what_may_be_a_model_with_gradients_and_states_is_not_believed(n_copies, found):
+def test_what_may_be_a_model_with_gradients_and_states_is_not_accepted(n_copies, found):
     job = trained_model(n_copies)
     job.does(FORWARD)
     assert Category.WEIGHT not in {category for category, *_ in found(job, LAYER[1])}
@@ -131,7 +131,7 @@ def test_a_table_of_positions_comes_between_words_and_layers(found):
     assert found(job, words)[0][0] is found(job, EMBEDDING)[0][0] is Category.WEIGHT
 
 
-def test_a_forward_that_only_blocks_tell_of_counts(found):
+def test_a_forward_that_only_blocks_show_counts(found):
     job = model()
     job.older(FORWARD, OTHER)
     told = found(job, OTHER)
@@ -139,13 +139,13 @@ def test_a_forward_that_only_blocks_tell_of_counts(found):
     assert found(job, LAYER[1])[0][0] is Category.WEIGHT
 
 
-def test_without_any_forward_turns_say_nothing(found):
+def test_without_any_forward_turns_are_no_evidence(found):
     job = model()
     job.does(MAIN)
     assert found(job, LAYER[1])[0][0] is Category.UNKNOWN
 
 
-def test_where_something_is_trained_turns_say_nothing(found):
+def test_where_something_is_trained_turns_are_no_evidence(found):
     job = model()
     job.does(FORWARD, ENGINE)
     assert found(job, LAYER[0])[0][0] is Category.UNKNOWN

@@ -36,7 +36,7 @@ def found(tmp_path):
 
 
 @pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, INPUT)])
-def test_without_frames_of_cpp_a_line_that_drops_a_result_as_large_computes(before, category, found):
+def test_without_frames_of_cpp_a_line_that_frees_a_result_as_large_computes(before, category, found):
     job = Job()
     job.does(FORWARD)
     dropped = job.alloc(LOAD, before)
@@ -49,7 +49,7 @@ def test_without_frames_of_cpp_a_line_that_drops_a_result_as_large_computes(befo
 
 @pytest.mark.parametrize("stack", [FORWARD, NO_FRAMES], ids=["forward", "backward"])
 @pytest.mark.parametrize("size", [8_519_680, 33_554_432])
-def test_without_frames_of_cpp_a_workspace_is_told_by_its_size(size, stack, found):
+def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack, found):
     job = Job()
     job.does(FORWARD, NO_FRAMES)
     for _ in range(4):
@@ -71,7 +71,7 @@ def test_without_stacks_of_frees_a_step_still_frees_its_temporaries(found):
     assert categories(found(job)) == [TEMPORARY]
 
 
-def test_without_stacks_of_frees_what_dies_before_the_step_is_no_gradient(found):
+def test_without_stacks_of_frees_what_is_freed_before_the_step_is_no_gradient(found):
     job = Job()
     job.alloc(APPLY)
     job.free(job.alloc(FORWARD, OTHER))

@@ -397,7 +397,7 @@ def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_
     assert gradients(2, 1) == 502
 
 
-def test_weights_that_are_gone_by_the_peak_are_no_row(tmp_path):
+def test_weights_that_are_freed_by_the_peak_are_no_row(tmp_path):
     builder = TraceBuilder().segment().alloc(512).free().alloc(4096)
     raw = metadata(parameters=[parameter("old", ADDR, 512, at(1)), parameter("new", ADDR, 4096, at(4))])
     assert weights_of(analyse(tmp_path, builder, raw)) == [("new", 4096, 0)]

@@ -67,7 +67,7 @@ def test_a_rule_has_what_the_file_says(tmp_path):
 
 
 @needs_toml
-def test_toml_says_the_same_as_json(tmp_path):
+def test_toml_shows_the_same_as_json(tmp_path):
     json_file, toml_file = tmp_path / "mine.json", tmp_path / "MINE.TOML"
     json_file.write_text(json.dumps({"rules": [CACHE, {**CACHE, "slug": "other", "free_site": True}]}))
     table = "\n".join(f"{key} = '{value}'" for key, value in CACHE.items())
@@ -156,7 +156,7 @@ def test_a_slug_names_one_rule_only(slug):
 
 
 @pytest.mark.parametrize("values", [None, [], "rules", {}, {"rules": {}}, {"rule": [CACHE]}])
-def test_a_file_without_a_list_of_rules_says_how_to_write_one(values):
+def test_a_file_without_a_list_of_rules_shows_how_to_write_one(values):
     with pytest.raises(InputError, match=r"begin each with \[\[rules\]\]"):
         parse_rules(values)
 
@@ -329,7 +329,7 @@ def test_a_rule_about_the_free_site_looks_at_who_freed(loaded):
     assert session.devices[0].operations[session.devices[0].operation_id[0]] == "kv_cache"
 
 
-def test_where_frees_repeat_their_allocs_a_rule_about_frees_has_no_effect_and_says_so(loaded):
+def test_where_frees_repeat_their_allocs_a_rule_about_frees_has_no_effect_and_gives_a_note(loaded):
     rule = CACHE | {"free_site": True}
     session = loaded(rule, jobs=[(ALLOCATE, ALLOCATE)])
     assert decisions(session)[0] != MINE
@@ -377,7 +377,7 @@ def test_every_output_names_the_rule(loaded, tmp_path):
         assert connection.execute(query).fetchall() == [("activation", "user_rule", "kv-cache", "kv_cache")]
 
 
-def test_a_wrong_file_of_rules_is_told_before_the_snapshot_is_read(tmp_path, capsys):
+def test_a_wrong_file_of_rules_is_refused_before_the_snapshot_is_read(tmp_path, capsys):
     (tmp_path / "mine.json").write_text('{"rules": [{}]}')
     assert main(["to-sqlite", str(tmp_path / "absent.pickle"), "--rules", str(tmp_path / "mine.json")]) == 3
     assert "rules[0].slug" in capsys.readouterr().err

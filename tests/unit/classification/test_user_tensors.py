@@ -53,7 +53,7 @@ def test_a_kept_tensor_with_a_gradient_is_a_weight_though_no_module_made_it(foun
     assert rows[:2] == [(WEIGHT, Evidence.SIZES, "kept-and-has-a-gradient")] * 2
 
 
-def test_more_tensors_than_gradients_of_a_size_are_not_told_apart(found):
+def test_more_tensors_than_gradients_of_a_size_are_not_distinguished(found):
     assert WEIGHT not in categories(found(trained_by_hand(3, 2)))
 
 
@@ -86,7 +86,7 @@ def test_old_blocks_of_the_size_of_a_workspace_are_two_at_most(n_blocks, are_wor
     assert [category is WORKSPACE for category in categories(rows)] == [are_workspaces] * n_blocks
 
 
-def test_what_the_engine_lets_go_of_at_once_may_be_its_own_if_it_is_older(found):
+def test_what_the_engine_frees_at_once_may_be_its_own_if_it_is_preexisting(found):
     job = Job()
     saved, other = job.older(NO_FRAMES), job.older(NO_FRAMES)
     job.free(saved, RELEASE)
@@ -116,7 +116,7 @@ def test_cut_in_backward_what_is_held_of_what_was_computed_may_be_of_its_forward
     assert categories(found(job)) == [category]
 
 
-def test_where_checkpoints_compute_again_what_the_engine_lets_go_of_may_have_been_kept(found):
+def test_where_checkpoints_compute_again_what_the_engine_frees_may_have_been_kept(found):
     job = Job()
     other = job.older(NO_FRAMES)
     job.free(other, ENGINE)
@@ -187,7 +187,7 @@ def test_a_single_size_may_agree_by_chance(found):
     assert categories(found(job)) == [WEIGHT, INPUT, GRADIENT]
 
 
-def test_a_line_that_gives_a_variable_a_new_value_tells_what_the_old_one_was(found):
+def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(found):
     job = Job()
     old = job.older(NO_FRAMES)
     job.alloc(LOAD)
@@ -198,7 +198,7 @@ def test_a_line_that_gives_a_variable_a_new_value_tells_what_the_old_one_was(fou
     assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
 
 
-def test_a_value_that_was_dropped_first_takes_no_place(found):
+def test_a_value_that_was_freed_first_takes_no_place(found):
     job = Job()
     old = job.older(NO_FRAMES)
     job.free(job.alloc(LOAD), MAIN)
@@ -207,7 +207,7 @@ def test_a_value_that_was_dropped_first_takes_no_place(found):
     assert categories(found(job))[0] is UNKNOWN
 
 
-def test_a_line_that_drops_several_kinds_tells_nothing_of_what_is_older(found):
+def test_a_line_that_frees_several_kinds_is_no_evidence_of_preexisting_blocks(found):
     job = Job()
     old = job.older(NO_FRAMES, SUBJECT + 1)
     batch, result = job.alloc(LOAD), job.alloc(FORWARD)
@@ -252,7 +252,7 @@ def test_what_a_module_keeps_from_step_to_step_is_no_temporary_of_a_lost_forward
     assert categories(found(job)) == [UNKNOWN]
 
 
-def test_a_forward_without_modules_begins_with_the_first_result_that_backward_lets_go_of(found):
+def test_a_forward_without_modules_begins_with_the_first_result_that_backward_frees(found):
     job = Job()
     batch, saved, dropped, kept = (job.alloc(MAIN) for _ in range(4))
     job.free(dropped, MAIN)

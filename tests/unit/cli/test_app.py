@@ -168,7 +168,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("command", ["to-sqlite", "info"])
 @pytest.mark.parametrize("kind", INPUTS)
-def test_an_input_that_cannot_be_used_ends_with_3_and_says_why(folder, snapconv, kind, command):
+def test_an_input_that_cannot_be_used_ends_with_3_and_shows_why(folder, snapconv, kind, command):
     data, named = INPUTS[kind]
     Path("run.pickle").write_bytes(data)
     done = snapconv(command, "run.pickle")
@@ -203,7 +203,7 @@ class Asks:
 
 
 @pytest.mark.parametrize("command", ["to-sqlite", "info"])
-def test_a_pickle_that_asks_for_code_ends_with_4_names_it_and_runs_nothing(folder, snapconv, command):
+def test_a_pickle_that_requests_code_ends_with_4_names_it_and_runs_nothing(folder, snapconv, command):
     Path("run.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [], "extra": Asks()}))
     done = snapconv(command, "run.pickle")
     assert (done.code, done.out) == (4, "")
@@ -233,7 +233,7 @@ def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
         ("sub/", "sub/NAME.memory.sqlite"),
     ],
 )
-def test_an_output_that_cannot_be_written_ends_with_5_and_says_what_to_do(folder, snapconv, output, advice):
+def test_an_output_that_cannot_be_written_ends_with_5_and_shows_what_to_do(folder, snapconv, output, advice):
     write()
     Path("sub").mkdir()
     done = snapconv("to-sqlite", "run.pickle", "-o", output, "--force")
@@ -263,7 +263,7 @@ def test_the_snapshot_itself_is_never_replaced(folder, snapconv, output):
 
 
 @pytest.mark.parametrize(("name", "options", "report"), NAMES)
-def test_a_report_goes_beside_the_snapshot_or_where_it_is_told(folder, snapconv, name, options, report):
+def test_a_report_goes_beside_the_snapshot_or_where_it_is_configured(folder, snapconv, name, options, report):
     write(name)
     done = snapconv("to-sqlite", name, *options)
     assert done.code == 0
@@ -338,7 +338,7 @@ def test_extended_adds_tables(folder, snapconv):
         (["--path-map", "/home=/h", "--path-map", "/h/me=/m"], "/m/project", "net.py"),
     ],
 )
-def test_the_projects_root_is_inferred_told_or_mapped(folder, snapconv, options, root, file):
+def test_the_projects_root_is_inferred_given_or_mapped(folder, snapconv, options, root, file):
     write()
     (report,) = json.loads(snapconv("to-sqlite", "run.pickle", "--json", *options).out)["reports"]
     assert report["project_root"] == root
@@ -368,20 +368,20 @@ def test_notes_go_to_stderr_and_into_the_json(folder, snapconv, command):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_quiet_says_nothing_and_writes(folder, snapconv, options):
+def test_quiet_prints_nothing_and_writes(folder, snapconv, options):
     write(frames=None)
     assert snapconv("to-sqlite", "run.pickle", "-q", *options) == Done(0, "", "")
     assert names(folder) == ["run.memory.sqlite", "run.pickle"]
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_quiet_info_says_nothing_about_a_file_that_can_be_read(folder, snapconv, options):
+def test_quiet_info_prints_nothing_about_a_file_that_can_be_read(folder, snapconv, options):
     write(frames=None)
     assert snapconv("info", "run.pickle", "-q", *options) == Done(0, "", "")
 
 
 @pytest.mark.parametrize("command", ["to-sqlite", "info"])
-def test_quiet_still_says_errors(folder, snapconv, command):
+def test_quiet_still_prints_errors(folder, snapconv, command):
     done = snapconv(command, "missing.pickle", "--quiet")
     assert done.code == 3
     assert "missing.pickle" in done.err

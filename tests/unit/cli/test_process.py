@@ -127,7 +127,7 @@ def test_a_reader_of_the_notes_that_went_away_ends_it_with_141_too(folder):
     assert done.code == 141
 
 
-def test_an_error_that_nobody_can_read_keeps_its_code(folder):
+def test_an_error_that_cannot_be_printed_keeps_its_code(folder):
     ours, theirs = os.pipe()
     os.close(ours)
     assert run("info", "missing.pickle", stderr=theirs).code == 3
@@ -262,7 +262,7 @@ def hanging(place, *argv, before=()):
 @pytest.mark.parametrize(
     ("place", "command"), [(READING, "to-sqlite"), (READING, "info"), (WRITING, "to-sqlite")]
 )
-def test_a_run_that_is_stopped_says_so_in_a_line_and_leaves_nothing(folder, number, code, place, command):
+def test_a_run_that_is_stopped_is_reported_in_a_line_and_leaves_nothing(folder, number, code, place, command):
     with hanging(place, command, "run.pickle") as process:
         process.send_signal(number)
         out, err = process.communicate(timeout=60)

@@ -194,7 +194,7 @@ def test_a_file_whose_frames_are_all_elsewhere_gives_a_note(analysed):
     assert "no-project-frames" not in slugs(analysed(TraceBuilder().segment().alloc(512, frames=[])))
 
 
-def test_gradients_without_a_weight_are_remarked_upon(analysed):
+def test_gradients_without_a_weight_give_a_note(analysed):
     builder = TraceBuilder().segment().alloc(1024, frames=BUILD)
     for _ in range(3):
         builder.alloc(1024, frames=ENGINE)
@@ -213,7 +213,7 @@ def test_more_than_a_twentieth_that_is_unknown_gives_a_note(analysed, unknown, h
     ("was_there", "advice"),
     [(False, "record it with `snapconv record`"), (True, "record from the start of the program")],
 )
-def test_what_would_tell_more_is_what_this_recording_lacks(analysed, was_there, advice):
+def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, advice):
     builder = TraceBuilder().segment(traced=not was_there).alloc(4096, traced=not was_there)
     builder.alloc(4096, frames=MAIN)
     (note,) = [note for note in analysed(builder).notes if note.slug == "much-unknown"]

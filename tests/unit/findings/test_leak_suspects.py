@@ -122,7 +122,7 @@ def test_weights_and_states_of_the_first_step_are_none(suspects):
     assert suspects(training) == []
 
 
-def test_a_cache_that_lets_go_of_the_oldest_is_none(suspects):
+def test_a_cache_that_frees_the_oldest_is_none(suspects):
     training, window = Training(), []
     for _ in range(9):
         window += training.step(KEEP)
@@ -166,7 +166,7 @@ def test_parts_of_a_step_are_not_compared(suspects):
     assert suspects(training) != []
 
 
-def test_every_stack_is_told_most_bytes_first(suspects):
+def test_every_stack_is_shown_most_bytes_first(suspects):
     training = Training()
     for _ in range(5):
         training.step(KEEP)

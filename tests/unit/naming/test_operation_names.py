@@ -92,7 +92,7 @@ def test_a_loop_of_one_line_repeats_its_order(tmp_path):
     assert names(tmp_path, OTHER, *loop) == ["other", "matmul", "relu", "matmul", "relu"]
 
 
-def test_of_a_number_that_does_not_tell_the_last_operation_counts(tmp_path):
+def test_of_a_number_that_does_not_show_the_last_operation_counts(tmp_path):
     assert names(tmp_path, OTHER, at(7), at(7), at(7), OTHER) == ["other", "mul", "mul", "mul", "other"]
 
 
@@ -108,12 +108,12 @@ def test_memory_from_before_the_trace_has_the_last_operation(tmp_path):
     assert {device.operations[number] for number in device.operation_id.tolist()} == {"relu", "other"}
 
 
-def test_frames_of_cpp_say_more_than_the_source(tmp_path):
+def test_frames_of_cpp_show_more_than_the_source(tmp_path):
     native = {"name": "at::_ops::gelu::call(at::Tensor const&)", "filename": "??", "line": 0}
     assert names(tmp_path, OTHER, at(5, "forward", native)) == ["other", "gelu"]
 
 
-def test_explain_says_that_the_order_told(tmp_path):
+def test_explain_shows_that_the_order_decided(tmp_path):
     builder = TraceBuilder().segment(2 * MIB)
     path = builder.alloc(512, frames=OTHER).alloc(512, frames=at(5)).alloc(512, frames=at(5))
     path = path.alloc(512, frames=at(7)).write(tmp_path / "snapshot.pickle")
@@ -157,7 +157,7 @@ def test_explain_says_that_the_order_told(tmp_path):
         (steps((0, 1), (0, 1), (1, 1)), 2, None),
     ],
 )
-def test_the_number_of_allocations_tells_whose_they_are(line, n, expected):
+def test_the_number_of_allocations_shows_whose_they_are(line, n, expected):
     assert order_of(line, n) == expected
 
 

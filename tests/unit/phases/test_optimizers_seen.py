@@ -68,7 +68,7 @@ def test_of_others_nothing_is_known(name, tmp_path):
     assert states(stepped(name), tmp_path / "a.pickle") is None
 
 
-def test_optimizers_that_keep_different_states_say_nothing(tmp_path):
+def test_optimizers_that_keep_different_states_are_no_evidence(tmp_path):
     assert states(stepped("Adam", "AdamW"), tmp_path / "a.pickle") == 2
     assert states(stepped("Adam", "Adagrad"), tmp_path / "b.pickle") is None
     assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
@@ -135,7 +135,7 @@ def test_optimizers_of_a_kind_that_step_in_turn_have_the_states_of_all_that_is_t
         assert said == {WEIGHT: n + 2, STATE: 2 * n, GRADIENT: 2 * n}
 
 
-def test_gradients_that_are_not_held_at_once_do_not_tell_how_much_is_trained(found):
+def test_gradients_that_are_not_held_at_once_do_not_show_how_much_is_trained(found):
     job = trained_in_turn(drops_after_step=True)
     said = {category for size in TRAINED_IN_TURN for category in categories(found(job, size))}
     assert STATE not in said

@@ -140,7 +140,7 @@ def test_frees_that_repeat_the_stack_of_their_alloc_show_nothing(phases_of):
     assert (found.run_last[2:] == 8).all()
 
 
-def test_frees_of_older_blocks_show_that_frees_have_stacks(phases_of):
+def test_frees_of_preexisting_blocks_show_that_frees_have_stacks(phases_of):
     job = Job()
     job.free(job.alloc(None), ZERO_GRAD)
     snapshot = job.snapshot()
@@ -175,13 +175,13 @@ def test_without_python_frames_a_stack_is_the_engines_if_no_stack_has_cpp(phases
     assert phases_of(job).certain.tolist() == [F, B]
 
 
-def test_an_empty_stack_says_nothing_where_the_engine_has_frames(phases_of):
+def test_an_empty_stack_is_no_evidence_where_the_engine_has_frames(phases_of):
     job = Job()
     job.alloc(FORWARD, NO_FRAMES, ENGINE)
     assert phases_of(job).certain.tolist() == [F, U, B]
 
 
-def test_empty_stacks_alone_say_nothing(phases_of):
+def test_empty_stacks_alone_are_no_evidence(phases_of):
     job = Job()
     job.alloc(NO_FRAMES, NO_FRAMES)
     assert phases_of(job).certain.tolist() == [U, U]

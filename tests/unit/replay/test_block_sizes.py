@@ -140,7 +140,7 @@ def test_a_merged_free_frees():
     assert sizes(found) == [1024, 0, 512, 512, 0, 0]
 
 
-def test_segments_that_are_gone_at_the_dump_come_back_on_the_way():
+def test_segments_that_are_returned_at_the_dump_come_back_on_the_way():
     events = [
         *[("segment_alloc", S, 12 * MIB), ("alloc", S, 11 * MIB), *freed(S, 11 * MIB)],
         *[("segment_free", S, 12 * MIB), ("segment_alloc", S, 20 * MIB), ("alloc", S, 11 * MIB - 512)],

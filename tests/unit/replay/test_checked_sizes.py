@@ -98,7 +98,7 @@ def test_the_split_rule_that_the_live_blocks_follow_counts_before_the_setting(
 @pytest.mark.parametrize(
     ("settings", "block_bytes"), [(EXPANDABLE, 3 * MIB), (ORDINARY, 3 * MIB + 512 * KIB)]
 )
-def test_a_setting_that_the_live_blocks_follow_is_not_remarked_upon(replayed, settings, block_bytes):
+def test_a_setting_that_the_live_blocks_follow_gives_no_note(replayed, settings, block_bytes):
     raw = a_block_before_a_gap_of(512 * KIB, block_bytes=block_bytes, allocator_settings=settings)
     found = replayed(raw)
     assert counts(found) == (2, 0)

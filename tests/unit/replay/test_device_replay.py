@@ -139,7 +139,7 @@ def table(*rows) -> AllocationTable:
     )
 
 
-def test_an_allocation_is_live_from_its_alloc_until_it_is_let_go():
+def test_an_allocation_is_live_from_its_alloc_until_it_is_freed():
     rows = table((1, 3, 4), (-1, -1, -1), (2, -1, -1), (-1, 0, 2), (1, -1, 3))
     assert [rows.live_at(e).nonzero()[0].tolist() for e in range(-1, 5)] == [
         [1, 3],
@@ -156,7 +156,7 @@ def test_where_one_allocation_ends_and_the_next_begins_only_the_next_is_live():
     assert rows.live_at(1).tolist() == [False, True]
 
 
-def test_a_merged_free_lets_go_at_its_event(replayed):
+def test_a_merged_free_counts_at_its_event(replayed):
     events = [event("alloc", A, 1000), event("free", A, 1000)]
     found = replayed(events, [segment(block(2 * MIB))])
     assert [values(c) for c in (found.allocated, found.active)] == [[0, 1024, 0], [0, 1024, 0]]
@@ -179,7 +179,7 @@ def test_stacks_and_streams_come_from_the_alloc_or_else_from_the_block(replayed)
     assert rows.pool_id.tolist() == [0, -1]
 
 
-def test_the_pool_of_an_event_counts_where_the_block_is_gone(replayed):
+def test_the_pool_of_an_event_counts_where_the_block_is_not_in_the_segments(replayed):
     events = [event("alloc", B, 512, pool_id=(0, 3)), event("free", B, 512, pool_id=(0, 3))]
     rows = replayed(events, [segment(block(2 * MIB), segment_pool_id=(0, 0))]).allocations
     assert rows.pool_id.tolist() == [1]
@@ -190,21 +190,21 @@ def test_a_block_that_had_a_stack_at_the_dump_only_has_that(replayed):
     assert rows.stack_id.tolist() == [1]  # 0 is the segment's, which is empty
 
 
-def test_an_older_small_block_that_was_freed_is_exact(replayed):
+def test_a_preexisting_small_block_that_was_freed_is_exact(replayed):
     found = replayed([event("free", A, 1000)], [segment(block(2 * MIB))])
     assert found.allocations.block_bytes.tolist() == [1024]
     assert found.allocations.is_exact.tolist() == [True]
     assert found.notes == ()
 
 
-def test_an_older_large_block_fills_a_gap_of_up_to_1_mib(replayed):
+def test_a_preexisting_large_block_fills_a_gap_of_up_to_1_mib(replayed):
     gap = [block(4 * MIB), block(16 * MIB, 16 * MIB)]
     found = replayed([event("free", A, 3 * MIB)], [segment(*gap)])
     assert found.allocations.block_bytes.tolist() == [4 * MIB, 16 * MIB]
     assert found.allocations.is_exact.all()
 
 
-def test_an_older_large_block_before_a_wide_gap_is_known_within_1_mib(replayed):
+def test_a_preexisting_large_block_before_a_wide_gap_is_known_within_1_mib(replayed):
     gap = [block(6 * MIB), block(14 * MIB, 14 * MIB)]
     found = replayed([event("free", A, 3 * MIB)], [segment(*gap)])
     assert found.allocations.block_bytes.tolist() == [3 * MIB, 14 * MIB]
@@ -214,14 +214,14 @@ def test_an_older_large_block_before_a_wide_gap_is_known_within_1_mib(replayed):
     assert re.search(r"^1 blocks .* up to 1\.00 MiB higher$", note.message)
 
 
-def test_what_an_older_large_block_leaves_free_is_more_than_1_mib(replayed):
+def test_what_a_preexisting_large_block_leaves_free_is_more_than_1_mib(replayed):
     # Of the 1.5 MiB beyond the request at least 1 MiB + 512 are free: it is 3 MiB and up to 0.5 MiB - 512.
     gap = [block(4 * MIB + MIB // 2), block(16 * MIB, 16 * MIB)]
     (note,) = replayed([event("free", A, 3 * MIB)], [segment(*gap)]).notes
     assert note.message.endswith("up to 511.50 KiB higher")
 
 
-def test_an_older_large_block_before_the_least_gap_is_exact(replayed):
+def test_a_preexisting_large_block_before_the_least_gap_is_exact(replayed):
     gap = [block(4 * MIB + 512), block(16 * MIB, 16 * MIB)]
     found = replayed([event("free", A, 3 * MIB)], [segment(*gap)])
     assert found.allocations.block_bytes.tolist() == [3 * MIB, 16 * MIB]
@@ -242,7 +242,7 @@ def test_padding_of_torch_npu_is_seen_in_the_live_blocks(replayed):
     assert found.allocations.block_bytes.tolist() == [1024, 1024]
 
 
-def test_without_live_blocks_the_backend_tells_the_padding(replayed):
+def test_without_live_blocks_the_backend_shows_the_padding(replayed):
     freed = [event(action, A, 512) for action in ("alloc", "free_requested", "free_completed")]
     assert replayed(freed, [GONE]).active.peak == 512
     assert replayed([*freed, event("empty_cache", 0, 0)], [GONE]).active.peak == 1024
@@ -274,15 +274,15 @@ def test_what_keeps_a_figure_from_being_exact_gives_a_note(slug, replayed):
     assert all(note.device == 0 for note in found.notes)
 
 
-def test_a_trace_that_fits_is_not_remarked_upon(replayed):
+def test_a_trace_that_fits_gives_no_note(replayed):
     assert slugs(replayed([event("segment_alloc", S, 2 * MIB), ALLOC, *FREED, ALLOC], [LIVE])) == []
 
 
-def test_a_checkpoint_that_fits_is_not_remarked_upon(replayed):
+def test_a_checkpoint_that_fits_gives_no_note(replayed):
     assert slugs(replayed([ALLOC, event("snapshot", 0, 1024), *FREED], [GONE])) == []
 
 
-def test_frees_without_allocs_are_remarked_upon(replayed):
+def test_frees_without_allocs_give_a_note(replayed):
     assert slugs(replayed(FREED, [GONE])) == ["skipped-actions"]
 
 
@@ -318,7 +318,7 @@ def test_frees_without_any_request_were_not_requested_earlier(replayed):
     assert slugs(replayed([FREED[1]], [GONE])) == []
 
 
-def test_the_note_tells_blocks_that_wait_from_frees_that_were_requested_earlier(replayed):
+def test_the_note_separates_blocks_that_wait_from_frees_that_were_requested_earlier(replayed):
     (note,) = replayed([ALLOC, FREED[0]], [PENDING]).notes
     assert note.message == "1 blocks were freed but still in use by a stream at the dump"
     (note,) = replayed([FREED[1], ALLOC, *FREED], [GONE]).notes

@@ -74,7 +74,7 @@ def test_blocks_from_before_show_a_late_start_and_are_counted(decided):
     assert "does not confirm it" in reason
 
 
-def test_an_older_block_that_was_freed_is_enough_for_a_late_start(decided):
+def test_a_preexisting_block_that_was_freed_is_enough_for_a_late_start(decided):
     builder = TraceBuilder().segment().alloc(1000).free()
     assert decided(builder, keep=2)[0] is Verdict.STARTED_LATE
 
@@ -122,7 +122,7 @@ def test_one_event_is_what_history_kept_as_state_leaves(decided):
 
 @pytest.mark.parametrize("where", ["top", "settings"])
 @pytest.mark.parametrize("flag", [True, [True]], ids=["one", "per device"])
-def test_the_file_may_say_itself_that_events_are_lost(decided, where, flag):
+def test_the_file_may_show_itself_that_events_are_lost(decided, where, flag):
     said = {"trace_alloc_overflowed": flag}
     fields = said if where == "top" else {"allocator_settings": said}
     verdict, reason = decided(TraceBuilder().segment().alloc(512), **fields)
@@ -130,12 +130,12 @@ def test_the_file_may_say_itself_that_events_are_lost(decided, where, flag):
     assert reason.startswith("according to the file, its ring buffer overflowed")
 
 
-def test_the_file_may_say_itself_that_no_event_is_lost(decided):
+def test_the_file_may_show_itself_that_no_event_is_lost(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512)
     assert decided(builder, keep=2, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
 
 
-def test_what_the_file_says_goes_before_the_length_of_the_trace(decided):
+def test_what_the_file_shows_goes_before_the_length_of_the_trace(decided):
     assert decided(started_late(1024), trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
 
 
@@ -157,7 +157,7 @@ def test_an_alloc_at_a_live_address_shows_a_missing_free(decided):
     assert "1 allocs or frees are missing" in reason
 
 
-def test_every_device_is_judged_by_its_own_trace(tmp_path):
+def test_every_device_is_decided_by_its_own_trace(tmp_path):
     late = TraceBuilder(device=1).segment(traced=False).alloc(4 * MIB // 4)
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(late)))
@@ -169,7 +169,7 @@ def test_every_device_is_judged_by_its_own_trace(tmp_path):
 
 
 @pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False)])
-def test_of_a_capture_the_verdict_says_how_far_the_recording_went(decided, ended, goes_on):
+def test_of_a_capture_the_verdict_shows_how_far_the_recording_went(decided, ended, goes_on):
     """A program that goes on may need more later; one that ended early has a note of its own."""
     marks = [
         {"iteration": number, "kind": "memory", "began_us": START_US, "ended_us": START_US + 9}

@@ -170,7 +170,7 @@ def test_where_both_rules_explain_the_blocks_the_backend_decides():
         assert infer_rules(AllocatorSettings(), table, backend="xpu").settings.padding_bytes == 0
 
 
-def test_what_the_blocks_tell_goes_before_the_backend():
+def test_what_the_blocks_show_goes_before_the_backend():
     plain, padded = block_table((512, 512)), block_table((512, 1024))
     assert infer_rules(AllocatorSettings(), plain, backend="npu").settings.padding_bytes == 0
     assert (
@@ -182,13 +182,13 @@ def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
     assert inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB))) == NPU_PADDING_BYTES
 
 
-def test_large_blocks_of_expandable_segments_keep_no_remainder_and_tell_the_padding_too():
+def test_large_blocks_of_expandable_segments_keep_no_remainder_and_show_the_padding_too():
     padded = block_table((2 * MIB, 2 * MIB + 512), (32 * MIB - 512, 32 * MIB))
     assert inferred(padded, expandable_segments=True) == NPU_PADDING_BYTES
     assert inferred(padded) == 0
 
 
-def test_only_live_blocks_tell_the_padding():
+def test_only_live_blocks_show_the_padding():
     assert inferred(block_table((512, 1024), state=BlockState.INACTIVE)) == 0
     assert inferred(block_table((512, 1024), state=BlockState.PENDING_FREE)) == NPU_PADDING_BYTES
 

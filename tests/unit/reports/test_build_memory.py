@@ -95,7 +95,7 @@ def test_weights_that_no_line_of_the_project_allocated_are_numbered(report_of):
     assert [weight.name for weight in weights] == ["train.py:8#1", "weight_2"]
 
 
-def test_an_older_gradient_may_stand_before_its_weight(report_of):
+def test_a_preexisting_gradient_may_stand_before_its_weight(report_of):
     builder = TraceBuilder().segment(traced=False).alloc(600, traced=False, frames=ENGINE)
     (weight,) = report_of(builder.alloc(600, traced=False, frames=BUILD)).weights
     assert (weight.size_bytes, weight.grad_size_bytes) == (600, 600)
@@ -213,7 +213,7 @@ def test_lines_of_equal_bytes_are_in_the_order_of_their_names(report_of):
     assert found == [("a.py", 8), ("b.py", 7), ("b.py", 9)]
 
 
-def test_modules_at_the_peak_are_told_with_most_bytes_first(report_of):
+def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
     nested = [LINEAR[0], *FORWARD[:2], frame("forward", "/home/me/project/net/model.py", 20), *FORWARD[1:]]
     builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(3000, frames=nested)
     builder.alloc(512, frames=LINEAR).alloc(512, frames=MAIN)
@@ -231,7 +231,7 @@ def test_a_leak_suspect_has_the_innermost_line_of_the_project(report_of):
     assert [(s.n_allocations, s.block_bytes) for s in report_of(builder).leak_suspects] == [(3, 3 * 1024)]
 
 
-def test_failures_have_what_was_asked_free_and_held(report_of):
+def test_failures_have_what_was_requested_free_and_in_use(report_of):
     builder = TraceBuilder().segment().alloc(1000).oom(4 * MIB, device_free=MIB)
     (oom,) = report_of(builder).oom_events
     assert (oom.event, oom.time_us) == (2, START_US + 2)
@@ -239,14 +239,14 @@ def test_failures_have_what_was_asked_free_and_held(report_of):
     assert (oom.allocated_bytes, oom.reserved_bytes) == (1024, 2 * MIB)
 
 
-def test_a_failure_has_the_lines_of_the_project_that_asked_innermost_first(report_of):
+def test_a_failure_has_the_lines_of_the_project_that_requested_innermost_first(report_of):
     raw = TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
     raw["device_traces"][0][-1]["frames"] = LINEAR
     (oom,) = report_of(raw).oom_events
     assert (oom.frames[0], oom.frames[-1]) == (AT_MODEL, AT_MAIN)
 
 
-def test_the_source_says_what_was_read(report_of):
+def test_the_source_shows_what_was_read(report_of):
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}
     raw = training().snapshot(TraceBuilder(device=2).segment(), allocator_settings=settings)
     source = dict(report_of(raw).source)
@@ -301,7 +301,7 @@ def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
     assert rows.table.is_exact.tolist() == [False, True]
 
 
-def test_stacks_say_which_frames_are_the_projects(report_of):
+def test_stacks_show_which_frames_are_the_projects(report_of):
     report = report_of(training())
     stacks = report.stacks
     pairs = zip(stacks.frames.filenames, report.is_project.tolist(), strict=True)

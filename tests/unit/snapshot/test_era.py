@@ -79,7 +79,7 @@ def test_a_file_with_everything_shows_its_release(first, last):
         ("2.14", ("2.14", None)),
     ],
 )
-def test_without_events_only_settings_annotations_and_blocks_tell(release, era):
+def test_without_events_only_settings_annotations_and_blocks_show(release, era):
     assert infer_era(traits(release, **NO_EVENTS)) == Era(*era)
 
 
@@ -126,5 +126,5 @@ def test_the_backend_is_passed_on(backend):
         (Era("2.5", "2.7", "npu"), "torch 2.5 to 2.7 (npu)"),
     ],
 )
-def test_an_era_reads_as_a_person_would_say_it(era, text):
+def test_an_era_reads_as_a_person_would_write_it(era, text):
     assert str(era) == text

@@ -232,7 +232,7 @@ class TestWhatIsRefused:
         with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.size: expected 0 to 2\^60 bytes"):
             read(*TraceBuilder().oom(2**60 + 1).events)
 
-    def test_the_numbers_of_an_unknown_action_are_nobodys_business(self):
+    def test_the_numbers_of_an_unknown_action_are_not_checked(self):
         assert read(event("teleport", addr=2**63 - 1, size=-5)).size.tolist() == [-5]
 
     def test_sizes_whose_sum_could_overflow_are_refused(self):

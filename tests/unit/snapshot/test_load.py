@@ -355,7 +355,7 @@ class TestOverflowFlags:
 
 
 class TestEras:
-    def test_a_file_of_torch_2_0_is_told_by_its_blocks(self, load):
+    def test_a_file_of_torch_2_0_is_inferred_from_its_blocks(self, load):
         segments = small().raw_segments()
         for block in segments[0]["blocks"]:
             del block["address"]
@@ -377,12 +377,12 @@ class TestEras:
             ({"pool_id": (0, 0)}, {"max_round_threshold": 1}, "torch 2.13"),
         ],
     )
-    def test_the_release_is_told_by_the_keys(self, load, fields, settings, era):
+    def test_the_release_is_inferred_from_the_keys(self, load, fields, settings, era):
         raw = small().event("alloc", **fields).snapshot()
         found = load(raw if settings is None else raw | {"allocator_settings": settings})
         assert str(found.era) == era
 
-    def test_annotations_tell_2_5(self, load):
+    def test_annotations_show_2_5(self, load):
         assert str(load(small().snapshot(external_annotations=[])).era) == "torch 2.5 to 2.7"
 
     @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ class TestEras:
         ],
         ids=["npu-action", "npu-marker", "npu-file", "xpu-settings", "xpu-file", "cuda"],
     )
-    def test_the_backend_is_told_by_actions_files_and_settings(self, load, builder, settings, backend):
+    def test_the_backend_is_inferred_from_actions_files_and_settings(self, load, builder, settings, backend):
         assert load(builder.snapshot(allocator_settings=settings)).era.backend == backend
 
 

@@ -65,7 +65,7 @@ class TestSegments:
     def test_a_segment_without_blocks_has_none(self):
         assert len(Reading([segment(), segment(blocks=None)]).blocks) == 0
 
-    def test_small_and_expandable_segments_are_told(self):
+    def test_small_and_expandable_segments_are_shown(self):
         table = Reading(
             [segment(segment_type="small", is_expandable=True), segment(segment_type="large")]
         ).segments
@@ -152,7 +152,7 @@ class TestTorch20:
         assert [table.frames.names[i] for i in table.frames_of(int(found.blocks.stack_id[0]))] == ["new"]
         assert not found.sizes_missing
 
-    def test_former_occupants_of_an_inactive_block_say_nothing(self):
+    def test_former_occupants_of_an_inactive_block_are_no_evidence(self):
         found = Reading(
             [segment(old_block(512, "inactive", history=[{"real_size": 400, "frames": [frame()]}]))]
         )

@@ -71,7 +71,7 @@ def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
         ("/workspace/model.py", "../model.py"),
     ],
 )
-def test_a_package_that_nobody_installed_is_the_users_wherever_it_lies(package, shown):
+def test_a_package_that_was_not_installed_is_the_users_wherever_it_is(package, shown):
     project = project_of([TORCH, package, script("/workspace/proj/train.py")])
     assert project.root == "/workspace/proj"
     assert own(project) == [shown, "train.py"]

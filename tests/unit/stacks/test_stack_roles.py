@@ -53,7 +53,7 @@ def test_captured_stacks_without_frames_are_marked():
     assert roles_of([], [USER]).is_empty.tolist() == [True, False]
 
 
-def test_a_frame_of_cpp_tells_that_cpp_was_recorded():
+def test_a_frame_of_cpp_shows_that_cpp_was_recorded():
     assert roles_of([USER], [("at::empty", "??"), USER]).has_cpp
     assert not roles_of([USER], []).has_cpp
     assert not roles_of().has_cpp

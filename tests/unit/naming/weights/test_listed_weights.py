@@ -39,7 +39,7 @@ def test_the_order_of_module_to_is_seen_from_its_frames(tmp_path):
 @pytest.mark.parametrize(
     ("frames", "expected"), [((PLACE, PLACE, BUILD), True), ((PLACE, BUILD, BUILD), False), (([],), None)]
 )
-def test_most_frames_tell_whether_weights_were_placed(tmp_path, frames, expected):
+def test_most_frames_show_whether_weights_were_placed(tmp_path, frames, expected):
     builder = TraceBuilder().segment()
     for one in frames:
         builder.alloc(256, frames=one)
@@ -48,7 +48,7 @@ def test_most_frames_tell_whether_weights_were_placed(tmp_path, frames, expected
     assert were_placed(session.snapshot.stacks, stack_ids) is expected
 
 
-def test_what_fits_no_name_is_called_by_its_line_and_a_note_says_how_much(tmp_path):
+def test_what_fits_no_name_is_called_by_its_line_and_a_note_shows_how_much(tmp_path):
     builder = TraceBuilder().segment().alloc(256, frames=PLACE).alloc(768, frames=PLACE)
     session = weights_of(tmp_path, builder, [row("a", 64), row("b", 1000)])
     assert [weight.name for weight in session.report().weights] == ["a", "train.py:30#2"]
@@ -117,7 +117,7 @@ def notes_of_list(tmp_path, recorded, listed, **more):
 @pytest.mark.parametrize(
     ("listed", "said"), [(["b", "a"], "it has all of them"), (["x", "b"], "it has 1 of its 2 names")]
 )
-def test_names_that_were_recorded_stay_and_a_note_says_what_the_list_has_of_them(tmp_path, listed, said):
+def test_names_that_were_recorded_stay_and_a_note_shows_what_the_list_has_of_them(tmp_path, listed, said):
     names, (message,) = notes_of_list(tmp_path, ["a", "b"], listed)
     assert names == ["a", "b"]
     assert "list.json was not used" in message

@@ -103,7 +103,7 @@ def test_a_model_built_on_the_device_has_its_own_tensors_first():
     assert found.is_certain.all()
 
 
-def test_where_no_frame_tells_how_it_was_built_names_that_depend_on_it_are_ambiguous():
+def test_where_no_frame_shows_how_it_was_built_names_that_depend_on_it_are_ambiguous():
     rows = [("a", 8), ("inner.b", 8), ("inner.c", 16)]
     placed = named(listing(rows), [32, 64, 32], is_placed=None)
     assert placed.names == ("inner.b", "inner.c", "a")
@@ -144,7 +144,7 @@ def test_frozen_weights_that_lie_elsewhere_cost_the_others_no_name():
     assert found.named_bytes == found.n_bytes
 
 
-def test_memory_that_is_not_listed_keeps_no_name_and_moves_nobody():
+def test_memory_that_is_not_listed_keeps_no_name_and_moves_no_other():
     sizes = [999, *SIZES[:20], 12345, *SIZES[20:], 7]
     found = named(listing(MODEL), sizes)
     assert found.names == ("", *NAMES[:20], "", *NAMES[20:], "")
@@ -207,7 +207,7 @@ def test_a_model_placed_part_by_part_is_fitted_module_by_module():
     assert found.is_certain.all()
 
 
-def test_two_alike_models_in_another_order_than_listed_are_never_said_to_be_certain():
+def test_two_equal_models_in_another_order_than_listed_are_never_reported_to_be_certain():
     rows = [
         (f"{part}.{name}", n) for part in ("a", "x", "b") for name, n in block("l.0", 8 if part == "x" else 4)
     ]
@@ -305,7 +305,7 @@ def test_an_lstm_s_weights_come_layer_by_layer():
 # --- weights older than the trace: addresses instead of an order
 
 
-def test_older_weights_are_in_order_within_each_pool_of_the_allocator():
+def test_preexisting_weights_are_in_order_within_each_pool_of_the_allocator():
     # Sizes of more than 1 MiB lie in segments of their own, wherever those are.
     rows = [("a.weight", 1 << 20), ("a.bias", 8), ("b.weight", 1 << 20), ("b.bias", 8), ("b.scale", 2)]
     sizes = {name: 4 * n for name, n in rows}

@@ -52,7 +52,7 @@ def test_weights_are_those_that_are_live_at_the_event():
     assert match(*rows)[0] == [1, 3]
 
 
-def test_before_the_first_event_only_older_weights_are_live():
+def test_before_the_first_event_only_preexisting_weights_are_live():
     rows = [(WEIGHT, 100, -1, 5), (WEIGHT, 100, 0, -1), (GRADIENT, 100, -1, 2)]
     assert match(*rows, event=-1) == ([0], [2], 0)
 

@@ -310,7 +310,7 @@ def test_an_operation_has_what_it_was_inferred_from(load, frames, free_frames, o
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.pickle")), ids=lambda path: path.stem)
-def test_every_kind_of_file_has_stories_to_tell(path):
+def test_every_kind_of_file_has_explanations(path):
     session = snapconv.load(path)
     for analysis in session.devices:
         rows = np.arange(len(analysis.allocations))

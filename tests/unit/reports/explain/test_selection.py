@@ -47,7 +47,7 @@ def alloc_events(explanation):
         (" #12\n", Question(" #12\n", Kind.EVENT, 12)),
     ],
 )
-def test_an_address_or_an_event_may_be_asked_for(text, question):
+def test_an_address_or_an_event_may_be_requested(text, question):
     assert parse_question(text) == question
 
 
@@ -126,19 +126,19 @@ def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
         ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
     ],
 )
-def test_where_nothing_is_meant_the_error_says_what_there_is(reused, text, said):
+def test_where_nothing_is_meant_the_error_shows_what_there_is(reused, text, said):
     with pytest.raises(InputError) as wrong:
         reused.explain(text)
     assert str(wrong.value).endswith(said)
     assert "run.pickle: " in str(wrong.value)
 
 
-def test_a_device_without_allocations_says_so(load):
+def test_a_device_without_allocations_is_reported(load):
     with pytest.raises(InputError, match="it has none at all"):
         load(TraceBuilder()).explain("0x10")
 
 
-def test_every_device_is_looked_at_unless_told(tmp_path):
+def test_every_device_is_looked_at_by_default(tmp_path):
     first, second = TraceBuilder().segment().alloc(512), TraceBuilder(device=2).segment().alloc(1024)
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(first.snapshot(second)))

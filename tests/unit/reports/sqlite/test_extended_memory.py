@@ -74,7 +74,7 @@ def test_every_table_has_its_rows():
     assert filled == sorted(table.name for table in EXTENDED_TABLES)
 
 
-def test_the_report_row_says_what_it_is_about(ask):
+def test_the_report_row_shows_what_it_is_about(ask):
     assert ask("SELECT * FROM snapconv_report") == [
         (SCHEMA_VERSION, 0, 3584, "truncated", "frees without an alloc", "/home/me/project")
     ]
@@ -252,7 +252,7 @@ def test_the_peak_view_shows_what_was_in_use_in_words_largest_first(ask):
     ]
 
 
-def test_the_peak_view_says_how_sure_a_size_is_and_in_which_pool_and_phase_it_was_asked_for(ask):
+def test_the_peak_view_shows_how_sure_a_size_is_and_in_which_pool_and_phase_it_was_requested(ask):
     assert ask("SELECT id, is_exact, pool, phase FROM snapconv_peak_allocations") == [
         (1, 1, "(0, 0)", "forward"),
         (0, 1, "(0, 0)", None),

@@ -62,7 +62,7 @@ def test_modules_have_the_times_of_their_own_calls(extended):
     assert rows(extended, sql) == [(None, 2, 0.5, 7.5), ("", 1, 5.0, 0.0), ("encoder", 1, 4.0, 12.0)]
 
 
-def test_launches_say_how_often_the_device_waited(extended):
+def test_launches_show_how_often_the_device_waited(extended):
     assert rows(extended, "SELECT * FROM snapconv_launches") == [
         ("forward", 9, 4, 47.5, 4.375),
         ("backward", 9, 0, 60.0, 50.0),

@@ -32,7 +32,7 @@ def test_it_begins_with_the_device_and_its_peak_in_bytes():
     assert "event 1 of 7" in lines()[0]
 
 
-def test_a_peak_before_the_first_event_is_said_to_be_there():
+def test_a_peak_before_the_first_event_is_reported_to_be_there():
     report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), PEAKS[1]))
     assert "before the first event" in lines(report)[0]
     assert "-1" not in lines(report)[0]
@@ -80,7 +80,7 @@ def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
     assert shown == ["activation", "weight", "unknown"]
 
 
-def test_a_failed_allocation_says_what_was_asked_free_and_held_then():
+def test_a_failed_allocation_shows_what_was_requested_free_and_in_use_then():
     (said,) = [line.strip() for line in lines() if "out of memory" in line]
     assert said == (
         "out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
@@ -88,14 +88,14 @@ def test_a_failed_allocation_says_what_was_asked_free_and_held_then():
     )
 
 
-def test_of_several_failed_allocations_the_first_is_told_and_the_others_are_counted():
+def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_counted():
     first = REPORT.oom_events[0]
     report = replace(REPORT, oom_events=(first, replace(first, event=8), replace(first, event=9)))
     said = [line.strip() for line in lines(report) if "out of memory" in line or "more" in line]
     assert [line.split(":")[0] for line in said] == ["out of memory at event 6", "and 2 more times"]
 
 
-def test_a_report_without_failed_allocations_does_not_speak_of_them():
+def test_a_report_without_failed_allocations_does_not_mention_them():
     assert not any("out of memory" in line for line in lines(replace(REPORT, oom_events=())))
 
 
@@ -122,13 +122,13 @@ def test_what_the_shown_lines_leave_out_is_summed_up():
     assert "1.00 KiB  without a line of the project" in said
 
 
-def test_the_line_that_asked_for_too_much_is_named_with_its_callers():
+def test_the_line_that_requested_too_much_is_named_with_its_callers():
     frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
     report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], frames=frames),))
     assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 
-def test_without_lines_of_the_project_it_says_so():
+def test_without_lines_of_the_project_it_is_reported():
     report = replace(REPORT, lines_at_peak=(), project_root=None)
     assert any("none" in line for line in lines(report))
     assert not any("None" in line for line in lines(report))
@@ -159,7 +159,7 @@ def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
     assert shown == [f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)]
 
 
-def test_a_single_module_says_nothing():
+def test_a_single_module_is_not_shown():
     assert modules_of(ModuleTotal("b.py:2", "frames", 1, 1024)) == []
     assert modules_of() == []
 
@@ -174,7 +174,7 @@ def leaks_of(*rows, notes=GROWS):
     return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
 
 
-def test_leak_suspects_are_told_by_line_with_what_an_iteration_adds():
+def test_leak_suspects_are_shown_by_line_with_what_an_iteration_adds():
     keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
     rows = (LeakRow(0, keep, 1, 4, 4, 4096), LeakRow(1, log, 0, 4, 5, 7680), LeakRow(2, keep, 1, 4, 4, 4096))
     assert leaks_of(*rows, LeakRow(-1, None, 1, 4, 4, 2048)) == [
@@ -202,7 +202,7 @@ def test_machines_get_every_module_and_every_leak_suspect():
     ]
 
 
-def test_the_verdict_on_the_history_and_its_reason_are_said():
+def test_the_verdict_on_the_history_and_its_reason_are_shown():
     text = "\n".join(lines())
     assert "history: truncated" in text
     assert "frees without an alloc" in text

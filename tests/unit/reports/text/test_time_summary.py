@@ -49,7 +49,7 @@ def test_a_phase_that_did_not_happen_is_not_mentioned(report_of):
     assert lines[1] == "  the median of 1 timed iteration; it has no forward and no backward"
 
 
-def test_a_report_without_lines_of_the_project_says_so(report_of):
+def test_a_report_without_lines_of_the_project_is_named_as_such(report_of):
     assert "    none: no timed operation was called from a file of the project" in lines_of(
         report_of("/else")
     )

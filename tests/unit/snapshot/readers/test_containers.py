@@ -46,7 +46,7 @@ def html(*pickles: bytes, newline: bytes = b"") -> bytes:
 
 class TestPickle:
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-    def test_every_protocol_is_read_and_told(self, read, protocol):
+    def test_every_protocol_is_read_and_reported(self, read, protocol):
         value, container = read(pickle.dumps(SNAPSHOT, protocol))
         assert value == SNAPSHOT
         assert (container.format, container.pickle_protocol, container.is_gzip) == ("pickle", protocol, False)
@@ -77,7 +77,7 @@ class TestPickle:
 
 
 class TestGzip:
-    def test_a_gzip_is_read_and_told(self, read):
+    def test_a_gzip_is_read_and_reported(self, read):
         value, container = read(gzip.compress(PICKLE))
         assert value == SNAPSHOT
         assert container.is_gzip
@@ -254,7 +254,7 @@ class TestStrangers:
             (b"   \n", "it begins with"),
         ],
     )
-    def test_a_known_stranger_is_named_with_what_to_do(self, read, head, said):
+    def test_a_known_other_format_is_named_with_what_to_do(self, read, head, said):
         with pytest.raises(NotASnapshotError, match=said):
             read(head)
 

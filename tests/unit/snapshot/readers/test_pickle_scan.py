@@ -60,7 +60,7 @@ CODE = {
 
 class TestWhatItRefuses:
     @pytest.mark.parametrize("name", CODE)
-    def test_an_opcode_that_asks_for_code_is_refused_with_its_byte_offset(self, name):
+    def test_an_opcode_that_requests_code_is_refused_with_its_byte_offset(self, name):
         before, stream = b"\x80\x05]\x94(K\x01", CODE[name]
         opcode = next(op.code for op in pickletools.opcodes if op.name == name).encode("latin-1")
         offset = len(before) + stream.rindex(opcode) if name != "PERSID" else len(before)
@@ -112,7 +112,7 @@ class TestWhatItRefuses:
         hostile = b"".join(CODE.values()).decode("latin-1") * 20
         assert check(pickle.dumps([hostile], 4)).n_odd_tuples == 0
 
-    def test_a_refused_opcode_after_the_stop_is_nobodys_business(self):
+    def test_a_refused_opcode_after_the_stop_is_not_checked(self):
         assert check(b"\x80\x02N." + b"cos\nsystem\n").end == 4
 
     def test_an_opcode_of_protocol_0_is_refused_with_advice(self):
@@ -196,7 +196,7 @@ class TestTruncation:
         for n in range(len(SMALL)):
             refusal(SMALL[:n], TruncatedFileError)
 
-    def test_the_message_says_where_the_file_breaks_off(self):
+    def test_the_message_shows_where_the_file_breaks_off(self):
         assert "breaks off at byte 40" in refusal(SMALL[:40], TruncatedFileError)
 
     @pytest.mark.parametrize("n_nuls", [1, 2, 3, 5000])

@@ -80,7 +80,7 @@ class TestPlainValues:
             "pool": (0, 1),
         }
 
-    def test_progress_tells_both_passes_up_to_the_last_byte(self):
+    def test_progress_shows_both_passes_up_to_the_last_byte(self):
         data, seen = pickle.dumps(SNAPSHOT, 4), []
         load(data, progress=lambda *args: seen.append(args))
         assert seen[-1] == ("loading", len(data), len(data))
@@ -104,7 +104,7 @@ class TestOddTuples:
             with pytest.raises(MalformedSnapshotError, match="unhashable type: 'list'"):
                 load(b"\x80\x04" + use.replace(b"%b", doubling + b"0" * 61 + b"h\x3c"))
 
-    def test_a_deep_nest_of_tuples_is_built_and_let_go(self):
+    def test_a_deep_nest_of_tuples_is_built_and_freed(self):
         assert len(load(b"\x80\x04)" + b"\x85" * 200_000 + b".")) == 1
 
     def test_code_is_refused_beside_odd_tuples_too(self):

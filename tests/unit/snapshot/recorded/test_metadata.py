@@ -76,7 +76,7 @@ def test_phases_are_brought_into_the_order_of_their_beginnings(tmp_path):
     assert snapshot.metadata.phases.began_us.tolist() == [1, 5]
 
 
-def test_a_simulated_recording_says_so_and_what_it_met_and_lacks(tmp_path):
+def test_a_simulated_recording_is_reported_and_what_it_met_and_lacks(tmp_path):
     snapshot = load(tmp_path, metadata(simulated={"not_modelled": ["cuDNN workspaces", "NCCL"]}))
     [note] = snapshot.notes
     assert note.slug == "simulated"
@@ -123,7 +123,7 @@ def test_a_termination_gives_a_note_with_its_signal(tmp_path):
     assert "the program was interrupted (SIGTERM) before" in note.message
 
 
-def test_what_the_recorder_knows_of_its_ring_is_believed(tmp_path):
+def test_what_the_recorder_has_of_its_ring_is_accepted(tmp_path):
     assert load(tmp_path, metadata(overflowed=True)).devices[0].history_overflowed is True
     assert load(tmp_path, metadata(overflowed=False)).devices[0].history_overflowed is False
 

@@ -86,7 +86,7 @@ def test_without_a_dtype_the_bytes_are_not_known(tmp_path, content):
     assert (found.n_elements.tolist(), found.n_bytes.tolist()) == ([6], [-1])
 
 
-def test_what_snapconv_writes_says_which_are_buffers_frozen_and_tied(tmp_path):
+def test_what_snapconv_writes_shows_which_are_buffers_frozen_and_tied(tmp_path):
     row = {"shape": [4], "dtype": "int64"}
     rows = [
         {"name": "count", "kind": "buffer", "requires_grad": False, "tied_to": None, **row},
@@ -171,7 +171,7 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     assert "expected a file" in refusal(tmp_path / "pipe")
 
 
-def test_what_the_refusal_says_to_type_is_python_and_writes_a_list_that_is_read(tmp_path):
+def test_what_the_refusal_shows_to_type_is_python_and_writes_a_list_that_is_read(tmp_path):
     message = refusal(write(tmp_path, pickle.dumps({}), "old.pt"))
     code = message.split('python -c "')[1].removesuffix('"')
     compile(code, "advice", "exec")
@@ -184,11 +184,11 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"   \n"])
-def test_an_empty_file_is_said_to_be_empty(tmp_path, content):
+def test_an_empty_file_is_reported_to_be_empty(tmp_path, content):
     assert refused(tmp_path, content, TruncatedFileError) == "the file is empty"
 
 
-def test_something_else_is_told_what_is_read(tmp_path):
+def test_something_else_is_refused_with_what_is_read(tmp_path):
     assert "expected a safetensors file" in refused(tmp_path, b"name,shape\n", InputError)
 
 

@@ -200,7 +200,7 @@ def test_a_file_that_is_no_json_is_refused(tmp_path):
     )
 
 
-def test_a_file_that_breaks_off_says_so(tmp_path):
+def test_a_file_that_breaks_off_is_reported(tmp_path):
     path = tmp_path / "timing.json"
     whole = json.dumps(small_trace()).encode()
     path.write_bytes(whole[:400])
@@ -211,7 +211,7 @@ def test_a_file_that_breaks_off_says_so(tmp_path):
         load_timing(path)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         load_timing(tmp_path / "timing.json")
 

@@ -60,7 +60,7 @@ def names(tmp_path, *stacks, sources=False):
     return [device.operations[number] for number in device.operation_id.tolist()][:-1]
 
 
-def test_generated_code_alone_says_that_it_is_compiled(tmp_path):
+def test_generated_code_alone_shows_that_it_is_compiled(tmp_path):
     stacks = compiled(original("forward", 5)), compiled(), compiled(original("forward", 5), backward=True)
     assert names(tmp_path, *stacks) == ["compiled"] * 3
 
@@ -79,7 +79,7 @@ def test_operations_of_a_line_that_were_compiled_together_have_no_single_name(tm
     assert names(tmp_path, *[compiled(original("two", 9))] * 2, sources=True) == ["compiled", "compiled"]
 
 
-def test_the_module_of_torch_is_told_without_source(tmp_path):
+def test_the_module_of_torch_is_shown_without_source(tmp_path):
     linear = frame("forward", f"{PACKAGES}/torch/nn/modules/linear.py", 125)
     assert names(tmp_path, compiled(linear, original("forward", 5))) == ["linear"]
 

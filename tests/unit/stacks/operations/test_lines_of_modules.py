@@ -30,7 +30,7 @@ def calls(*lines):
     return [("_wrapped_call_impl", "module.py", line) for line in lines]
 
 
-def test_the_line_tells_which_convolution_it_is():
+def test_the_line_shows_which_convolution_it_is():
     conv = ("_conv_forward", "conv.py", CONV2D)
     assert name_operations(table(conv, *calls(*CALLS_OF_2_6))) == ("conv2d",)
 
@@ -41,12 +41,12 @@ def test_without_a_known_release_the_generic_name_stays():
     assert name_operations(table(conv, *calls(99_001, 99_002))) == ("conv",)
 
 
-def test_a_line_that_the_release_does_not_have_says_nothing():
+def test_a_line_that_the_release_does_not_have_is_no_evidence():
     conv = ("_conv_forward", "conv.py", CONV2D + 1)
     assert name_operations(table(conv, *calls(*CALLS_OF_2_6))) == ("conv",)
 
 
-def test_lines_of_another_release_say_nothing():
+def test_lines_of_another_release_are_no_evidence():
     # 459 is Conv2d in torch 2.0 only.
     conv = ("_conv_forward", "conv.py", 459)
     assert name_operations(table(conv, *calls(*CALLS_OF_2_6))) == ("conv",)

@@ -167,7 +167,7 @@ def test_windows_paths_name_operations_too():
     assert name_operations(stack_table(stack)) == ("linear",)
 
 
-def test_what_no_frame_tells_stays_unnamed():
+def test_what_no_frame_shows_stays_unnamed():
     assert name_operations(stack_table([], MALLOC)) == (UNNAMED, UNNAMED)
     assert name_operations(stack_table()) == ()
 

@@ -170,7 +170,7 @@ def test_odd_names_find_nothing(tmp_path, name):
     assert names(snapshot(tmp_path, frame("forward", name, 5)), folder(tmp_path, model=MODEL)) == ["forward"]
 
 
-def test_a_file_of_another_version_is_not_believed(tmp_path):
+def test_a_file_of_another_version_is_not_accepted(tmp_path):
     # The line is within a function of that name, but another frame of the file says that it was moved.
     moved = "import torch\n\n\ndef other(x):\n    return x\n\n\n"
     moved += "def forward(x):\n    y = x\n    return torch.tanh(y)\n"
@@ -182,7 +182,7 @@ def test_a_file_of_another_version_is_not_believed(tmp_path):
     assert names(snapshot(tmp_path, frames[0]), sources) == ["tanh"]
 
 
-def test_a_file_without_a_frames_function_is_not_believed(tmp_path):
+def test_a_file_without_a_frames_function_is_not_accepted(tmp_path):
     path = snapshot(tmp_path, IN_MODEL, frame("encode", f"{ROOT}/model.py", 812))
     sources = folder(tmp_path, model=MODEL)
     assert names(path, sources) == ["forward", "encode"]
@@ -262,7 +262,7 @@ def test_without_folders_nothing_is_looked_for(tmp_path):
     assert source_lines([], found.stacks, find_project(found.stacks)) is None
 
 
-def test_the_command_line_names_by_the_source_and_says_so(tmp_path, capsys):
+def test_the_command_line_names_by_the_source_and_reports_it(tmp_path, capsys):
     path, sources = snapshot(tmp_path, IN_MODEL), folder(tmp_path, model=MODEL)
     assert main(["explain", str(path), "#1", "--source", str(sources)]) == 0
     assert "relu (what its line of source calls)" in capsys.readouterr().out

@@ -177,7 +177,7 @@ def test_relative_imports_of_an_installed_module_lead_to_torch():
     assert read_source(text).line("forward", 3).steps == ()
 
 
-def test_a_line_is_believed_only_in_a_function_of_the_frames_name():
+def test_a_line_is_accepted_only_in_a_function_of_the_frames_name():
     source = read_source("def f(x):\n    return x + 1\n\ndef g(x):\n    return x * 2\n")
     assert [step.name for step in source.line("g", 5).steps] == ["mul"]
     assert source.line("f", 5) is None
@@ -285,7 +285,7 @@ def test_of_what_is_in_an_empty_list_nothing_is_known(body, expected):
     assert names(body) == expected
 
 
-def test_a_comprehension_knows_the_numbers_around_it():
+def test_a_comprehension_has_the_numbers_around_it():
     text = "def f(x, n: int):\n    return [make(n * i, y * i) for i, y in enumerate(x)]\n"
     for function in ("f", "<listcomp>"):
         assert [step.name for step in read_source(text).line(function, 2).steps] == ["mul"]
