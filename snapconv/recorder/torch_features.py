@@ -12,7 +12,7 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row, Version
+from snapconv.recorder.torch_surface import OLDEST, SURFACE, Feature, Kind, Row, Version
 
 _ABSENT, _NOT_IMPORTED = object(), object()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -38,8 +38,13 @@ class Features:
 def probe(wanted: Callable[[Feature], bool]) -> Features:
     """Compare torch with the table, for the features that are wanted; nothing is imported and nothing run.
 
-    Raises RecorderError where a feature differs without which there is no recording.
+    Raises RecorderError where torch is too old, or a feature differs without which there is no recording.
     """
+    if _version() < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise RecorderError(
+            f"torch {_torch().__version__} is too old to record with: use torch {oldest} or newer"
+        )
     changed = {}
     for feature in filter(wanted, SURFACE):
         what = next(differences(SURFACE[feature]), None)

@@ -9,6 +9,9 @@ from enum import Enum
 
 Version = tuple[int, int]
 
+# Older ones cannot be simulated, or crash: docs/torch-versions.md.
+OLDEST: Version = (2, 5)
+
 
 class Kind(Enum):
     """What an attribute of torch must be for our use of it."""

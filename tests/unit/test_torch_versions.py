@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from snapconv.recorder.torch_surface import OLDEST
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -133,6 +135,17 @@ def table(script, page):
     lines = page.partition(script.BEGIN)[2].partition(script.END)[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {script._release_of(row)[:2]: dict(zip(script.COLUMNS, row, strict=True)) for row in rows}
+
+
+def test_the_table_has_the_lower_bound_and_ends_with_the_release_that_scripts_test_takes(script, table):
+    (newest,) = re.findall(r"^torch==(.*)$", script.NEWEST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert script.lower_bound() in table
+    assert max(table) == script.release(newest)[:2]
+    assert "fail" not in table[max(table)]["tests"]
+
+
+def test_the_lower_bound_of_the_package_is_that_of_the_recorder(script):
+    assert script.lower_bound() == OLDEST
 
 
 def test_what_fails_with_a_release_is_explained_below_the_table(script, page, table):

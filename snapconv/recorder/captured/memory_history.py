@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from snapconv.errors import RecorderError
 from snapconv.recorder.captured.symbols import name_every_function
 from snapconv.recorder.recording_options import Context, Stacks
 
@@ -19,16 +18,13 @@ def start(*, stacks: Stacks, context: Context, max_entries: int, pinned: bool = 
     """Let torch record every event from here on; what it had recorded before is dropped.
 
     CUDA has started: recording reaches the devices that the allocator knows, and it learns of them then.
-    torch 2.1 has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
-    stay as they are, but for ``pinned`` host memory (2.14). 2.0 has another function by the same name, with
-    a trace of one device only.
+    The oldest form has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
+    stay as they are, but for ``pinned`` host memory (2.14).
     """
     import torch
 
     turn = torch.cuda.memory._record_memory_history
     known = inspect.signature(turn).parameters
-    if "trace_alloc_max_entries" in known:
-        raise RecorderError(f"torch {torch.__version__} records too little: use torch 2.1 or newer")
     extra = {"clear_history": True} if "clear_history" in known else {}
     if pinned and _PINNED in known:
         extra[_PINNED] = True

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from snapconv.errors import RecorderError
 from snapconv.recorder.captured import memory_history
+
+pytestmark = pytest.mark.smoke("recording")
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def start(torch, function):
 ASKED = {"context": "alloc", "stacks": "python", "max_entries": 7}
 
 
-def test_the_form_of_torch_2_1_gets_its_four_arguments(torch):
+def test_the_oldest_form_gets_its_four_arguments(torch):
     def form(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
         asked = {"context": context, "stacks": stacks, "max_entries": max_entries}
         torch.calls.append((enabled, asked, device))
@@ -93,15 +94,6 @@ def test_a_form_that_hides_its_arguments_is_taken_for_the_first(torch):
     assert start(torch, lambda enabled="all", *_, **named: torch.calls.append((enabled, named))) == [
         ("all", ASKED)
     ]
-
-
-def test_torch_2_0_is_refused(torch):
-    def form(enabled, record_context=True, trace_alloc_max_entries=1, trace_alloc_record_context=False):
-        torch.calls.append(enabled)
-
-    with pytest.raises(RecorderError, match=r"use torch 2\.1 or newer"):
-        start(torch, form)
-    assert torch.calls == []
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def without(monkeypatch, feature):
     monkeypatch.setitem(SURFACE, feature, [*SURFACE[feature], Row("torch.autograd.nowhere", Kind.FUNCTION)])
 
 
+@pytest.mark.smoke("recording")
 def test_this_torch_is_as_the_table_has_it():
     importlib.import_module("torch.distributed.fsdp")
     rows = [row for feature, rows in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY for row in rows]
@@ -63,6 +64,15 @@ def test_without_the_devices_a_simulation_is_refused_before_the_script(run, monk
     assert (
         f"error: torch {torch.__version__}: CUDA devices are not simulated: torch.autograd.nowhere" in run.err
     )
+
+
+@pytest.mark.parametrize("version", ["2.4.1+cu121", "1.13.1"])
+def test_a_torch_that_is_too_old_is_refused(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(
+        RecorderError, match=r"torch \S+ is too old to record with: use torch 2\.\d+ or newer"
+    ):
+        torch_features.probe(torch_features.of_recording)
 
 
 def test_without_the_history_there_is_nothing_to_record(monkeypatch):

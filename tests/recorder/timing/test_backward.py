@@ -286,7 +286,8 @@ def test_recomputation_without_reentry_is_backward_time_of_the_first_node_that_n
         return x.exp().sin()
 
     found = rows(lambda: checkpoint(block, W * 2, use_reentrant=False).sum().backward())
-    assert forward_names(found) == ["mul", "exp", "sin", "sum"]
+    # Up to torch 2.11 the checkpoint makes an empty tensor by a function that has a row.
+    assert [name for name in forward_names(found) if name != "empty"] == ["mul", "exp", "sin", "sum"]
     assert [row.name for row in found if slow(row)] == ["sin"]
 
 
