@@ -78,7 +78,7 @@ def _forgotten(torch: Any, code_cache: Any) -> Iterator[None]:
     before = list(trace_rules.SKIP_DIRS)
     torch._dynamo.reset()
     # What of ours is called in the middle of compiled code is not to be compiled with it.
-    trace_rules.add(__package__)
+    trace_rules.add("snapconv.recorder.simulation")
     try:
         yield
     finally:
