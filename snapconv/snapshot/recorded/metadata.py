@@ -42,7 +42,6 @@ class ParameterTable:
     names: tuple[str, ...]
     all_names: tuple[tuple[str, ...], ...]
     modules: tuple[str, ...]
-    module_classes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     is_buffer: BoolColumn
@@ -266,7 +265,6 @@ def _parameters(rows: Rows, stacks: StackInterner) -> ParameterTable:
             found or (name,) for found, name in zip(rows.text_lists("names"), names, strict=True)
         ),
         modules=rows.texts("module", missing=""),
-        module_classes=rows.texts("module_class", missing=""),
         shapes=rows.shapes("shape"),
         dtypes=rows.texts("dtype", missing=""),
         is_buffer=np.array([kind == "buffer" for kind in rows.texts("kind", missing="parameter")], np.bool_),

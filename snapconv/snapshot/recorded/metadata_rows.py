@@ -46,7 +46,6 @@ class RecordedMemory:
     device: Int64Column
     addr: Int64Column
     n_bytes: Int64Column
-    storage_bytes: Int64Column
     recorded_us: Int64Column
 
     def __len__(self) -> int:
@@ -141,7 +140,6 @@ class Rows:
             device=self.ints("device", DEVICE),
             addr=self.ints("addr", ADDRESS),
             n_bytes=self.ints("bytes", BYTES),
-            storage_bytes=self.ints("storage_bytes", BYTES),
             recorded_us=self.times("noted_us"),
         )
         check_total(table.n_bytes, self._where)
