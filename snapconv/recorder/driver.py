@@ -159,7 +159,7 @@ class Driver:
             self._iterations.end()
         elif self._timer:
             self._times.run(self._timer.end)
-        self._at_out_of_memory = None  # the program mended it
+        self._at_out_of_memory = None  # the program recovered from it
         self._say(f"iteration {schedule.iteration + 1} of {schedule.n_iterations} done ({ended.value})")
         schedule.iteration += 1
         if ended is Part.MEMORY and schedule.part is not Part.MEMORY:
@@ -229,7 +229,7 @@ class Driver:
                 Note(
                     "other-device",
                     f"most of the memory is on cuda:{busiest}, and the times are those of cuda:{timed}: "
-                    f"say --device {busiest} to time the operations there",
+                    f"give --device {busiest} to time the operations there",
                 )
             )
 
@@ -278,7 +278,7 @@ def _early(entry: str, ended: Ended, schedule: Schedule, *, has_times: bool) -> 
             "from the next; there are no times: call snapconv.step() at the end of each iteration"
         )
     if schedule.part in (Part.WARM_UP, Part.MEMORY):
-        text = f"{text}: the capture holds the memory up to there, and no times"
+        text = f"{text}: the capture has the memory up to there, and no times"
     elif has_times:
         return f"{text}: the memory part is whole, and the times are those of the timer's warm-up"
     elif schedule.part is Part.TIMING_WARM_UP:

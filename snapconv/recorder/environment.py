@@ -42,7 +42,7 @@ def require_torch() -> None:
 def _no_torch() -> TorchMissingError:
     return TorchMissingError(
         f"there is no torch in this Python ({sys.executable}): recording runs inside the training job. "
-        "Install snapconv into the environment that the job uses, or say `pip install torch`"
+        "Install snapconv into the environment that the job uses, or run `pip install torch`"
     )
 
 
@@ -73,7 +73,7 @@ def _build() -> _Build | None:
 def refuse_without_cuda(*, can_simulate: bool = True) -> None:
     """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing.
 
-    ``can_simulate`` says whether --simulate is there to be named as a way out.
+    ``can_simulate``: whether to suggest --simulate.
     """
     build = _build()
     if build is None:
@@ -96,18 +96,18 @@ def require_gpu(*, can_simulate: bool = True) -> None:
     import torch
 
     refuse_without_cuda(can_simulate=can_simulate)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
     if not is_available:
-        why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
+        why = f" ({str(caught[0].message).splitlines()[0]})" if caught else ""
         raise _no_gpu(str(torch.__version__), why, can_simulate=can_simulate)
 
 
 def _no_gpu(version: str, why: str, *, can_simulate: bool) -> NoCudaError:
     return NoCudaError(
         f"torch {version} finds no usable GPU or driver on this machine{why}: "
-        f"{_instead(can_simulate=can_simulate)}see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
+        f"{_instead(can_simulate=can_simulate)}check nvidia-smi and CUDA_VISIBLE_DEVICES"
     )
 
 
@@ -169,7 +169,7 @@ def is_capturing_graph() -> bool:
 
 
 def process_values(command: Sequence[str]) -> dict[str, Any]:
-    """Return what the metadata says of the versions, the machine and the command."""
+    """Return the metadata about the versions, the machine and the command."""
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""Our own work inside somebody else's program: it must neither break theirs nor run twice.
+"""Our own work inside a user program: it must neither break the program nor run twice.
 
 Whatever torch calls of ours is made here. What goes wrong in it is kept, and turns one feature of the
 recording off; the program's own functions are called once, as it called them, and what they raise passes.
@@ -65,7 +65,7 @@ class Theirs:
 class Guard:
     """Runs our work for one feature: in the process that made it only, and with our failures kept.
 
-    ``failure`` is the first of them, and ``report`` says as text where it happened: a kept traceback would
+    ``failure`` is the first of them, and ``report`` has as text where it happened: a kept traceback would
     hold the program's frames, and with them its tensors, for as long as it runs. After a failure nothing more
     is run: what it left is not to be trusted. ``is_left_out``: there is nothing to run at all.
     """
@@ -197,7 +197,7 @@ class Guard:
 
 
 class Guards:
-    """The guards of a recording, one for each feature, made when they are asked for."""
+    """The guards of a recording, one for each feature, made on demand."""
 
     def __init__(self) -> None:
         self._guards: dict[Feature, Guard] = {}
@@ -232,9 +232,9 @@ def is_compiling() -> bool:
     """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
     import torch
 
-    # torch 2.1 cannot say: there our hooks are compiled with the program, and do nothing.
-    ask = getattr(torch.compiler, "is_compiling", None)
-    return bool(ask and ask())
+    # torch 2.1 has no such query: there our hooks are compiled with the program, and do nothing.
+    query = getattr(torch.compiler, "is_compiling", None)
+    return bool(query and query())
 
 
 def _place(failure: BaseException) -> str:

@@ -1,7 +1,7 @@
 """``snapconv.recording``: captures out of a job in production, of chosen steps, an OOM or on a signal.
 
-A guest: what fails here is logged as a warning and switches the recording off; it never reaches the
-job, nor stands in the way of the job's own exceptions. Needs torch and nothing else.
+It must not disturb the job: what fails here is logged as a warning and switches the recording off; it never
+reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing else.
 """
 
 import logging
@@ -37,7 +37,7 @@ _MAX_CAPTURES = 10
 
 
 class Recording:
-    """A context around training; docs/recording.md has an example and says what each argument does.
+    """A context around training; docs/recording.md has an example and describes each argument.
 
     ``captures`` are the folders written so far, ``steps_done`` counts the steps of the first optimizer
     that stepped.
@@ -140,7 +140,7 @@ class Recording:
             self._run(self._step_ended)
 
     def _step_begins(self) -> None:
-        """Observe the steps that will be captured; what an OOM needs is noted when there is one."""
+        """Observe the steps that will be captured; what an OOM needs is recorded when there is one."""
         is_wanted = not self._steps or self.steps_done in self._steps
         if not is_wanted:
             self._stop_observing()
@@ -193,7 +193,7 @@ class Recording:
         path = _free_name(self._output / f"{_rank()}{what}-{self.steps_done:06d}")
         try:
             write_capture(path, contents, None, force=False)
-        except OutputError as error:  # the disk may have room again the next time
+        except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
             return
         self.captures.append(path)
@@ -230,7 +230,7 @@ class Recording:
         if self._guard.failure is not None and not self._is_logged:
             self._is_logged = True
             failure = self._guard.failure
-            # Where a fault of ours happened is for whoever fixes it; any other says what to do.
+            # Where a fault of ours happened is for its fix; any other message has what to do.
             where = "" if isinstance(failure, SnapconvError) else f"\n{self._guard.report}"
             _LOG.warning("snapconv: recording is off: %s%s", failure, where)
             self._quietly_close()
@@ -256,17 +256,17 @@ def _free_name(stem: Path) -> Path:
 
 
 def _rank() -> str:
-    """Return what tells this process from the others of a distributed job; torchrun sets it."""
+    """Return what distinguishes this process from the others of a distributed job; torchrun sets it."""
     rank = os.environ.get("RANK", "")
     return f"rank{rank}-" if rank.isdecimal() else ""
 
 
-def _on_signal(number: int, tell: Callable[[], None]) -> Callable[[], None]:
-    """Have a signal tell us first and then whoever had it; return what puts that back."""
+def _on_signal(number: int, notify: Callable[[], None]) -> Callable[[], None]:
+    """Handle a signal here first and then in its former handler; return what restores that."""
     before = signals.getsignal(number)
 
     def hear(received: int, frame: FrameType | None) -> None:
-        tell()
+        notify()
         if callable(before):
             before(received, frame)
 

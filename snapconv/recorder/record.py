@@ -52,8 +52,8 @@ class Recorded:
 
     ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
     user's program's own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a
-    failure, the program failed before it allocated anything on a device. ``is_child`` says that this is a
-    process which the program forked, and that the rest is somebody else's business.
+    failure, the program failed before it allocated anything on a device. ``is_child``: this is a
+    process which the program forked, and the parent does the rest.
     """
 
     path: Path | None
@@ -101,7 +101,7 @@ def record(
 
             program.enter_context(when_imported("torch", lambda: driver.guard.run(begin)))
             if isinstance(driver.guard.failure, SnapconvError):
-                raise driver.guard.failure  # nothing of the user's has run: this is all there is to say
+                raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = _outcome(run, entry, argv, options, driver)

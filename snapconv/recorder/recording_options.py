@@ -1,4 +1,4 @@
-"""What a recording may be told: one frozen value that travels from the command line to every part."""
+"""The options of a recording: one frozen value that travels from the command line to every part."""
 
 import re
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RecordOptions:
 
     ``output`` is the capture's folder; ``simulation`` is None where a real GPU is recorded;
     ``batch_size`` is for providers, None for the one that they have by default; ``device`` is None where
-    the program and LOCAL_RANK decide. ``project`` says which code counts as the user's.
+    the program and LOCAL_RANK decide. ``project`` is the code that counts as the user's.
     """
 
     output: Path

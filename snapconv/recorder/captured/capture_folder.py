@@ -1,7 +1,7 @@
 """Snapshot and times -> the capture's folder: whole, or not there.
 
 The folder is filled beside its place under a hidden name and then renamed. An old capture is replaced
-only where it was asked for, and only a folder that holds nothing else.
+only on request, and only a folder that contains nothing else.
 """
 
 import errno
@@ -19,13 +19,13 @@ from snapconv.errors import OutputExistsError, OutputWriteError
 SNAPSHOT_NAME = "snapshot.pickle"
 TIMING_NAME = "timing.json"
 
-# What every reader of snapshots knows, torch's viewer in the browser included.
+# What every reader of snapshots can read, torch's viewer in the browser included.
 _PICKLE_PROTOCOL = 4
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder with --output",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder with --output",
-    errno.EFBIG: "no file may grow that large here (ulimit -f); raise the limit, or say --max-entries",
+    errno.EFBIG: "no file may grow that large here (ulimit -f); raise the limit, or give --max-entries",
     errno.EACCES: "permission denied; choose a folder that you may write to with --output",
     errno.EPERM: "not permitted; choose a folder that you may write to with --output",
     errno.EROFS: "the file system is read-only; choose another folder with --output",
@@ -93,7 +93,7 @@ def _check_place(output: Path, *, force: bool) -> None:
     names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME}
     if names:
         raise OutputExistsError(
-            f"{output} is not replaced: it holds {min(names)}, which no capture does; choose another --output"
+            f"{output} is not replaced: it has {min(names)}, which no capture has; choose another --output"
         )
 
 
@@ -113,7 +113,7 @@ def _put_in_place(temporary: Path, output: Path) -> None:
 
 @contextmanager
 def _os_errors(output: Path) -> Iterator[None]:
-    """Turn an OSError into an OutputWriteError that says what to do."""
+    """Turn an OSError into an OutputWriteError with what to do."""
     try:
         yield
     except OSError as error:

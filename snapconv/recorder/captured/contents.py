@@ -1,4 +1,4 @@
-"""The recorded state of this moment -> the snapshot that a capture holds, metadata included."""
+"""The recorded state of this moment -> the snapshot of a capture, metadata included."""
 
 import signal
 import sys
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the recorded program ended, as far as the capture knows."""
+    """How the recorded program ended, as far as is known."""
 
     how: str
     detail: str = ""
@@ -72,7 +72,7 @@ def ended_by(raised: BaseException | None) -> Ended:
     if raised is None:
         return Ended("finished")
     text = f"{type(raised).__name__}: {raised}"
-    # Also where the program said what happened and called sys.exit.
+    # Also where the program reported it and called sys.exit.
     torch = sys.modules.get("torch")  # which the program may not have come to
     if torch and any(isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)):
         return Ended("oom", text)
@@ -96,7 +96,7 @@ def nothing_allocated(entry: str) -> NothingAllocatedError:
 def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises NothingAllocatedError where torch has nothing to say: nothing was allocated, or it has no driver
+    Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
     and does not mention it.
     """
     snapshot = memory_history.take_snapshot()

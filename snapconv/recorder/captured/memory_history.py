@@ -15,10 +15,10 @@ _PINNED = "record_pinned_host_memory"
 
 
 def start(*, stacks: Stacks, context: Context, max_entries: int, pinned: bool = False) -> None:
-    """Let torch record every event from here on; what it had recorded before is dropped.
+    """Let torch record every event from here on; what it had recorded before is deleted.
 
-    CUDA has started: recording reaches the devices that the allocator knows, and it learns of them then.
-    The oldest form has four arguments and drops by itself; 2.8 added ``clear_history``, later ones more that
+    CUDA has started: recording reaches the devices of the allocator, which has them from then on.
+    The oldest form has four arguments and deletes events; 2.8 added ``clear_history``, later ones others that
     stay as they are, but for ``pinned`` host memory (2.14).
     """
     import torch
@@ -39,26 +39,26 @@ def can_record_pinned() -> bool:
 
 
 def stop() -> None:
-    """Let torch record no more; it drops its events, so take the snapshot first."""
+    """Let torch record no more; it deletes its events, so take the snapshot first."""
     import torch
 
     torch.cuda.memory._record_memory_history(None)
 
 
 def is_on() -> bool:
-    """Whether somebody has history on already; False where this torch cannot tell."""
+    """Whether history is on already; False where this torch has no such query."""
     import torch
 
-    tell = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(tell and tell())
+    is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(is_enabled and is_enabled())
 
 
 def is_off() -> bool:
-    """Whether history is off; False where this torch cannot tell."""
+    """Whether history is off; False where this torch has no such query."""
     import torch
 
-    tell = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(tell and not tell())
+    is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(is_enabled and not is_enabled())
 
 
 def take_snapshot() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def is_empty(snapshot: dict[str, Any]) -> bool:
 
 
 def has_overflowed(snapshot: dict[str, Any], max_entries: int) -> bool:
-    """Whether the oldest events were overwritten, as far as a full buffer tells."""
+    """Whether the oldest events were overwritten, as far as a full buffer shows it."""
     return any(len(trace) >= max_entries for trace in snapshot.get("device_traces", ()))
 
 
@@ -85,7 +85,7 @@ def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
     """Have a function called when the allocator gives up, before the exception is thrown.
 
     torch cannot take an observer off again: the one attached here goes deaf instead. It is called with
-    no lock held, on whichever thread allocated; it must not raise, or its error would hide torch's.
+    without a lock, on whichever thread allocated; it must not raise, or its error would hide torch's.
     """
     import torch
 

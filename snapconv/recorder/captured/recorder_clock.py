@@ -1,7 +1,7 @@
 """The recorder's own clock, and how its times are brought to those of a snapshot.
 
 torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder reads
-the system's time. Annotations are written by both, and tell how far the two are apart.
+the system's time. Annotations are written by both, and show how far the two are apart.
 """
 
 import time
@@ -37,7 +37,7 @@ class ClockMarks:
         self._marks.append(Mark(name, before_us, after_us))
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """How to bring a time to the trace's clock, told by a snapshot's annotations, if it has any.
+        """How to bring a time to the trace's clock, inferred from a snapshot's annotations, if it has any.
 
         The distance of the two clocks is that of the last annotation before.
         """
@@ -57,7 +57,7 @@ class ClockMarks:
             if entry.get("stage") == "START" and isinstance(entry.get("time_us"), int):
                 stamped[entry.get("name", "")].append(entry["time_us"])
         shifts = []
-        # From the newest back: the ring of annotations drops the oldest.
+        # From the newest back: the ring of annotations overwrites the oldest.
         for mark in reversed(self._marks):
             if times := stamped.get(mark.name):
                 stamp = times.pop()

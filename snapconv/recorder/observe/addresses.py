@@ -47,7 +47,7 @@ def locate(tensor: "Tensor") -> Location | None:
 
 @contextmanager
 def use(function: Locate) -> Iterator[None]:
-    """Let ``locate`` ask somebody else, for as long as the context lasts."""
+    """Let ``locate`` use another source, for as long as the context lasts."""
     global _locate  # one process records at most once at a time
     before, _locate = _locate, function
     try:

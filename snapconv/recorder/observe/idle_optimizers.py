@@ -29,7 +29,7 @@ class IdleOptimizers:
         self._optimizers.clear()
 
     def are_bypassed(self) -> bool:
-        """Whether two updates were made without them, or all are gone; once before each backward."""
+        """Whether two updates were made without them, or none exists any more; once before each backward."""
         if not self._optimizers:
             return False
         try:
@@ -38,9 +38,9 @@ class IdleOptimizers:
             self.clear()
             return False
         if before is not None:
-            is_gone = all(reference() is None for reference in self._optimizers)
+            none_exists = all(reference() is None for reference in self._optimizers)
             written = (before.get(number, now) != now for number, now in self._versions.items())
-            self._n_updates += is_gone or any(written)
+            self._n_updates += none_exists or any(written)
         return self._n_updates >= _ENOUGH
 
 

@@ -1,4 +1,4 @@
-"""Tensors that are trained though no module holds them: an optimizer does, or nothing but the program.
+"""Tensors that are trained though no module has them: an optimizer does, or only the program.
 
 Full-precision copies of half-precision weights are among the former, weights that are stepped by hand among
 the latter. What is only differentiated for (a perturbed input, the points of an equation) looks the same to
@@ -73,7 +73,7 @@ class _Leaf:
 
 
 class Leaves:
-    """The leaf tensors that backward passes give gradients to; held weakly.
+    """The leaf tensors that backward passes give gradients to; by weak references.
 
     A parameter is one that backward passes of two iterations find, that the program writes in between, and
     that no model is called with. Points that are differentiated for again and again are never written.

@@ -1,4 +1,4 @@
-"""What each piece of memory is for, noted by address and time: the records behind a capture's metadata."""
+"""What each piece of memory is for, recorded by address and time: the records behind a capture's metadata."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,7 +43,7 @@ class MemoryNotes:
     def parameters(self) -> None:
         """Note every parameter and buffer that is on the device.
 
-        What no module holds is none if a module's lies at its address: it is a view of that.
+        What no module has is not recorded if that of a module is at its address: it is a view of that.
         """
         of_modules: set[tuple[int, int]] = set()
         for place in self._models.places():
@@ -67,7 +67,7 @@ class MemoryNotes:
             self._append(self._moved, {"parameter": key} | {name: before[name] for name in row})
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
-        """Note the gradient of every parameter that has one, or of those alone that no module holds."""
+        """Note the gradient of every parameter that has one, or only of those that no module has."""
         for place in self._models.places():
             if place.is_loose or not only_loose:
                 tensor = place.tensor() if place.kind == "parameter" else None

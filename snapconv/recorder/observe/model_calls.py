@@ -9,7 +9,7 @@ from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import callers_frame
 from snapconv.recorder.torch_types import Module
 
-# What torch.compile says of hooks such as ours: it is nothing that the program did.
+# The warning of torch.compile about hooks such as ours: the program did not cause it.
 _WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 
@@ -24,7 +24,7 @@ class CallListener(Protocol):
 
 
 class ModelCalls:
-    """Keeps the stack of running modules of one thread, and tells a listener of the outermost ones."""
+    """Keeps the stack of running modules of one thread, and notifies a listener of the outermost ones."""
 
     def __init__(self, listener: CallListener, is_here: Callable[[], bool], guard: Guard) -> None:
         self._listener, self._guard = listener, guard
@@ -53,10 +53,12 @@ class ModelCalls:
 
         register_after = torch_module.register_module_forward_hook
         # Without always_call (torch 2.1) an exception leaves the stack as it was until ``forget``.
-        knows_always = "always_call" in inspect.signature(register_after).parameters
+        supports_always_call = "always_call" in inspect.signature(register_after).parameters
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._guard.notice(before)),
-            register_after(self._guard.notice(after), **({"always_call": True} if knows_always else {})),
+            register_after(
+                self._guard.notice(after), **({"always_call": True} if supports_always_call else {})
+            ),
         ]
         warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
         self._filter = warnings.filters[0]

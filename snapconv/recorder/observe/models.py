@@ -26,8 +26,8 @@ class Place:
     """Where a parameter or buffer stands: it is looked up when needed, since holding it keeps it alive.
 
     ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
-    ``key`` stays the same from survey to survey. ``is_loose``: no module holds it. Without a name it is a
-    tensor that only the program holds.
+    ``key`` stays the same from survey to survey. ``is_loose``: no module has it. Without a name it is a
+    tensor that only the program references.
     """
 
     key: Key
@@ -54,7 +54,7 @@ class Place:
 class Models:
     """The places of all parameters and buffers: of the given model, or of every module without a parent.
 
-    Those of ``optimizers`` follow, and the parameters among ``leaves``, as far as no module holds them.
+    Those of ``optimizers`` follow, and the parameters among ``leaves``, as far as no module has them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Models:
         self._n_stepped = 0
         self._given = weakref.ref(model) if model is not None else None
         self._places: tuple[Place, ...] = ()
-        # By the identity of the module; the reference tells whether it is still the same.
+        # By the identity of the module; the reference shows whether it is still the same.
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 
     def places(self) -> tuple[Place, ...]:
@@ -84,7 +84,7 @@ class Models:
         known = None if self._registrations.is_changed else self._paths.get(id(module))
         if known is None or known[0]() is not module:
             self.survey()
-            # Of a stranger too, or every call about it would survey again.
+            # Of an unknown module too, or every call about it would survey again.
             known = self._paths.setdefault(id(module), (weakref.ref(module), None))
         return known[1]
 
@@ -125,7 +125,7 @@ class Models:
         )
 
     def _loose_places(self, known: set[int]) -> Iterator[Place]:
-        """The places of what no module holds; of a tensor in several, the first."""
+        """The places of tensors of no module; of a tensor in several, the first."""
         self._n_stepped = self._count_stepped()
         for optimizer, place, name, tensor in tensors_in(self._optimizers()):
             if id(tensor) not in known:
@@ -151,7 +151,7 @@ class Models:
         )
 
     def _roots(self) -> tuple[list[Module], list[Module]]:
-        """The modules that no other holds: those that bring tensors, and those that only wrap others'."""
+        """The modules inside no other: those with tensors, and those that only wrap others'."""
         if self._given is not None:
             given = self._given()
             return ([given] if given is not None else []), []

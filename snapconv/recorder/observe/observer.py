@@ -72,7 +72,7 @@ class Observer:
         if optimizer is not None:
             self._remember(optimizer)
         self._n_backwards = self._n_calls = 0
-        # The iterations in which parameters, and states by optimizer, were noted last.
+        # The iterations in which parameters, and states by optimizer, were recorded last.
         self._parameters_of = -1
         self._states_of: dict[int, int] = {}
         # What goes on after a backward pass: a step whose closure called it, or the forward of a penalty.
@@ -104,7 +104,7 @@ class Observer:
     def stop(self, *, in_last_hook: bool = False) -> None:
         """Take every hook away; ``facts`` and ``module_path`` still answer.
 
-        From within an optimizer's step, ``in_last_hook`` says that no other hook of it is to be called.
+        From within an optimizer's step, ``in_last_hook``: no other hook of it follows.
         Otherwise there is something left for another ``stop``.
         """
         # Always: it may have something left from the last time.
@@ -121,22 +121,22 @@ class Observer:
         self._guard.run(self._phases.end)
 
     def iteration_began(self, iteration: int) -> None:
-        """Be told by the schedule which iteration begins."""
+        """Called by the schedule when an iteration begins."""
         self._iteration = iteration
         self._calls.forget()
 
     def iteration_ended(self, iteration: int) -> None:
-        """Be told that an iteration is over: no phase lasts beyond it."""
+        """Called when an iteration is over: no phase lasts beyond it."""
         self._guard.run(self._end_iteration)
 
     def note_now(self) -> None:
-        """Note parameters, buffers, gradients and optimizer states as they are; any thread may ask."""
+        """Record parameters, buffers, gradients and optimizer states as they are; from any thread."""
         self._guard.run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """What was noted, as the keys ``parameters`` to ``phases`` of a capture's metadata.
+        """What was recorded, as the keys ``parameters`` to ``phases`` of a capture's metadata.
 
-        Times are brought to the clock of ``snapshot``, as far as its annotations tell it. Nothing is left
+        Times are brought to the clock of ``snapshot``, as far as its annotations show it. Nothing is left
         out of the keys after a failure, but of what they hold.
         """
         convert = self._clock.to_trace(snapshot.get("external_annotations"))
@@ -150,7 +150,7 @@ class Observer:
         return self._elsewhere.notes()
 
     def module_path(self, module: "Module") -> str | None:
-        """The dotted name of a module in its model, empty for the model itself; None for a stranger."""
+        """The dotted name of a module in its model, empty for the model itself; None if unknown."""
         return self._guard.run(self._models.path, module)
 
     def model_call_begins(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
@@ -217,7 +217,7 @@ class Observer:
             self._saved_tensors.open()
 
     def _end_call(self, result: Any) -> None:
-        """A forward may switch gradients off itself, as a decorated one does: its result tells."""
+        """A forward may switch gradients off itself, as a decorated one does: its result shows it."""
         if self._phases.current != FORWARD:
             return
         of_result = [tensor.requires_grad for _, tensor in named_tensors(result)]
@@ -266,7 +266,7 @@ class Observer:
     def _begin_step(self, optimizer: Any) -> None:
         self._saved_tensors.close()
         self._remember(optimizer)
-        # Gradients of what no module holds may be copies, made of the others since backward.
+        # Gradients of tensors of no module may be copies, made of the others since backward.
         self._notes.gradients(self._iteration, only_loose=self._has_gradients)
         self._is_in_step = True
         self._phases.begin(OPTIMIZER, self._iteration)
@@ -288,7 +288,7 @@ class Observer:
         self._has_gradients = False
 
     def _note_gradients_once(self) -> None:
-        """Unless they were noted after the last backward pass: looking at all of them takes time."""
+        """Unless they were recorded after the last backward pass: looking at all of them takes time."""
         if not self._has_gradients:
             self._notes.gradients(self._iteration)
 

@@ -14,7 +14,7 @@ _MAX_NAMES = 3
 
 
 class Elsewhere:
-    """Looks where parameters lie; ``notes`` tells of those that it saw nowhere on a device the last time."""
+    """Finds where parameters are; ``notes`` has those that were on no device the last time."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

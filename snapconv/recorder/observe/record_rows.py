@@ -1,4 +1,4 @@
-"""What was noted while a program ran: plain rows, bounded in number, without any tensor in them."""
+"""What was recorded while a program ran: plain rows, bounded in number, without any tensor in them."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -16,7 +16,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Notes(Generic[_Key]):
     """Rows by key: noting a key again replaces its row, and beyond the limit the oldest is forgotten.
 
-    The trace is a ring too, which drops its oldest events.
+    The trace is a ring too, which overwrites its oldest events.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,11 +30,11 @@ class Notes(Generic[_Key]):
             self._rows.popitem(last=False)
 
     def get(self, key: _Key) -> Row | None:
-        """The row that is noted under a key."""
+        """The row that is recorded under a key."""
         return self._rows.get(key)
 
     def items(self) -> list[tuple[_Key, Row]]:
-        """All that is noted, in the order in which the keys were first noted."""
+        """All rows, in the order in which their keys were first recorded."""
         return list(self._rows.items())
 
     def rows(self) -> list[Row]:

@@ -1,7 +1,7 @@
 """Which modules the program builds, and where: seen through torch's own registration hooks.
 
-Modules are held weakly. Parameters are not held at all, not even weakly: a weak reference to one makes
-``torch.utils.swap_tensors`` refuse it.
+Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak reference to
+one makes ``torch.utils.swap_tensors`` refuse it.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ Frame = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """When and where a tensor was registered; ``tensor_id`` tells the object that it was."""
+    """When and where a tensor was registered; ``tensor_id`` is that of the object."""
 
     number: int
     tensor_id: int
@@ -106,7 +106,7 @@ class Registrations:
         # The innermost frame that is not ours is that of torch's register_parameter.
         registration = Registration(self._n_registered, id(tensor), _frames(callers_frame()))
         slot = self._seen[owner].registrations.setdefault(name, [])
-        # The first tells where the place was made, the last what stands in it now.
+        # The first shows where the place was made, the last what is in it now.
         slot[1:] = [registration]
 
 

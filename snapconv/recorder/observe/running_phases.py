@@ -1,6 +1,6 @@
 """What the program is doing: forward, backward or an optimizer's step, and when each began and ended.
 
-torch's two entries to autograd are wrapped, and optimizers tell of their steps. Every phase is written
+torch's two entries to autograd are wrapped, and optimizers have hooks for their steps. Every phase is written
 into the trace too, as an annotation ``snapconv:forward`` and so on.
 """
 

@@ -36,7 +36,7 @@ class SavedTensors:
         self._thread = threading.get_ident()
         self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
         if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
-            self._disable = None  # torch 2.1 cannot say whose hooks are on top: nothing is noted
+            self._disable = None  # torch 2.1 cannot report whose hooks are on top: nothing is recorded
             return
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class SavedTensors:
             self._restore_apply()
 
     def open(self) -> None:
-        """Begin, unless somebody else has hooks in place or hooks are switched off."""
+        """Begin, unless other hooks are in place or hooks are switched off."""
         if self._disable is None or threading.get_ident() != self._thread:
             return
         if not self._is_there and _top() is None and _autograd()._saved_tensors_hooks_is_enabled():
@@ -127,7 +127,7 @@ class SavedTensors:
         for made in result if isinstance(result, tuple) else (result,):
             node = getattr(made, "grad_fn", None)
             if node is not None:
-                with suppress(RuntimeError):  # what torch says of what it does not give out
+                with suppress(RuntimeError):  # torch refuses some of them
                     for tensor in getattr(node, "saved_tensors", ()):
                         if tensor is not None:
                             self._note(tensor)

@@ -38,7 +38,7 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     """The tensors with memory of their own that a tensor is made of: itself, unless it is a wrapper.
 
     None of this copies: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
-    parameter of a lazy module has no memory yet, and fails whatever it is asked.
+    parameter of a lazy module has no memory yet, and fails on every query.
     """
     plain, strided, sparse, is_lazy = _torch()
     if type(tensor) in plain and tensor.layout is strided:
@@ -55,7 +55,7 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
 
 @cache
 def _torch() -> tuple[tuple[type, ...], object, object, Callable[[object], bool]]:
-    """What is asked of torch for every tensor, looked up once."""
+    """The functions of torch that are called for every tensor, looked up once."""
     import torch
 
     return (torch.Tensor, torch.nn.Parameter), torch.strided, torch.sparse_coo, torch.nn.parameter.is_lazy

@@ -1,6 +1,6 @@
-"""An entry as the user names it -> a script, a module or providers; told apart without running anything.
+"""An entry as the user names it -> a script, a module or providers; distinguished without running anything.
 
-Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) ask for.
+Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) require.
 """
 
 import ast
@@ -60,7 +60,7 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a file and tell by the names that it defines whether it holds providers."""
+    """Read a file and find by the names that it defines whether it has providers."""
     code, defined, marks_steps = _compile(path)
     for prefix in _PREFIXES:
         roles = [role for role in _ROLES if _name(prefix, role) in defined]
@@ -85,7 +85,7 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     try:
         source = file.read_bytes()
     except FileNotFoundError as error:
-        hint = f"; to run a module, say -m {path}" if "." in path and "/" not in path else ""
+        hint = f"; to run a module, give -m {path}" if "." in path and "/" not in path else ""
         hint = "" if path.endswith(".py") else hint
         raise EntryPointError(f"there is no entry file {path} in {Path.cwd()}{hint}") from error
     except IsADirectoryError as error:

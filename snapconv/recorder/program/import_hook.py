@@ -74,7 +74,7 @@ class _Loader(Loader):
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, which knows its own loader and not this one."""
+        """Run the module, which has its own loader and not this one."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

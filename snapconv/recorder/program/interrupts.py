@@ -1,4 +1,4 @@
-"""Ctrl-C and the like, held back for as long as nothing can be broken off."""
+"""Ctrl-C and the like, deferred while nothing may be interrupted."""
 
 import signal
 import threading

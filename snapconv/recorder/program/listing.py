@@ -24,7 +24,7 @@ from snapconv.recorder.torch_types import Module, Tensor
 from snapconv.version import VERSION
 
 LIST_VERSION = 1
-_ON_META = "on the meta device tensors have no values: if building the model needs some, say --on-cpu"
+_ON_META = "on the meta device tensors have no values: if building the model needs some, give --on-cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,11 @@ def list_parameters(source: ModelSource, *, on_cpu: bool = False) -> dict[str, A
     environment.require_torch()
     import torch
 
-    with _told(source, on_cpu=on_cpu), redirect_stdout(sys.stderr), building_on("cpu" if on_cpu else "meta"):
+    with (
+        _as_input_error(source, on_cpu=on_cpu),
+        redirect_stdout(sys.stderr),
+        building_on("cpu" if on_cpu else "meta"),
+    ):
         model = _build(source)
     return {
         "version": LIST_VERSION,
@@ -79,7 +83,7 @@ def _provided(source: ModelSource) -> Any:
     entry = find_file(source.path)
     if entry.kind != "providers":
         raise EntryPointError(
-            f"{source.path} has no model provider, and a script does not say where its model is. Name a "
+            f"{source.path} has no model provider, and a script does not show where its model is. Name a "
             "class or function that makes it without arguments: "
             f"snapconv params {source.path}:NAME; the file is then imported, not run as a script. "
             "Or record it: a capture has the names"
@@ -130,8 +134,8 @@ def _found(source: ModelSource, module: ModuleType) -> Callable[[], Any]:
 
 
 @contextmanager
-def _told(source: ModelSource, *, on_cpu: bool) -> Iterator[None]:
-    """Turn whatever the user's code raises into an error that says where, and what to do."""
+def _as_input_error(source: ModelSource, *, on_cpu: bool) -> Iterator[None]:
+    """Turn whatever the user's code raises into an error with its place, and what to do."""
     try:
         yield
     except EntryPointError:

@@ -42,7 +42,7 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
         if not frames:
             continue
         if id(frames) not in cleaned:
-            # The old list is kept beside the new one, so that its id is nobody else's meanwhile.
+            # The former list is kept beside the new one, so that no other object has its id meanwhile.
             cleaned[id(frames)] = frames, users_frames(frames)
         holder["frames"] = cleaned[id(frames)][1]
 
@@ -78,7 +78,7 @@ def clean_traceback(error: BaseException) -> None:
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and all that it says it came from or happened during, each once."""
+    """Return an exception and all its causes and contexts, each once."""
     found: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:

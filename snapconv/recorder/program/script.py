@@ -16,7 +16,7 @@ from snapconv.recorder.program.own_frames import call_user
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Compiled code, and what its ``__main__`` says of itself."""
+    """Compiled code, and the attributes of its ``__main__``."""
 
     code: CodeType
     file: str

@@ -120,11 +120,11 @@ class StepCounter:
         self._on_end()
 
     def step_begins(self) -> None:
-        """Be told that an optimizer steps; a closure may run backward passes in it (L-BFGS)."""
+        """Called when an optimizer steps; a closure may run backward passes in it (L-BFGS)."""
         self._idle.clear()
 
     def stepped(self, optimizer: Any, *_: object) -> None:
-        """Be told that an optimizer has stepped; the shape of torch's hook."""
+        """Called when an optimizer has stepped; the shape of torch's hook."""
         self._has_stepped = True
         self.step_begins()  # where a scaler leaves a step out, nothing has begun
         watched = self._optimizer() if self._optimizer else None
@@ -189,8 +189,8 @@ def counting_steps(counter: StepCounter, guards: Guards | None = None) -> Iterat
 def _optimizer_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     """Let every optimizer's step be seen.
 
-    The counter is told last of all hooks: the others' notes belong to the iteration that ends. It also
-    makes it safe to add and remove hooks at an iteration's end, which torch does not foresee: it walks
+    The counter is called last of all hooks: the records of the others belong to the iteration that ends. It
+    also makes it safe to add and remove hooks at an iteration's end, which torch does not foresee: it walks
     through the very dictionary (2.13), and only who is last may change it.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -272,5 +272,5 @@ def _replaced(holder: Any, name: str, ours: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if getattr(holder, name) is ours:  # else somebody has put theirs around it
+        if getattr(holder, name) is ours:  # else other code has wrapped it
             setattr(holder, name, original)

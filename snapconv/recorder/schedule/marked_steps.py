@@ -1,4 +1,4 @@
-"""``snapconv.step()``: the end of an iteration, said by the script itself; whoever counts listens to it."""
+"""``snapconv.step()``: the end of an iteration, marked by the script itself; counters subscribe to it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ _listeners: list[Callable[[], None]] = []
 def step() -> None:
     """Mark the end of an iteration; while nothing is recorded, this does nothing.
 
-    For a program that torch's optimizers do not tell apart, or not as it is meant. Once it is called, or
+    For a program that torch's optimizers do not separate, or not as intended. Once it is called, or
     where the script's own text names snapconv, only these calls end iterations.
     """
     for listener in tuple(_listeners):

@@ -46,7 +46,7 @@ class Simulation:
         return [what for what in self._machine.met if not (has_workspace and what == BLAS)]
 
     def values(self) -> dict[str, Any]:
-        """Say what was simulated up to now, in plain types: what a capture's metadata holds of it."""
+        """Return what was simulated up to now, in plain types, for the metadata of a capture."""
         options = self._machine.options
         return {
             "compute": options.compute,

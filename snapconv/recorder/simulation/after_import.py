@@ -32,7 +32,7 @@ class _Finder(MetaPathFinder):
         self._hooks = hooks
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return what the next finder that knows the module says, with the hook behind its loading."""
+        """Return what the next finder of the module returns, with the hook behind its loading."""
         hook = self._hooks.pop(name, None)
         if hook is None:
             return None

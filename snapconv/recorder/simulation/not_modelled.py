@@ -1,4 +1,4 @@
-"""What a GPU holds beyond the simulation, by the names that a capture has for it. Imports nothing."""
+"""What a GPU needs beyond the simulation, by the names that a capture has for it. Imports nothing."""
 
 SCRATCH = "scratch memory inside kernels"
 WORKSPACES = "workspaces of cuDNN"

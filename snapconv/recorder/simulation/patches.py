@@ -108,7 +108,7 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
             kept = failure
         try:
             result = otherwise(*arguments, **named)
-        except Exception:  # noqa: BLE001  # the first error is the one that says more
+        except Exception:  # noqa: BLE001  # the first error has more information
             result = _ABSENT
         try:
             if result is _ABSENT:

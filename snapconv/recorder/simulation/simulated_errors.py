@@ -15,7 +15,7 @@ class ValuesNeededError(RecorderError):
 
 
 def values_needed(operation: str) -> ValuesNeededError:
-    """Say which line of the user's asked for values that ``compute=False`` does not have."""
+    """Name the line of the user that read values that ``compute=False`` does not have."""
     return ValuesNeededError(
         f"{_users_line()}: {operation} needs values, and the simulation computes none (--no-compute); "
         "the shape of its result depends on them. Simulate with computation, or leave this line out."
@@ -53,7 +53,7 @@ def out_of_memory_message(error: OutOfMemory, *, device: int) -> str:
 
 
 def _format(n_bytes: int) -> str:
-    """Write bytes as torch's format_size does, which knows no unit above GiB."""
+    """Write bytes as torch's format_size does, which has no unit above GiB."""
     if n_bytes <= 1024:
         return f"{n_bytes} bytes"
     for power, unit in ((1, "KiB"), (2, "MiB")):

@@ -1,10 +1,10 @@
-"""What a simulated GPU can be told. Imports nothing but the standard library."""
+"""The options of a simulated GPU. Imports nothing but the standard library."""
 
 from dataclasses import dataclass
 
 GIB = 1 << 30
 
-# What the simulated device says it has when nothing was asked for: an 80 GB card.
+# The memory of the simulated device by default: an 80 GB card.
 DEFAULT_TOTAL_BYTES = 80 * GIB
 
 
@@ -27,5 +27,5 @@ class SimulationOptions:
 
     @property
     def total_bytes(self) -> int:
-        """The memory that each simulated device says it has."""
+        """The memory of each simulated device."""
         return DEFAULT_TOTAL_BYTES if self.capacity_bytes is None else self.capacity_bytes

@@ -1,7 +1,7 @@
 """The times of a script's operations: one row per outermost torch call, forward and backward.
 
 Nothing is run twice, and nothing is kept: marks are put before and after every call, and into
-autograd's graph, and read when the iteration is over. docs/timing.md says what the figures mean.
+autograd's graph, and read when the iteration is over. docs/timing.md explains the figures.
 """
 
 from collections.abc import Callable
@@ -66,8 +66,8 @@ class Timer:
             self._run,
             Feature.OPTIMIZER_TIMES,
             timing_patches.optimizers,
-            lambda *_: self._tell("optimizer_began"),
-            lambda *_: self._tell("optimizer_ended"),
+            lambda *_: self._record_event("optimizer_began"),
+            lambda *_: self._record_event("optimizer_ended"),
         )
         return self
 
@@ -172,6 +172,6 @@ class Timer:
             return function(*args, **kwargs)
         return self._iteration.call(name, function, args, kwargs, module)
 
-    def _tell(self, what: str) -> None:
+    def _record_event(self, what: str) -> None:
         if self._iteration is not None:
             getattr(self._iteration, what)()

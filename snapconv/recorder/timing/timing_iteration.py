@@ -29,8 +29,8 @@ class Call:
     """One outermost call of a torch function; without ``begin`` and ``end``, a node of no call.
 
     ``tiles`` are the times of its nodes up to the next node, ``strict`` those of the nodes alone; None
-    until one of its nodes runs. ``is_forward_work`` says that it ran in a module or that autograd
-    noted it, ``was_waited_for`` that the device came to it before all of it was queued.
+    until one of its nodes runs. ``is_forward_work``: it ran in a module or autograd
+    recorded it; ``was_waited_for``: the device came to it before all of it was queued.
     """
 
     name: str

@@ -29,13 +29,13 @@ class Clock(Protocol):
         """Return the milliseconds between two marks, after ``settle``."""
 
     def was_reached(self, mark: Any) -> bool:
-        """Whether the device has come to a mark yet; asks, and does not wait."""
+        """Whether the device has reached a mark yet; a query that does not wait."""
 
     def settle(self) -> None:
         """Wait until every mark has been reached."""
 
     def forget(self) -> None:
-        """Take all marks back: nobody reads them any more."""
+        """Take all marks back: they are not read any more."""
 
 
 class CpuClock:

@@ -8,7 +8,7 @@ from typing import Any
 
 from snapconv.recorder.program.own_frames import users_frames
 
-# What calls our mode: nobody would be there without it.
+# What calls our mode: its frames exist only because of it.
 _CALLER_OF_MODES = "handle_torch_function"
 
 # filename, line (0: not known), function, whether ``self`` is an nn.Module there
@@ -16,7 +16,7 @@ Frame = tuple[str, int, str, bool]
 
 
 class StackRecorder:
-    """Gathers stacks, and interns those that are asked for: leaf first, without the recorder's own frames."""
+    """Gathers stacks, and interns those that are requested: leaf first, without the recorder's own frames."""
 
     def __init__(self) -> None:
         import torch
@@ -29,7 +29,7 @@ class StackRecorder:
     def here(self) -> tuple[Any, Any]:
         """Return the stack, for ``ids``, and the innermost module that is being called (None: none).
 
-        Of all frames only that of the module's call is asked for its variables: reading those of the user's
+        Of all frames only that of the module's call is read for its variables: reading those of the user's
         frames keeps values alive (before Python 3.13), and a step would need more memory than without us.
         """
         frame: FrameType | None = sys._getframe(1)

@@ -131,7 +131,7 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places from the first to the last call that ran in a module or that autograd noted.
+    """Return the places from the first to the last call that ran in a module or that autograd recorded.
 
     What comes before has to do with the batch, or with the iteration before: its copies, its loss.
     """

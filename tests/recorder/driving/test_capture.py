@@ -61,7 +61,7 @@ def test_force_replaces_the_whole_of_an_old_capture(tmp_path):
 def test_force_never_removes_what_is_no_capture(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "model.py").write_text("precious")
-    with pytest.raises(OutputExistsError, match=r"it holds model\.py"):
+    with pytest.raises(OutputExistsError, match=r"it has model\.py"):
         check_output(tmp_path / "src", force=True)
     assert (tmp_path / "src" / "model.py").read_text() == "precious"
 

@@ -94,9 +94,9 @@ def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(tmp_path, 
         find_file("train.py")
 
 
-def test_a_module_given_as_a_file_is_told_of_m(tmp_path, monkeypatch):
+def test_a_module_given_as_a_file_names_the_option_m(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EntryPointError, match=r"say -m package\.train"):
+    with pytest.raises(EntryPointError, match=r"give -m package\.train"):
         find_file("package.train")
 
 

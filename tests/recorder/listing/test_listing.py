@@ -156,7 +156,7 @@ def test_a_model_that_needs_values_says_so_and_is_built_on_the_cpu(params, tmp_p
     assert (code, out) == (6, "")
     line = MODEL[: MODEL.index("p.item()")].count("\n") + 1
     assert f"model.py, line {line}" in err
-    assert "say --on-cpu" in err
+    assert "give --on-cpu" in err
     assert listed(params, tmp_path, "--on-cpu", "model.py:NeedsValues").names == ("head.weight", "head.bias")
 
 

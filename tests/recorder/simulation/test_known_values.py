@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.tensors.fake_storage import Hollow  # noqa: E402
+from snapconv.recorder.simulation.tensors.fake_storage import FakeStorages  # noqa: E402
 from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")
@@ -234,14 +234,14 @@ def test_tensors_without_memory_need_no_reserved_addresses(platform, monkeypatch
 
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(mmap, "mmap", limited)
-    hollow = Hollow()
-    first, larger = hollow.storage(1000), hollow.storage(1 << 28)
+    fake_storages = FakeStorages()
+    first, larger = fake_storages.storage(1000), fake_storages.storage(1 << 28)
 
     assert (first.nbytes(), larger.nbytes()) == (1000, 1 << 28)
     assert larger[(1 << 28) - 1] == 0
-    assert hollow.has(first)
-    assert hollow.has(larger)
-    assert not hollow.has(torch.UntypedStorage(4))
+    assert fake_storages.has(first)
+    assert fake_storages.has(larger)
+    assert not fake_storages.has(torch.UntypedStorage(4))
 
 
 def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatch):
@@ -250,7 +250,7 @@ def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatc
 
     monkeypatch.setattr(mmap, "mmap", full)
     with pytest.raises(RecorderError, match=r"cannot reserve 1048576 bytes .* paging file is too small"):
-        Hollow().storage(1 << 20)
+        FakeStorages().storage(1 << 20)
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])

@@ -59,7 +59,7 @@ def is_ordinal(value: Any) -> bool:
 
 
 def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``.to(0)`` mean the simulated device 0: C++ code knows of no accelerator."""
+    """Let ``.to(0)`` mean the simulated device 0: C++ code has no accelerator."""
     import torch
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:

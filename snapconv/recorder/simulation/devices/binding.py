@@ -15,7 +15,7 @@ from snapconv.recorder.simulation.devices.streams import CUDA_DEVICE_TYPE, strea
 from snapconv.recorder.simulation.patches import Patches
 
 DEVICE_NAME = "simulated GPU (snapconv)"
-# The simulated device passes for an H100 where a script asks what it can do (bf16, tf32, flash attention).
+# The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash attention).
 _CAPABILITY = (9, 0)
 _N_MULTIPROCESSORS = 132
 
@@ -100,7 +100,7 @@ def _recording(machine: Machine) -> dict[str, Callable[..., Any]]:
         skip_actions: Any = (),
         *_: Any,
     ) -> None:
-        # What follows since torch 2.14 asks for the history of pinned host memory, which is not simulated.
+        # What follows since torch 2.14 requests the history of pinned host memory, which is not simulated.
         machine.switch_history(
             history.switch,
             enabled,

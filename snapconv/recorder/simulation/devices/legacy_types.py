@@ -1,4 +1,4 @@
-"""torch.cuda.FloatTensor and its kin: classes of old that scripts still call and ask for."""
+"""torch.cuda.FloatTensor and the like: legacy classes that scripts still call and look up."""
 
 from collections.abc import Callable
 from functools import wraps

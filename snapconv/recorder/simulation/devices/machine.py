@@ -166,7 +166,7 @@ class Machine:
         self._alone(self.devices[index].allocator.free, addr, frames=frames)
 
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an allocator's function with nobody else in it; then do the frees that had to wait."""
+        """Call an allocator's function exclusively; then do the frees that had to wait."""
         with self._lock:
             self._is_busy = True
             try:

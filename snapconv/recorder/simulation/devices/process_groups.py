@@ -25,11 +25,11 @@ _ONE_RANK = Note(
     "the process group is simulated, with this one rank: collectives are copies, and what NCCL allocates for "
     "itself is not in the capture",
 )
-# torch 2.15 has three of them, and makes the second where a script says "nccl".
+# torch 2.15 has three of them, and makes the second where a script names "nccl".
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
-# What torch.cuda.nccl.version() answers: one that can do all that torch asks for.
+# What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
-# Their first argument stays as it is: there is nobody to receive anything from (schemas of torch 2.13).
+# Their first argument stays as it is: there is no other rank to receive from (schemas of torch 2.13).
 _IN_PLACE = {
     "allreduce_",
     "allreduce_coalesced_",
@@ -126,7 +126,7 @@ def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., 
 
 
 def _world_size(arguments: dict[str, Any]) -> int:
-    """Find how many ranks there are to be; 0 where nothing says so, which torch has its own words for."""
+    """Find how many ranks there are to be; 0 where nothing defines it: torch has a message for that."""
     given = arguments.get("world_size", -1)
     if given > 0:
         return int(given)
@@ -136,7 +136,7 @@ def _world_size(arguments: dict[str, Any]) -> int:
 
 
 def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
-    """Put torch's fake process group where NCCL's would be: it says that all is well, and does nothing."""
+    """Put torch's fake process group where NCCL's would be: it reports success, and does nothing."""
     fake: Any = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
     if fake is None:
         return

@@ -41,7 +41,7 @@ _INTERPRETER = (
     ),
     *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
 )
-# How compiled code asks for memory (at::detail::empty_strided_cuda, seen with torch 2.6; guards.cpp).
+# How compiled code requests memory (at::detail::empty_strided_cuda, seen with torch 2.6; guards.cpp).
 _EMPTY_OF_COMPILED = (
     "at::detail::empty_strided_generic(c10::ArrayRef<long>, c10::ArrayRef<long>, c10::Allocator*, "
     "c10::DispatchKeySet, c10::ScalarType)",
@@ -50,7 +50,7 @@ _EMPTY_OF_COMPILED = (
     "torch::dynamo::(anonymous namespace)::_empty_strided_device(_object*, _object*, c10::DeviceType, bool)",
 )
 _COMPILED_CALLS = ("empty_for_compiled", f"{_OWN_FOLDER}/operations/compilation.py")
-# What a node lets go of once it has been applied, unless the graph is to be kept.
+# What a node frees once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
 # What the engine does after a node has been applied.
@@ -83,7 +83,7 @@ class Stacks:
     """Captures stacks, and fills in their frames later.
 
     A captured stack is a list of one ``Capture``; ``symbolise`` replaces it, in place, by frame dicts,
-    so that whoever holds the list holds the frames.
+    so that a reference to the list keeps the frames.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _without_engine_caller(
     python: list[dict[str, Any]], node: str | None
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Cut off what called the engine; say whether the engine is running.
+    """Cut off what called the engine; return whether the engine is running.
 
     The outermost call counts: a nested one runs on the engine's own thread.
     """
@@ -228,7 +228,7 @@ def _last_of(functions: tuple[tuple[str, str], ...], python: list[dict[str, Any]
 
 
 def _release_frames(frames: list[dict[str, Any]]) -> list[str]:
-    """Name the node's function that lets go of what it saved, if that is why memory is freed."""
+    """Name the node's function that frees what it saved, if that is why memory is freed."""
     for frame in frames:
         if frame["name"].startswith(_EVALUATE):
             break

@@ -1,6 +1,6 @@
 """Allocator events -> the counters of ``torch.cuda.memory_stats()``.
 
-Knows events and block sizes, no blocks: what needs the blocks (inactive splits) it is told when asked.
+Uses events and block sizes, no blocks: what needs the blocks (inactive splits) is passed to each query.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ class Statistics:
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """What ``torch.cuda.max_memory_allocated()`` says."""
+        """What ``torch.cuda.max_memory_allocated()`` returns."""
         return self._counters["allocated_bytes"]["all"].peak
 
     def listen(self, event: Recorded) -> None:
@@ -125,7 +125,7 @@ class Statistics:
         """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments.
 
         Inactive splits are counted here: their present value is exact, their peak is the highest that
-        was ever asked for.
+        was ever requested.
         """
         self._count_inactive(segments)
         nested: dict[str, Any] = {

@@ -15,7 +15,7 @@ _POINTER_STEP = 0x40
 
 
 class SimulatedStream:
-    """A stream is a number; its work is done when it is asked for."""
+    """A stream is a number; its work is done on demand."""
 
     machine: ClassVar[Machine]
     numbers: ClassVar["count[int]"] = count(_FIRST_POINTER, _POINTER_STEP)

@@ -6,12 +6,12 @@ import re
 from snapconv.recorder.simulation.devices.machine import Machine
 
 KIB = 1024
-# What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG says nothing: 32 MiB on compute
+# What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on compute
 # capability 9.0, which is what the simulated device has (:4096:2:16:8, that is 8320 KiB, before it).
 # torch's documentation, notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
 # aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432 B too.
 _DEFAULT_BYTES = 4096 * 8 * KIB
-# Who asks for it (torch 2.5 to 2.7; CublasHandlePool.cpp).
+# What requests it (torch 2.5 to 2.7; CublasHandlePool.cpp).
 _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
 _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 

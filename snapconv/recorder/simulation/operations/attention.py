@@ -55,7 +55,7 @@ def _attention(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> 
         if not is_placed(query) or enable_gqa or has_learnt_mask or not _is_fusable(tensors):
             options = {"enable_gqa": True} if enable_gqa else {}
             return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
-        # sdp_utils.cpp: flash before memory-efficient; flash knows neither float32 nor masks.
+        # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
         is_low = query.dtype in (torch.float16, torch.bfloat16)
         if is_low and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
             return aten._scaled_dot_product_flash_attention.default(

@@ -1,7 +1,7 @@
 """The values of attention operations that only CUDA has, by way of the CPU's fused kernel.
 
 Each function fills the results that it is given, which have CUDA's shapes. Dropout inside attention is
-accounted for and not applied: the CPU's kernel knows none.
+accounted for and not applied: the CPU's kernel supports none.
 """
 
 from collections.abc import Callable

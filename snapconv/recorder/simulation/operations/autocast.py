@@ -68,7 +68,7 @@ def _float32_inputs(operation: Any, torch: Any) -> Callable[..., Any]:
 
 
 def _float32_result(operation: Any, torch: Any) -> Callable[..., Any]:
-    """Ask for a float32 result unless the caller asked for a type."""
+    """Request a float32 result unless the caller gave a type."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:

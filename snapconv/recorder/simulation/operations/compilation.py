@@ -1,9 +1,9 @@
 """Code of torch.compile, as far as memory is concerned: what a GPU would be given, without its kernels.
 
-torch.compile is handed CPU tensors, and makes for them what it makes for a GPU's: one function per graph that
-asks for memory, calls kernels and drops what is no longer needed. That function is then run with the device's
-memory. Its own kernels are left out, so this is for simulations that compute nothing. What has nothing to do
-with the device needs its values, and runs as it is written.
+torch.compile gets CPU tensors, and makes for them what it makes for a GPU's: one function per graph that
+allocates memory, calls kernels and frees what is no longer needed. That function is then run with memory of
+the device. Its own kernels are left out, so this is for simulations that compute nothing. What has nothing to
+do with the device needs its values, and runs as it is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +27,8 @@ def can_compile() -> bool:
 
 
 _INDUCTOR = {
-    "cpp_wrapper": False,  # what asks for memory is Python then, as it is for a GPU by default
-    "cpp.vec_isa_ok": False,  # else a compiler is asked what this CPU can do
+    "cpp_wrapper": False,  # Python allocates the memory then, as it is for a GPU by default
+    "cpp.vec_isa_ok": False,  # else a compiler is run to find what this CPU can do
     "layout_optimization": False,  # for a CPU every convolution would have its tensors laid out anew
     "max_autotune_gemm_backends": "ATEN",  # else kernels would be run to find the fastest
 }
@@ -89,7 +89,7 @@ def _forgotten(torch: Any, code_cache: Any) -> Iterator[None]:
 
 
 def _no_kernel(*_: Any) -> None:
-    """Stand for a kernel whose results nobody asks for."""
+    """Replace a kernel whose results are not read."""
 
 
 def _breaking(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +156,7 @@ def _calling(torch: Any, tensors: TensorPatches, real: Callable[..., Any]) -> Ca
 
 
 def within_reach(torch: Any, function: Any, arguments: Any) -> Iterator[Any]:
-    """The tensors that a function is given, and those that it knows by itself."""
+    """The tensors that a function is given, and those that it references itself."""
     yield from (tensor for _, tensor in named_tensors(arguments))
     inner = getattr(function, "__func__", function)
     cells = getattr(inner, "__closure__", None) or ()
@@ -198,7 +198,7 @@ def _without_our_function_mode() -> Iterator[None]:
 
 
 def _with_device_memory(torch: Any, tensors: TensorPatches, real: Any) -> Any:
-    """Put what compiled code asks for where its arguments are; its own function calls the CPU's allocator."""
+    """Allocate for compiled code where its arguments are; its own function calls the CPU's allocator."""
 
     def load(_cls: Any, *args: Any, **kwargs: Any) -> Any:
         module = real(*args, **kwargs)

@@ -70,7 +70,7 @@ def _backend(context: Any) -> str:
 
 def _note() -> Note:
     instead = (
-        "say --no-compute, which compiles" if can_compile() else "a newer torch compiles, with --no-compute"
+        "give --no-compute, which compiles" if can_compile() else "a newer torch compiles, with --no-compute"
     )
     return Note(
         "compiled-as-eager",

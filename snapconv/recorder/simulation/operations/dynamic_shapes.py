@@ -1,6 +1,6 @@
 """Results whose shapes depend on values: the right ones where the values are known, else the largest.
 
-The largest, because a program goes on with it, and because its memory is a bound that holds.
+The largest, because a program goes on with it, and because its memory is a valid bound.
 """
 
 from collections.abc import Callable

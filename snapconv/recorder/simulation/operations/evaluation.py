@@ -14,7 +14,7 @@ from snapconv.recorder.simulation.operations.operation_schemas import Kind, Oper
 from snapconv.recorder.simulation.operations.result_shapes import laid_out, map_tensors, result_shapes
 from snapconv.recorder.simulation.operations.values_read import ValuesRead
 from snapconv.recorder.simulation.simulated_errors import ValuesNeededError
-from snapconv.recorder.simulation.tensors.fake_storage import Hollow
+from snapconv.recorder.simulation.tensors.fake_storage import FakeStorages
 from snapconv.recorder.simulation.tensors.placements import Placement, Placements, tensors_in
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
@@ -70,13 +70,13 @@ class Evaluation:
         self._placements = placements
         self._values_read = values_read
         self._gpu_operations = gpu_operations()
-        self.hollow = None if compute else Hollow()
+        self.fake_storages = None if compute else FakeStorages()
         self.known = KnownValues(placements)
 
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
         operation = call.operation
-        if self.hollow is None or operation.kind is Kind.VIEW:
+        if self.fake_storages is None or operation.kind is Kind.VIEW:
             return self._compute(call), True
         is_known = has_values(call.inputs)
         if operation.kind is Kind.VALUE:
@@ -84,12 +84,12 @@ class Evaluation:
                 self._values_read.add_value(operation.name)
             return self._compute(call), True
         if call.device is None and is_known:
-            return self._on_the_cpu(call, self.hollow)
+            return self._on_the_cpu(call, self.fake_storages)
         if self._is_computed(call, is_known=is_known):
             return self._compute(call), True
         if not is_known and (decided := self.known.decided_by_one(operation, call.args, call.inputs)):
             return call.run(decided, call.kwargs), True
-        return self._evaluate(call, self.hollow), False
+        return self._evaluate(call, self.fake_storages), False
 
     def _compute(self, call: Invocation) -> Any:
         fill = self._gpu_operations.get(call.func)
@@ -124,12 +124,12 @@ class Evaluation:
         results = call.run(map_tensors(call.args, widened, self._tensor), call.kwargs)
         return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
 
-    def _on_the_cpu(self, call: Invocation, hollow: Hollow) -> tuple[Any, bool]:
+    def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""
         if call.operation.is_uninitialised:
             shape = result_shapes(call.func, call.args, call.kwargs)
             if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
-                return hollow.like(shape), False
+                return fake_storages.like(shape), False
         return self._compute(call), True
 
     def _is_computed(self, call: Invocation, *, is_known: bool) -> bool:
@@ -166,11 +166,11 @@ class Evaluation:
     def _has_small_size(self, tensor: Any, size: Any) -> bool:
         return self.known.is_small([self._torch.empty(size, dtype=tensor.dtype, device="meta")])
 
-    def _evaluate(self, call: Invocation, hollow: Hollow) -> Any:
+    def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Do an operation by shape alone."""
         operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
-            return hollow.resize(args[0], args[1])
+            return fake_storages.resize(args[0], args[1])
         if operation.is_memory_only:
             return call.run(args, kwargs)
         self.known.forget_written(operation, args, kwargs)
@@ -178,7 +178,7 @@ class Evaluation:
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
             return written_arguments(operation, args, kwargs)
         if operation.is_out and not has_sparse:
-            return self._shape_out(call, hollow)
+            return self._shape_out(call, fake_storages)
         if operation.kind is not Kind.FRESH or operation.reads_values or has_sparse:
             return call.run(args, kwargs)
         shapes = self._shapes(call)
@@ -187,13 +187,13 @@ class Evaluation:
         comes_back = call.device is None and any(
             placement is not None and placement.device is not None for placement in call.inputs
         )
-        return map_tensors(shapes, self._zeros if comes_back else hollow.like, self._tensor)
+        return map_tensors(shapes, self._zeros if comes_back else fake_storages.like, self._tensor)
 
     def _zeros(self, meta: Any) -> Any:
         """Make what comes back to the CPU, where the program may look at it past the simulation."""
-        assert self.hollow is not None
+        assert self.fake_storages is not None
         if meta.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
-            return self.hollow.like(meta)
+            return self.fake_storages.like(meta)
         return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
 
     def _shapes(self, call: Invocation) -> Any:
@@ -209,7 +209,7 @@ class Evaluation:
             on_unknown=self._values_read.add_shape,
         )
 
-    def _shape_out(self, call: Invocation, hollow: Hollow) -> Any:
+    def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
         written = written_arguments(call.operation, call.args, call.kwargs)
         sized = result_shapes(call.func, call.args, call.kwargs)
@@ -217,7 +217,7 @@ class Evaluation:
             tensors_in((written,), self._tensor), tensors_in((sized,), self._tensor), strict=True
         ):
             if tensor.size() != meta.size():
-                hollow.resize(tensor, meta.size())
+                fake_storages.resize(tensor, meta.size())
         return written
 
     def _has_sparse(self, values: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Tensors grouped by device and type, as optimizers and gradient clipping ask C++ for it."""
+"""Tensors grouped by device and type, as optimizers and gradient clipping request it from C++."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from snapconv.recorder.simulation.patches import Patches
 
 
 def patch_grouping(patches: Patches) -> None:
-    """Group by the device that a tensor says it is on, so that foreach kernels are chosen as on a GPU."""
+    """Group by the device that a tensor reports, so that foreach kernels are chosen as on a GPU."""
     import torch
 
     patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)

@@ -1,8 +1,8 @@
 """Sums that a GPU makes in place, seen here as new tensors.
 
 With any dispatch mode active, torch's autograd takes the out-of-place path where it would otherwise add
-into memory that nobody else holds (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
-Such a result's allocation is held back for a moment: if the very next thing is that its first operand
+into memory without other references (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
+Such a result's allocation is deferred for a moment: if the very next thing is that its first operand
 is freed, then it has that operand's block, and nothing was allocated.
 """
 
@@ -16,8 +16,8 @@ from snapconv.recorder.simulation.devices.machine import Machine
 from snapconv.recorder.simulation.operations.operation_schemas import Operation
 from snapconv.recorder.simulation.tensors.placements import Placement, Placements
 
-# A sum that the engine asks for, and no Python code in a node, is an accumulation. (The few sums inside
-# derivatives written in C++ cannot be told apart; their operands are mostly kept.)
+# A sum that the engine computes, and no Python code in a node, is an accumulation. (The few sums inside
+# derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
 _SUMS = {"add"}
 # Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
 _SCATTERS = {"index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"}
@@ -36,7 +36,7 @@ class _Undecided:
 
 
 class Transfers:
-    """At most one allocation that is held back."""
+    """At most one deferred allocation."""
 
     def __init__(self, machine: Machine, placements: Placements) -> None:
         from torch import _C
@@ -73,7 +73,7 @@ class Transfers:
         return operation.name in _SUMS and _is_called_by_engine()
 
     def take_over(self, freed: Placement) -> bool:
-        """Let the undecided result have the block of an operand that is being freed; say if it does."""
+        """Let the undecided result have the block of an operand that is freed; return whether it does."""
         undecided = self._undecided
         if undecided is None or not any(operand is freed for operand in undecided.operands):
             return False
@@ -82,7 +82,7 @@ class Transfers:
         return True
 
     def settle(self) -> None:
-        """Allocate what was held back."""
+        """Allocate what was deferred."""
         undecided, self._undecided = self._undecided, None
         if undecided is None:
             return
@@ -94,7 +94,7 @@ class Transfers:
             self._failure = error
 
     def raise_failure(self) -> None:
-        """Raise what an allocation met that was held back."""
+        """Raise the error of a deferred allocation."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

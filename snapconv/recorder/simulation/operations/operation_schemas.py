@@ -20,9 +20,9 @@ class Kind(Enum):
 class Operation:
     """One overload, as far as memory is concerned.
 
-    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` says
+    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is
     whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
-    ``is_uninitialised`` says that its results' contents are undefined. ``cpu_results`` are the positions of
+    ``is_uninitialised``: its results' contents are undefined. ``cpu_results`` are the positions of
     results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU takes for it
     besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU; one that
     ``gives_values`` returns numbers that depend on them. One that is ``is_memory_only`` changes what memory
@@ -44,7 +44,7 @@ class Operation:
     is_memory_only: bool = False
 
 
-# Views by behaviour whose schema does not say so (aten/src/ATen/native/native_functions.yaml).
+# Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
 _SILENT_VIEWS = {
     *("_unsafe_view", "lift", "lift_fresh", "_reshape_alias"),
     *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product

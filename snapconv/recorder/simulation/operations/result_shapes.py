@@ -34,7 +34,7 @@ _KNOW_BFLOAT16_ONLY = {"aten::_grouped_mm"}
 
 
 def _with_any_type(func: Any, metas: Any, kwargs: dict[str, Any]) -> Any:
-    """Call a meta function with the one type that it knows, where it knows one only."""
+    """Call a meta function with the one type that it supports, if it supports only one."""
     import torch
 
     if func._schema.name not in _KNOW_BFLOAT16_ONLY or metas[0].dtype == torch.bfloat16:
@@ -68,7 +68,7 @@ def _corrected(func: Any, args: Any, result: Any) -> Any:
     result = laid_out(func, args, result)
     for argument, value in zip(schema.arguments, args, strict=False):
         if argument.name in _MASKS and len(value) == len(result):
-            # What nobody asked for is not made.
+            # What was not requested is not made.
             return tuple(item if is_wanted else None for item, is_wanted in zip(result, value, strict=True))
     return result
 

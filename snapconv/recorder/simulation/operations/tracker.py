@@ -146,8 +146,8 @@ class Tracker:
 
     def _placed(self, storage: Any, device: int | None, *, has_values: bool) -> Placement:
         """Note where a storage is, before it has an address there."""
-        hollow = self.evaluation.hollow
-        is_own = has_values or hollow is None or not hollow.has(storage)
+        fake_storages = self.evaluation.fake_storages
+        is_own = has_values or fake_storages is None or not fake_storages.has(storage)
         placement = Placement(device, 0, storage.nbytes(), has_values=has_values, is_own_memory=is_own)
         self.placements.add(storage, placement)
         return placement
@@ -173,7 +173,7 @@ class Tracker:
 
     def is_large(self, n_bytes: int) -> bool:
         """Whether memory of the CPU is to have no values, since nothing is computed and it would be much."""
-        return self.evaluation.hollow is not None and n_bytes >= NO_MEMORY_FROM_BYTES
+        return self.evaluation.fake_storages is not None and n_bytes >= NO_MEMORY_FROM_BYTES
 
     def take_values(self, tensor: Any) -> None:
         """Count a large tensor on the CPU as one without values from now on."""
@@ -183,14 +183,14 @@ class Tracker:
 
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""
-        n_bytes, hollow = storage.nbytes(), self.evaluation.hollow
-        if hollow is None:
+        n_bytes, fake_storages = storage.nbytes(), self.evaluation.fake_storages
+        if fake_storages is None:
             made = self._torch.UntypedStorage(n_bytes).copy_(storage)
         else:
-            made = hollow.storage(n_bytes)
+            made = fake_storages.storage(n_bytes)
         # Copying is an operation too, which may have been seen: then it has its block.
         if self.placements.of_storage(made) is None:
-            self._place_storage(made, device, has_values=hollow is None)
+            self._place_storage(made, device, has_values=fake_storages is None)
         return made
 
     def _place_resized(self, result: Any, device: int | None, *, has_values: bool) -> None:

@@ -1,4 +1,4 @@
-"""Files of weights where nothing is computed: their headers are enough, which say what is in them.
+"""Files of weights where nothing is computed: their headers are enough, which list what is in them.
 
 A tensor of a file has its shape and type, and as little memory as any other tensor without values. What is
 small is read, and has its values.
@@ -16,9 +16,9 @@ def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
     """Let torch.load and safetensors leave large tensors in their files."""
     import torch
 
-    if tracker.evaluation.hollow is None:
+    if tracker.evaluation.fake_storages is None:
         return
-    # torch.load asks its file for one storage after the other.
+    # torch.load reads from its file one storage after the other.
     reader = torch._C.PyTorchFileReader
     patches.wrap(reader, "get_storage_from_record", lambda real: _unread(torch, tracker, real))
     # safetensors maps its file, and makes each tensor by torch.asarray of a piece of it (0.4 to 0.8).
@@ -26,7 +26,7 @@ def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
 
 
 def _unread(torch: Any, tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a storage without values where reading it would take memory; torch asks for it by its bytes."""
+    """Make a storage without values where reading it would take memory; torch requests it by its bytes."""
 
     @wraps(real)
     def get_storage_from_record(reader: Any, name: str, n_bytes: int, kind: Any) -> Any:

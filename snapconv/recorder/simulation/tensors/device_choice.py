@@ -1,7 +1,7 @@
 """On which device an operation's results lie.
 
 torch's C++ code makes tensors "where this one is", and takes ours for CPU tensors. So a CPU device among
-an operation's arguments means something only where the user's own call said so.
+an operation's arguments means something only where the user's own call named it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations.operation_schemas import Operation
 from snapconv.recorder.simulation.tensors.placements import Placement, Placements, tensors_in
 
-_NOT_ASKED: Any = object()
+_NOT_REQUESTED: Any = object()
 
 
 class DeviceChoice:
@@ -28,7 +28,7 @@ class DeviceChoice:
         self._machine = machine
         self._placements = placements
         self._calls = calls
-        self._target: int | None = _NOT_ASKED
+        self._target: int | None = _NOT_REQUESTED
         self._recent: int | None = None
         self._beside: int | None = None
 
@@ -54,8 +54,8 @@ class DeviceChoice:
         self, operation: Operation, inputs: list[Placement | None], kwargs: dict[str, Any]
     ) -> tuple[int | None, dict[str, Any]]:
         """Return the device of the results (None: the CPU), and the arguments to compute them on the CPU."""
-        if operation.name == "_to_copy" and self._target is not _NOT_ASKED:
-            device, self._target = self._target, _NOT_ASKED
+        if operation.name == "_to_copy" and self._target is not _NOT_REQUESTED:
+            device, self._target = self._target, _NOT_REQUESTED
             return device, kwargs
         if kwargs.get("pin_memory"):
             kwargs = kwargs | {"pin_memory": False}

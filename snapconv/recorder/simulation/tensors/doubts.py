@@ -1,4 +1,4 @@
-"""Tensors on the CPU that might be on a device: made where nobody sees which device was meant.
+"""Tensors on the CPU that might be on a device: made where the intended device is not visible.
 
 C++ code takes the simulated tensors for CPU tensors. What TorchScript, torch.func or an extension makes
 "where this one is" is therefore on the CPU here, and so is what is made of it: no error of the program.

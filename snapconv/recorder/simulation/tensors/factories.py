@@ -9,7 +9,7 @@ from snapconv.recorder.simulation.tensors.tensor_attributes import TensorPatches
 
 
 def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
-    """Replace what would ask C++ code for a CUDA device that it does not have.
+    """Replace what would request a CUDA device from C++ code that it does not have.
 
     Factories without data (zeros, randn, …) need nothing: the operation mode sees their device.
     """

@@ -18,7 +18,7 @@ _COMMITTED_BYTES = 1 << 26
 _NO_RESERVE = 0x4000
 
 
-class Hollow:
+class FakeStorages:
     """Makes tensors without memory."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Hollow:
 
 
 def _map(n_bytes: int) -> mmap.mmap:
-    """Map zeros of at least that many bytes, which take no memory before somebody writes them."""
+    """Map zeros of at least that many bytes, which take no memory before they are written."""
     needed = 1 << (n_bytes - 1).bit_length()
     if sys.platform == "linux":
         try:

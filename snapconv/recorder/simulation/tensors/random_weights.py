@@ -16,7 +16,7 @@ from snapconv.recorder.simulation.patches import Patches
 
 # Where the errors of an unreachable hub come from that are no OSError.
 _NETWORK_PACKAGES = {"httpx", "requests", "urllib3", "huggingface_hub"}
-# What from_pretrained takes that says where the configuration is.
+# What from_pretrained takes that names where the configuration is.
 _WHERE = ("subfolder", "revision", "cache_dir", "local_files_only", "token", "trust_remote_code")
 
 
@@ -44,7 +44,7 @@ def random_weights(machine: Machine, patches: Patches) -> Iterator[None]:
 
 
 def _is_absence(error: Exception) -> bool:
-    """Whether an error says that a file is not there, or cannot be fetched."""
+    """Whether an error means that a file is not there, or cannot be fetched."""
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NETWORK_PACKAGES
 
 

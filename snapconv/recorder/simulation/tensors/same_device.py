@@ -174,7 +174,7 @@ def _argument_name(operation: Operation, args: Any, tensor: Any) -> str:
 
 
 def _of_convolution(tensor: Any, weight: Any, bias: Any = None) -> str:
-    """Write what a convolution says (check_input_same_type_as_parameters in native/Convolution.cpp)."""
+    """Write the message of a convolution (check_input_same_type_as_parameters in native/Convolution.cpp)."""
     if tensor.device == weight.device and bias is not None:
         return f"Input type ({tensor.type()}) and bias type ({bias.type()}) should be the same"
     text = f"Input type ({tensor.type()}) and weight type ({weight.type()}) should be the same"

@@ -1,4 +1,4 @@
-"""What storages say about where they are, and how they are copied: for files and deep copies."""
+"""Where storages report to be, and how they are copied: for files and deep copies."""
 
 from functools import wraps
 from typing import Any

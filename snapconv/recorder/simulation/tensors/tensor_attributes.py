@@ -1,4 +1,4 @@
-"""What tensors say about where they are, and how they move: torch.Tensor's own attributes, replaced.
+"""Where tensors report to be, and how they move: torch.Tensor's own attributes, replaced.
 
 Class attributes and not a mode, so that the answers are the same in every thread and beneath every
 other mode.
@@ -25,7 +25,7 @@ def _stay(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
 
 
 def _moved_plainly(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Do what ``to`` and ``cpu`` do without devices: what is asked for on the CPU is on none any more."""
+    """Do what ``to`` and ``cpu`` do without devices: what is requested on the CPU is on none any more."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -75,13 +75,13 @@ class TensorPatches:
 
     @contextmanager
     def as_they_are(self) -> Iterator[None]:
-        """Let tensors say what is true of them for a while, in this thread: that they are on the CPU."""
+        """Let tensors report for a while, in this thread, that they are on the CPU."""
         with self._counting(1):
             yield
 
     @contextmanager
     def as_on_the_device(self) -> Iterator[None]:
-        """Let them say again that they are on the device, in the middle of that."""
+        """Let them report again that they are on the device, in the middle of that."""
         with self._counting(-self._n_bare[get_ident()]):
             yield
 
@@ -102,7 +102,7 @@ class TensorPatches:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether tensors say in this thread that they are on the CPU."""
+        """Whether tensors report in this thread that they are on the CPU."""
         return self._n_bare[get_ident()] > 0
 
     def takes_gpu_way(self, tensor: Any) -> bool:
@@ -110,7 +110,7 @@ class TensorPatches:
         return self.is_compiling or self._placed(tensor) is not None
 
     def _allow_without_a_shape(self, patches: Patches) -> None:
-        """Let lazy modules move: of a parameter without a shape torch knows by identity what works."""
+        """Let lazy modules move: of a parameter without a shape torch checks by identity what works."""
         mixin = self._torch.nn.parameter.UninitializedTensorMixin
         ours = [getattr(self._tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
         patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
@@ -322,7 +322,7 @@ class TensorPatches:
 
 
 def _parse_to(args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Read ``to``'s overloads with torch's own parser, which knows everything but ``copy``."""
+    """Read ``to``'s overloads with torch's own parser, which supports everything but ``copy``."""
     from torch import _C
 
     kwargs = {key: value for key, value in kwargs.items() if key != "copy"}

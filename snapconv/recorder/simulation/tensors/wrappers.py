@@ -1,7 +1,7 @@
 """Tensors that wrap others (quantized, doubled, …) on a simulated device: they have no memory of their own.
 
 What they are made of is tracked as any tensor is. The wrapper itself would have C++ code look for a CUDA
-device, so it is made for the CPU, and only says that it is on the device.
+device, so it is made for the CPU, and only reports that it is on the device.
 """
 
 from collections.abc import Callable
