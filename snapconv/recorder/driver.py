@@ -174,7 +174,7 @@ class Driver:
         if self.uses_device:
             self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
         if memory_history.is_off():
-            self._remark_on_history()
+            self._note_on_history()
         self._contents = contents_now(self._origin, self._observer, self._iterations)
         memory_history.stop()
         self._observer.stop()
@@ -213,7 +213,7 @@ class Driver:
         if ended is _COMPLETE and self._runs_on:
             self._say("everything is recorded, and the program runs on as without us")
 
-    def _remark_on_history(self) -> None:
+    def _note_on_history(self) -> None:
         self.notes.append(
             Note(
                 "history-off",

@@ -96,7 +96,7 @@ class Recording:
         self._counts_by_hand = True
         self._run(self._step_ended)
 
-    def capture(self, name: str = "asked") -> None:
+    def capture(self, name: str = "requested") -> None:
         """Write a capture of this moment."""
         self._run(self._capture, name, Ended("complete", name))
 

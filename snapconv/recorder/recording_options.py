@@ -12,7 +12,7 @@ Stacks = Literal["all", "python"]
 Context = Literal["all", "state", "alloc"]
 
 # One step of a large model is some ten thousand events, building it and warming up as many again. torch
-# says several KB of host memory for each, so that this bound is a few GB at the very worst.
+# mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
 MAX_ENTRIES = 1_000_000
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

@@ -64,8 +64,8 @@ def test_optimizers_that_step_inside_of_backward_make_iterations_of_whole_passes
     assert done.metadata["ended"]["how"] == "complete", done.err
     forwards = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
     assert forwards == [0, 1]
-    noted = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "optimizer"]
-    assert noted == [0] * 4 + [1] * 4  # one for each parameter
+    recorded = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "optimizer"]
+    assert recorded == [0] * 4 + [1] * 4  # one for each parameter
 
 
 def test_a_capture_lies_where_it_was_meant_when_the_script_changes_its_folder(run, tmp_path):

@@ -43,9 +43,9 @@ def recorded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("entry", ["cnn", "lstm", "tied_frozen", "transformer"])
 def test_names_and_gradients_are_those_that_were_noted(recorded, entry):
-    noted, bare = recorded(entry)
-    truth = {w.name: (w.size_bytes, w.grad_size_bytes) for w in noted.report().weights}
-    parameters = noted.snapshot.metadata.parameters
+    captured, bare = recorded(entry)
+    truth = {w.name: (w.size_bytes, w.grad_size_bytes) for w in captured.report().weights}
+    parameters = captured.snapshot.metadata.parameters
     buffers = {name for name, is_it in zip(parameters.names, parameters.is_buffer, strict=True) if is_it}
     found = {w.name: (w.size_bytes, w.grad_size_bytes) for w in bare.report().weights}
     right = sum(size for name, (size, _) in found.items() if name in truth and truth[name][0] == size)

@@ -1,4 +1,4 @@
-"""Parameters that lie on no device while their model's others do are noted by name."""
+"""Parameters on no device, while the others of their model are on one, are recorded by name."""
 
 import pytest
 

@@ -93,7 +93,7 @@ def test_every_trainable_parameter_has_one_gradient_per_iteration():
     found = sorted((row["iteration"], names[row["parameter"]], row["bytes"]) for row in facts["gradients"])
     trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     per_parameter = sorted((i, n, prod(p.shape) * 4) for i in range(3) for n, p in trainable)
-    # Freed and made anew in every step, a gradient may also be noted at a second address of one iteration.
+    # Freed and made anew in every step, a gradient may also be recorded at a second address of one iteration.
     assert sorted(set(found)) == per_parameter
     last = {row["addr"] for row in facts["gradients"] if row["iteration"] == 2}
     assert last >= {addr(p.grad) for _, p in trainable}

@@ -100,7 +100,7 @@ class Machine:
         return Device(index, allocator, statistics)
 
     def note(self, note: Note) -> None:
-        """Keep a remark on this run; once is enough."""
+        """Keep a note on this run; once is enough."""
         self.notes.setdefault(note.slug, note)
 
     def meet(self, what: str) -> None:
