@@ -43,9 +43,9 @@ class Iterations:
 @pytest.fixture
 def log(monkeypatch):
     log = Log()
-    monkeypatch.setattr(driver_module.history, "start", lambda **_: log.append(("history on",)))
-    monkeypatch.setattr(driver_module.history, "is_off", lambda: False)
-    monkeypatch.setattr(driver_module.history, "stop", log.told("history off"))
+    monkeypatch.setattr(driver_module.memory_history, "start", lambda **_: log.append(("history on",)))
+    monkeypatch.setattr(driver_module.memory_history, "is_off", lambda: False)
+    monkeypatch.setattr(driver_module.memory_history, "stop", log.told("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
     monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
@@ -269,8 +269,10 @@ def test_progress_counts_the_iterations(make):
 @pytest.mark.parametrize(("can", "slugs"), [(True, []), (False, ["no-pinned-memory"])])
 def test_pinned_memory_that_torch_cannot_record_is_a_note(make, monkeypatch, can, slugs):
     asked = []
-    monkeypatch.setattr(driver_module.history, "start", lambda **options: asked.append(options["pinned"]))
-    monkeypatch.setattr(driver_module.history, "can_record_pinned", lambda: can)
+    monkeypatch.setattr(
+        driver_module.memory_history, "start", lambda **options: asked.append(options["pinned"])
+    )
+    monkeypatch.setattr(driver_module.memory_history, "can_record_pinned", lambda: can)
     driver = make(pinned=True)
     begin(driver)
     assert (asked, [note.slug for note in driver.notes]) == ([True], slugs)
