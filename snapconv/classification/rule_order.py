@@ -1,6 +1,6 @@
-"""The order of the classification: every rule, the strongest evidence first.
+"""The order of the classification: every rule, in order of precedence.
 
-The first rule that marks an allocation decides. What nothing is evidence for stays unknown.
+The first rule that marks an allocation decides. An allocation that no rule marks stays ``unknown``.
 """
 
 from dataclasses import dataclass

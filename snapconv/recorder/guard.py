@@ -22,19 +22,19 @@ _PACKAGE = str(Path(__file__).parents[1])
 _MAX_MESSAGE = 200
 
 
-def meant(error: _Error) -> _Error:
-    """Mark an exception as one that is for the program, before it is raised in work that is guarded."""
-    error._snapconv_is_meant = True  # type: ignore[attr-defined]  # every exception has a dictionary
+def for_program(error: _Error) -> _Error:
+    """Mark an exception that must reach the program, before it is raised in guarded work."""
+    error._snapconv_is_for_program = True  # type: ignore[attr-defined]  # every exception has a dictionary
     return error
 
 
 def is_fault(error: BaseException) -> bool:
     """Whether an exception out of our work is a fault of ours: Ctrl-C and the like are not."""
-    return isinstance(error, Exception) and not getattr(error, "_snapconv_is_meant", False)
+    return isinstance(error, Exception) and not getattr(error, "_snapconv_is_for_program", False)
 
 
-class Theirs:
-    """A call of the program's that runs once: what came of it is kept until the guard is done."""
+class OriginalCall:
+    """The original call of the program: it runs at most once, and its result or exception is kept."""
 
     __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
 
@@ -84,7 +84,7 @@ class Guard:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is run, or nothing any more."""
+        """Whether nothing is run: left out, failed, or in a forked child."""
         return self.failure is not None or self.is_left_out or os.getpid() != self._pid
 
     def run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
@@ -129,20 +129,22 @@ class Guard:
                 raise
             self.keep(failure)
 
-    def notice(self, work: Callable[..., object]) -> Callable[..., None]:
-        """Make a hook that only looks: torch goes on with what it has."""
+    def hook(self, work: Callable[..., object]) -> Callable[..., None]:
+        """Make a hook whose result torch does not use."""
 
-        def notice(*arguments: Any) -> None:
+        def hook(*arguments: Any) -> None:
             if not is_compiling():
                 self.run(work, *arguments)
 
-        return notice
+        return hook
 
-    def answer(self, work: Callable[..., _Result], otherwise: Callable[..., _Result]) -> Callable[..., Any]:
-        """Make a hook that has to return something, which does so after a failure too."""
+    def hook_with_result(
+        self, work: Callable[..., _Result], otherwise: Callable[..., _Result]
+    ) -> Callable[..., Any]:
+        """Make a hook whose result torch uses; after a failure ``otherwise`` gives it."""
 
         @functools.wraps(work)
-        def answer(*arguments: Any, **named: Any) -> Any:
+        def hook(*arguments: Any, **named: Any) -> Any:
             try:
                 return work(*arguments, **named)
             except BaseException as failure:
@@ -151,29 +153,29 @@ class Guard:
                 self.keep(failure)
             return otherwise(*arguments, **named)
 
-        return answer
+        return hook
 
-    def stand_in(
+    def wrap_call(
         self, original: Callable[..., Any], work: Callable[..., Any], *, like: Any = None
     ) -> Callable[..., Any]:
-        """Make what stands in for a function: ``work(call, *arguments)`` does what it has to around a call.
+        """Make a wrapper of ``original`` that runs ``work(call, *arguments)``.
 
-        ``call()`` is the original with the program's arguments. What is made looks like the original, or
-        ``like`` another.
+        ``call()`` is the original with the program's arguments. The wrapper has the name and the docstring of
+        the original, or of ``like``.
         """
 
         @functools.wraps(original if like is None else like)
-        def stand_in(*arguments: Any, **named: Any) -> Any:
+        def wrapper(*arguments: Any, **named: Any) -> Any:
             # Somebody may have kept this function beyond the recording.
             if is_compiling() or self.is_off:
                 return original(*arguments, **named)
-            return self.around(Theirs(original, arguments, named), work, arguments, named)
+            return self.around(OriginalCall(original, arguments, named), work, arguments, named)
 
-        return stand_in
+        return wrapper
 
     def around(
         self,
-        call: Theirs,
+        call: OriginalCall,
         work: Callable[..., Any],
         arguments: tuple[Any, ...],
         named: dict[str, Any],

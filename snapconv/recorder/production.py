@@ -125,7 +125,7 @@ class Recording:
             self._parts.callback(memory_history.stop)
         if self._on_oom:
             guard = self._guards.of(Feature.OUT_OF_MEMORY)
-            hear = guard.notice(self._out_of_memory)
+            hear = guard.hook(self._out_of_memory)
             guard.enter(self._parts, lambda: memory_history.out_of_memory_observer(hear))
 
     def _end(self, error: BaseException | None) -> None:

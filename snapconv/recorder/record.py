@@ -147,7 +147,7 @@ def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> No
     environment.require_history()  # the program may have brought its own allocator
     driver.cuda_started(environment.choose_device(options.device))
     guard = driver.guards.of(Feature.OUT_OF_MEMORY)
-    guard.enter(parts, lambda: memory_history.out_of_memory_observer(guard.notice(driver.out_of_memory)))
+    guard.enter(parts, lambda: memory_history.out_of_memory_observer(guard.hook(driver.out_of_memory)))
 
 
 def _origin(

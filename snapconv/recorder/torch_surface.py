@@ -1,7 +1,7 @@
 """Everything of torch's insides that the recorder touches: its name, what it must be, and what it is for.
 
 What is replaced, what is private, and what has a signature that we rely on stands here and nowhere else;
-``features`` compares this table with the torch that is there. Imports no torch.
+``torch_features`` compares this table with the torch that is there. Imports no torch.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Replay one device: every allocation with its exact size, and the four curves with their peaks.
+"""Replay one device: every allocation with its size, and the four curves with their peaks.
 
-The walk starts from the final segments, because blocks that were live before recording began are
-never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
+What was live before the first event follows from the final segments and the trace undone, because such blocks
+are never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
 """
 
 from dataclasses import dataclass, replace

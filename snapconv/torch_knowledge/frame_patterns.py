@@ -1,9 +1,11 @@
 """The frame rules as data: what a frame on a stack shows about the code that ran.
 
-A rule gives a stack a role; classify.py joins roles with lifetimes to a category. Each rule has its reason
-it is valid and in which torch versions its frames were seen (in real snapshots where a single version is
-named after "seen", otherwise in torch's sources). ``function`` and ``file`` are regular expressions
-searched in a frame's name and in its file name with forward slashes; empty matches everything.
+A frame rule gives a stack a role; the rules of ``classification/rules/`` conclude categories from roles and
+lifetimes. Each frame rule says why it is valid, and in which torch versions its frames were seen (in real
+snapshots where a single version is named after "seen", otherwise in torch's sources).
+
+``function`` and ``file`` are regular expressions searched in a frame's name and in its file name with forward
+slashes; empty matches everything.
 ``is_outermost``: only the last Python frame of a stack counts.
 """
 

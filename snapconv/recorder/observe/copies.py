@@ -63,7 +63,7 @@ class Copies:
                 self._listener.tensor_copied(tensor, copy)
             return copy
 
-        return self._guard.stand_in(original, copied)
+        return self._guard.wrap_call(original, copied)
 
     def _restoring(self, original: Any) -> Any:
         def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
@@ -72,4 +72,4 @@ class Copies:
                 self._listener.module_restored(module)
             return result
 
-        return self._guard.stand_in(original, restored)
+        return self._guard.wrap_call(original, restored)

@@ -24,7 +24,7 @@ _OF_TORCH = (
 _AT_DEPTH = 4
 
 
-class MemoryNotes:
+class MemoryRecords:
     """The parameters, gradients, optimizer states, inputs and saved tensors seen so far."""
 
     def __init__(self, models: Models) -> None:

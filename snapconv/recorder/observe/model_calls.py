@@ -55,9 +55,9 @@ class ModelCalls:
         # Without always_call (torch 2.1) an exception leaves the stack as it was until ``forget``.
         supports_always_call = "always_call" in inspect.signature(register_after).parameters
         self._handles = [
-            torch_module.register_module_forward_pre_hook(self._guard.notice(before)),
+            torch_module.register_module_forward_pre_hook(self._guard.hook(before)),
             register_after(
-                self._guard.notice(after), **({"always_call": True} if supports_always_call else {})
+                self._guard.hook(after), **({"always_call": True} if supports_always_call else {})
             ),
         ]
         warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)

@@ -31,7 +31,7 @@ class NewOptimizers:
             if self._is_on:
                 self._listener(optimizer)
 
-        Optimizer.__init__ = self._guard.stand_in(original, built)
+        Optimizer.__init__ = self._guard.wrap_call(original, built)
         self._replaced = original, Optimizer.__init__
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from snapconv.recorder.captured.recorder_clock import ClockMarks
 from snapconv.recorder.guard import Guards
 from snapconv.recorder.observe.copies import Copies
 from snapconv.recorder.observe.loose_tensors import Leaves
-from snapconv.recorder.observe.memory_records import MemoryNotes
+from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.model_calls import ModelCalls
 from snapconv.recorder.observe.models import Models
 from snapconv.recorder.observe.new_optimizers import NewOptimizers
@@ -61,7 +61,7 @@ class Observer:
         self._models = Models(
             self._registrations, model, optimizers=self._living_optimizers, leaves=self._leaves
         )
-        self._notes = MemoryNotes(self._models)
+        self._notes = MemoryRecords(self._models)
         self._elsewhere = Elsewhere(self._models)
         self._has_inputs, self._has_leaves = inputs, leaves
         self._clock = ClockMarks()

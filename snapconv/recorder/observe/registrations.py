@@ -57,9 +57,9 @@ class Registrations:
                 self.add(child)
 
         self._handles = [
-            module.register_module_parameter_registration_hook(self._guard.notice(on_tensor)),
-            module.register_module_buffer_registration_hook(self._guard.notice(on_tensor)),
-            module.register_module_module_registration_hook(self._guard.notice(on_module)),
+            module.register_module_parameter_registration_hook(self._guard.hook(on_tensor)),
+            module.register_module_buffer_registration_hook(self._guard.hook(on_tensor)),
+            module.register_module_module_registration_hook(self._guard.hook(on_module)),
         ]
 
     def stop(self) -> None:

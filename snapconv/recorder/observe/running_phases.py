@@ -114,8 +114,8 @@ class Interception:
                 self._listener.step_ends(optimizer)
 
         self._handles = [
-            register_optimizer_step_pre_hook(self._guard.notice(before)),
-            register_optimizer_step_post_hook(self._guard.notice(after)),
+            register_optimizer_step_pre_hook(self._guard.hook(before)),
+            register_optimizer_step_post_hook(self._guard.hook(after)),
         ]
         self._is_on = True
 
@@ -148,7 +148,7 @@ class Interception:
             finally:
                 self._listener.backward_ends(is_grad=is_grad)
 
-        return self._guard.stand_in(original, listened)
+        return self._guard.wrap_call(original, listened)
 
 
 def _is_in_step() -> bool:

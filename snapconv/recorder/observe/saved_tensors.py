@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from snapconv.recorder.guard import Guard, meant
+from snapconv.recorder.guard import Guard, for_program
 from snapconv.recorder.torch_types import Tensor
 
 
@@ -44,7 +44,7 @@ class SavedTensors:
             self._guard.finish(self.close)
             return disable(*args, **kwargs)
 
-        autograd._saved_tensors_hooks_disable = self._guard.stand_in(
+        autograd._saved_tensors_hooks_disable = self._guard.wrap_call(
             disable_without_ours, lambda call, *_, **__: call(), like=disable
         )
         self._make_way_for_functions()
@@ -87,8 +87,8 @@ class SavedTensors:
 
     def _hooks(self) -> tuple[Any, Any]:
         return (
-            self._guard.answer(self._pack, otherwise=lambda tensor: (tensor, None)),
-            self._guard.answer(self._unpack, otherwise=lambda packed: packed[0]),
+            self._guard.hook_with_result(self._pack, otherwise=lambda tensor: (tensor, None)),
+            self._guard.hook_with_result(self._unpack, otherwise=lambda packed: packed[0]),
         )
 
     def _make_way_for_functions(self) -> None:
@@ -112,7 +112,7 @@ class SavedTensors:
             return result
 
         self._applied = holder, before
-        holder.apply = classmethod(self._guard.stand_in(plain, apply))
+        holder.apply = classmethod(self._guard.wrap_call(plain, apply))
 
     def _restore_apply(self) -> None:
         if self._applied is not None:
@@ -152,7 +152,7 @@ class SavedTensors:
                 f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
                 "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
             )
-            raise meant(error)
+            raise for_program(error)
         return tensor
 
 

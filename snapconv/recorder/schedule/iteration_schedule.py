@@ -170,7 +170,7 @@ def counting_steps(counter: StepCounter, guards: Guards | None = None) -> Iterat
     """Let torch's optimizers, GradScalers and profilers call a counter, for as long as the context lasts."""
     guards = guards or Guards()
     built = NewOptimizers(counter.optimizer_built, guards.of(Feature.BUILT_OPTIMIZERS))
-    marked = guards.of(Feature.MARKED_STEPS).notice(lambda: counter.saw(Sign.SCRIPT))
+    marked = guards.of(Feature.MARKED_STEPS).hook(lambda: counter.saw(Sign.SCRIPT))
     with ExitStack() as parts, marked_steps.listening(marked):
         for feature, listen in (
             (Feature.OPTIMIZER_STEPS, _optimizer_steps),
@@ -195,7 +195,7 @@ def _optimizer_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    post = register_optimizer_step_post_hook(guard.notice(counter.stepped))
+    post = register_optimizer_step_post_hook(guard.hook(counter.stepped))
     hooks = post.hooks_dict_ref()
 
     def go_last(*_: object) -> None:
@@ -203,7 +203,7 @@ def _optimizer_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
         if post.id in hooks and next(reversed(hooks)) != post.id:
             hooks.move_to_end(post.id)
 
-    pre = register_optimizer_step_pre_hook(guard.notice(go_last))
+    pre = register_optimizer_step_pre_hook(guard.hook(go_last))
     try:
         yield
     finally:
@@ -221,7 +221,7 @@ def _scaler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
         return counter.scaler_steps(optimizer, call)
 
-    with _replaced(scaler, "step", guard.stand_in(scaler.step, step)):
+    with _replaced(scaler, "step", guard.wrap_call(scaler.step, step)):
         yield
 
 
@@ -241,8 +241,8 @@ def _profiler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
         return result
 
     with (
-        _replaced(profile, "start", guard.stand_in(profile.start, starts)),
-        _replaced(profile, "step", guard.stand_in(profile.step, steps)),
+        _replaced(profile, "start", guard.wrap_call(profile.start, starts)),
+        _replaced(profile, "step", guard.wrap_call(profile.step, steps)),
     ):
         yield
 
@@ -261,7 +261,7 @@ def _backward_passes(counter: StepCounter, guard: Guard) -> Iterator[None]:
 
     with ExitStack() as parts:
         for holder in (torch.autograd, torch.Tensor):
-            parts.enter_context(_replaced(holder, "backward", guard.stand_in(holder.backward, backward)))
+            parts.enter_context(_replaced(holder, "backward", guard.wrap_call(holder.backward, backward)))
         yield
 
 

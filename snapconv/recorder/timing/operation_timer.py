@@ -25,9 +25,9 @@ SCHEMA_VERSION = 1
 class Timer:
     """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
 
-    A context manager, entered before the user's code defines anything and left after it. Between
-    iterations nothing of it runs but a look at one variable, in ``Function.apply`` and in compiled
-    functions.
+    A context manager, entered before the user's code defines anything and left after it. Between timed
+    iterations only a check of one variable runs, in ``Function.apply``, in compiled functions and in the
+    hooks of optimizers.
     """
 
     def __init__(
@@ -58,14 +58,16 @@ class Timer:
 
     def __enter__(self) -> "Timer":
         self._modes_outside = timing_patches.modes_now()
-        self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, timing_patches.functions, self._around)
+        self._listen(
+            self._run, Feature.CUSTOM_FUNCTION_TIMES, timing_patches.patch_function_apply, self._around
+        )
         self._listen(
             self._run, Feature.COMPILED_FUNCTION_TIMES, timing_patches.compiled_functions, self._around
         )
         self._listen(
             self._run,
             Feature.OPTIMIZER_TIMES,
-            timing_patches.optimizers,
+            timing_patches.optimizer_hooks,
             lambda *_: self._record_event("optimizer_began"),
             lambda *_: self._record_event("optimizer_ended"),
         )
@@ -104,9 +106,13 @@ class Timer:
         self._clock.settle()
         self._iteration = Iteration(self._clock, self._stacks, self._guards)
         listening, times = self._listening, self._guards.of(Feature.TIMES)
-        times.enter(listening, lambda: timing_patches.mode(self._around, times, inside=self._modes_outside))
+        times.enter(
+            listening, lambda: timing_patches.function_mode(self._around, times, inside=self._modes_outside)
+        )
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, timing_patches.opaque_modules, self._around)
-        self._listen(listening, Feature.BACKWARD_TIMES, timing_patches.engine, self._iteration.run_backward)
+        self._listen(
+            listening, Feature.BACKWARD_TIMES, timing_patches.patch_engine, self._iteration.run_backward
+        )
 
     def end(self) -> None:
         """End the iteration and read its times, which waits for the device."""

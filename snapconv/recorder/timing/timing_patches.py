@@ -1,4 +1,4 @@
-"""Where the timer listens: the few places of torch that are replaced while it does, and put back.
+"""What the timer replaces in torch while it measures, and restores afterwards.
 
 * a torch function mode outside of all that the user has entered, so that those end in the order in which
   they began, whenever the timer begins and ends;
@@ -8,7 +8,8 @@
   them is one call, in which the mode is taken off;
 * what runs autograd's engine, through which every ``backward`` and ``grad`` goes.
 
-While it does not listen, nothing of it is called but what stands for these two.
+Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called, and the
+hooks of optimizers.
 """
 
 import functools
@@ -55,7 +56,7 @@ def modes_now() -> list[Any]:
 
 
 @contextmanager
-def mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
+def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
     """Hand every torch function call of this thread to ``around``, within the modes named.
 
     There are many of them: ``around`` guards itself.
@@ -100,13 +101,13 @@ def _change_modes(change: Callable[[list[Any]], list[Any]]) -> None:
 def _make_mode(around: Around, guard: Guard) -> Any:
     made = _mode_type()()
     made.around = around
-    made.name_of = guard.answer(name_of, otherwise=lambda _: None)
+    made.name_of = guard.hook_with_result(name_of, otherwise=lambda _: None)
     return made
 
 
 @functools.cache
 def _mode_type() -> Any:
-    """Make the type of our modes: the one inheritance here, as torch wants it."""
+    """Make the type of our modes. It inherits because torch requires that of a mode."""
     from torch.overrides import TorchFunctionMode
 
     class TimerMode(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
@@ -138,7 +139,7 @@ def name_of(function: Any) -> str | None:
 
 
 @contextmanager
-def functions(around: Around, guard: Guard) -> Iterator[None]:
+def patch_function_apply(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
     import torch
 
@@ -151,7 +152,7 @@ def functions(around: Around, guard: Guard) -> Iterator[None]:
     def apply(call: Callable[[], Any], cls: Any, *_: Any, **__: Any) -> Any:
         return around(cls.__name__, call, (), {})
 
-    torch.autograd.Function.apply = classmethod(guard.stand_in(plain, apply, like=original))
+    torch.autograd.Function.apply = classmethod(guard.wrap_call(plain, apply, like=original))
     try:
         yield
     finally:
@@ -171,7 +172,7 @@ def compiled_functions(around: Around, guard: Guard) -> Iterator[None]:
         is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
         return _opaque_function(made, around, guard) if is_compiled else made
 
-    with _replaced(torch, "compile", guard.stand_in(original, compile_)):
+    with _replaced(torch, "compile", guard.wrap_call(original, compile_)):
         yield
 
 
@@ -184,7 +185,7 @@ def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..
         return around(name, _without_mode(call), (), {}, module)
 
     # It has the attribute, too, by which a compiled function is inlined where another one calls it.
-    return guard.stand_in(compiled, timed)
+    return guard.wrap_call(compiled, timed)
 
 
 @contextmanager
@@ -210,7 +211,7 @@ def _opaque_call(kind: Any, prefix: str, around: Around, guard: Guard) -> Callab
         module = getattr(self, "_orig_mod", self)
         return around(_module_name(prefix, module), _without_mode(call), (), {}, module)
 
-    return guard.stand_in(kind.__call__, timed)
+    return guard.wrap_call(kind.__call__, timed)
 
 
 def _module_name(prefix: str, module: Any) -> str:
@@ -234,7 +235,7 @@ def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
+def patch_engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
     """Hand every run of autograd's engine to ``around``."""
     import torch
 
@@ -246,7 +247,7 @@ def engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
             yield
         return
 
-    with _replaced(torch.autograd, "_engine_run_backward", guard.stand_in(original, _timed_run(around))):
+    with _replaced(torch.autograd, "_engine_run_backward", guard.wrap_call(original, _timed_run(around))):
         yield
 
 
@@ -256,7 +257,7 @@ def engine_before_torch_2_3(around: AroundBackward, guard: Guard) -> Iterator[No
     from torch.autograd.variable import Variable
 
     engine = Variable._execution_engine
-    run_backward = guard.stand_in(engine.run_backward, _timed_run(around))
+    run_backward = guard.wrap_call(engine.run_backward, _timed_run(around))
     with _replaced(Variable, "_execution_engine", _Engine(engine, run_backward)):
         yield
 
@@ -294,7 +295,7 @@ def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def optimizers(began: Callable[..., None], ended: Callable[..., None], guard: Guard) -> Iterator[None]:
+def optimizer_hooks(began: Callable[..., None], ended: Callable[..., None], guard: Guard) -> Iterator[None]:
     """Tell when any optimizer's step begins and ends.
 
     Torch walks through its list of hooks while it calls them: ours may only be added and removed
@@ -303,8 +304,8 @@ def optimizers(began: Callable[..., None], ended: Callable[..., None], guard: Gu
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     handles = [
-        register_optimizer_step_pre_hook(guard.notice(began)),
-        register_optimizer_step_post_hook(guard.notice(ended)),
+        register_optimizer_step_pre_hook(guard.hook(began)),
+        register_optimizer_step_post_hook(guard.hook(ended)),
     ]
     try:
         yield

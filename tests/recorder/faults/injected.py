@@ -24,13 +24,13 @@ class Injection:
         self.features: dict[str, Feature] = {}
         self.failing: dict[str, bool] = {}
         self.failed: set[str] = set()
-        for name in ("run", "answer", "notice", "finish"):
+        for name in ("run", "hook", "hook_with_result", "finish"):
             monkeypatch.setattr(Guard, name, self._with_first(getattr(Guard, name)))
-        stand_in = Guard.stand_in
+        wrap_call = Guard.wrap_call
         monkeypatch.setattr(
             Guard,
-            "stand_in",
-            lambda guard, original, work, **named: stand_in(guard, original, self._of(guard, work), **named),
+            "wrap_call",
+            lambda guard, original, work, **named: wrap_call(guard, original, self._of(guard, work), **named),
         )
 
         instead = patches.instead

@@ -15,7 +15,7 @@ from snapconv.allocator.allocator_trace import Frames, Recorded
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.guard import Guard, meant
+from snapconv.recorder.guard import Guard, for_program
 from snapconv.recorder.simulation.devices.device_clock import Clock
 from snapconv.recorder.simulation.devices.simulated_history import History
 from snapconv.recorder.simulation.devices.simulated_stacks import Stacks
@@ -118,7 +118,7 @@ class Machine:
                 f"CUDA error: invalid device ordinal (cuda:{index}; the simulation has "
                 f"{counted(len(self.devices), 'device')}; `--device {index}` gives it more)"
             )
-            raise meant(error)
+            raise for_program(error)
         return index
 
     def allocation_frames(self, within: tuple[str, ...] = ()) -> Frames | None:
@@ -140,7 +140,7 @@ class Machine:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
                 observer(index, error.segment_bytes, error.capacity, error.free_bytes)
-            raise meant(_torch_error(out_of_memory_message(error, device=index))) from None
+            raise for_program(_torch_error(out_of_memory_message(error, device=index))) from None
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_trace import Recorded
-from snapconv.recorder.guard import meant
+from snapconv.recorder.guard import for_program
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
@@ -65,11 +65,11 @@ class History:
         Off forgets the trace; "state" keeps a ring of one entry (torch/csrc/cuda/memory_snapshot.cpp).
         """
         if enabled not in (None, "state", "all"):
-            raise meant(RuntimeError("expected state to be 'state', 'all', or None"))
+            raise for_program(RuntimeError("expected state to be 'state', 'all', or None"))
         if context not in _CONTEXTS:
-            raise meant(RuntimeError("expected context to be 'state', 'alloc', 'all', or None"))
+            raise for_program(RuntimeError("expected context to be 'state', 'alloc', 'all', or None"))
         if stacks not in ("python", "all"):
-            raise meant(RuntimeError("expected stacks to be 'python', or 'all'"))
+            raise for_program(RuntimeError("expected stacks to be 'python', or 'all'"))
         self._start(
             is_on=enabled is not None,
             context=_CONTEXTS[context],

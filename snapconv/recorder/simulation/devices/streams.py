@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 
-from snapconv.recorder.guard import meant
+from snapconv.recorder.guard import for_program
 from snapconv.recorder.simulation.devices.machine import Machine
 
 CUDA_DEVICE_TYPE = 1
@@ -124,9 +124,9 @@ class SimulatedEvent:
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds from this event to another."""
         if not (self.enable_timing and end_event.enable_timing):
-            raise meant(ValueError("Both events must be created with argument 'enable_timing=True'."))
+            raise for_program(ValueError("Both events must be created with argument 'enable_timing=True'."))
         if self.time_ns is None or end_event.time_ns is None:
-            raise meant(ValueError("Both events must be recorded before calculating elapsed time."))
+            raise for_program(ValueError("Both events must be recorded before calculating elapsed time."))
         return float(end_event.time_ns - self.time_ns) / 1e6
 
     def wait(self, stream: Any = None) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.guard import Guard, is_fault, meant
+from snapconv.recorder.guard import Guard, for_program, is_fault
 from snapconv.recorder.observe.addresses import Location
 from snapconv.recorder.simulation.devices.machine import Machine
 from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces
@@ -57,7 +57,9 @@ class Tracker:
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
         if device is not None and os.getpid() != self._pid:
-            raise meant(RuntimeError("Cannot re-initialize CUDA in forked subprocess."))  # as torch does
+            raise for_program(
+                RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
+            )  # as torch does
         with self._choice.next_copy_to(device):
             return self._torch.ops.aten._to_copy.default(tensor, **options)
 
@@ -76,7 +78,7 @@ class Tracker:
             is_theirs = error is run.raised or not is_fault(error) or isinstance(error, RecorderError)
             run.raised = None  # it holds the frames that hold it
             if is_theirs or not self._has_run(run, args, kwargs):
-                raise meant(error)  # noqa: B904  # it is the very error
+                raise for_program(error)  # noqa: B904  # it is the very error
             self.guard.keep(error)
         return run.result
 

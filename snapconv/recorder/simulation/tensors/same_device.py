@@ -9,7 +9,7 @@ certain to be on the CPU (see ``doubts``).
 
 from typing import Any
 
-from snapconv.recorder.guard import meant
+from snapconv.recorder.guard import for_program
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations.operation_schemas import Kind, Operation
 from snapconv.recorder.simulation.tensors.doubts import Doubts
@@ -105,7 +105,7 @@ class SameDevice:
             if self._is_strange(tensor, device, on_device)
         ]
         if strange and self._is_handed_over(strange):
-            raise meant(RuntimeError(self._message(operation, func, args, tensors, on_device)))
+            raise for_program(RuntimeError(self._message(operation, func, args, tensors, on_device)))
 
     def _is_strange(self, tensor: Any, device: Any, other: Any) -> bool:
         """Say whether a tensor cannot be where it is; what has no elements or no storage always can."""
@@ -137,7 +137,7 @@ class SameDevice:
                 "indices should be either on cpu or on the same device as the indexed tensor "
                 f"({indexed.device})"
             )
-            raise meant(error)
+            raise for_program(error)
         return [tensor for tensor in tensors if all(tensor is not index for index in indices)]
 
     def _message(self, operation: Operation, func: Any, args: Any, tensors: list[Any], on_device: Any) -> str:

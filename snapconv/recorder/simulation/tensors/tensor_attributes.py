@@ -11,7 +11,7 @@ from functools import wraps
 from threading import get_ident
 from typing import Any
 
-from snapconv.recorder.guard import meant
+from snapconv.recorder.guard import for_program
 from snapconv.recorder.simulation.operations.tracker import Tracker
 from snapconv.recorder.simulation.patches import Patches, for_the_cpu
 from snapconv.recorder.simulation.tensors.placements import Placement
@@ -215,7 +215,7 @@ class TensorPatches:
                     f"can't convert {tensor.device} device type tensor to numpy. "
                     "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
-                raise meant(error)
+                raise for_program(error)
             return real(tensor.detach().cpu(), force=True)
 
         return numpy
