@@ -41,10 +41,6 @@ class Program:
         return PROGRAMS_FOLDER / self.file
 
 
-LSTM_WORKSPACE = {
-    "test_no_compute_has_the_peak_of_computing": "what computes an LSTM on the CPU has a workspace of its own"
-}
-
 PROGRAMS = (
     Program("gpt2-trainer", "gpt2_trainer.py", is_short=True),
     Program("llama-bf16", "llama_bf16.py", is_short=True),
@@ -66,9 +62,7 @@ PROGRAMS = (
     Program("compiled-mlp", "compiled_mlp.py", is_compiled=True),
     Program("compiled-with-graphs", "compiled_mlp.py", ("reduce-overhead",), is_compiled=True),
     Program("cuda-graphs", "cuda_graphs.py"),
-    Program(
-        "word-language-model", "word_language_model/main.py", is_short=True, known_failures=LSTM_WORKSPACE
-    ),
+    Program("word-language-model", "word_language_model/main.py", is_short=True),
     Program(
         "word-language-model-gru",
         "word_language_model/main.py",

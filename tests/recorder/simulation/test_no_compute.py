@@ -88,6 +88,35 @@ def test_what_a_tensor_is_split_into_without_a_view_in_the_schema_is_no_new_memo
     assert torch.cuda.memory_allocated() == allocated
 
 
+# Larger than what keeps its values: (what is done to a tensor of 300 x 1 x 200, its shape and strides then).
+VIEWS_IN_PLACE = {
+    "transpose_": (lambda x: x.transpose_(0, 2), (200, 1, 300), (1, 200, 200)),
+    "swapaxes_": (lambda x: x.swapaxes_(0, 2), (200, 1, 300), (1, 200, 200)),
+    "swapdims_": (lambda x: x.swapdims_(0, 2), (200, 1, 300), (1, 200, 200)),
+    "squeeze_": (lambda x: x.squeeze_(), (300, 200), (200, 1)),
+    "squeeze_ of a dimension": (lambda x: x.squeeze_(1), (300, 200), (200, 1)),
+    "unsqueeze_": (lambda x: x.unsqueeze_(0), (1, 300, 1, 200), (60_000, 200, 200, 1)),
+    "t_": (lambda x: x.squeeze_().t_(), (200, 300), (1, 200)),
+    "as_strided_": (lambda x: x.as_strided_((50, 2), (4, 1)), (50, 2), (4, 1)),
+}
+
+
+@pytest.mark.parametrize(("change", "shape", "strides"), VIEWS_IN_PLACE.values(), ids=VIEWS_IN_PLACE)
+def test_a_view_in_place_changes_the_shape_and_no_memory(change, shape, strides):
+    x = torch.zeros(300, 1, 200, device="cuda")
+    before = torch.cuda.memory_allocated(), x.data_ptr()
+    assert change(x) is x
+    assert (tuple(x.shape), x.stride()) == (shape, strides)
+    assert (torch.cuda.memory_allocated(), x.data_ptr()) == before
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_the_result_of_a_recurrent_layer_has_the_batch_first_where_the_input_has(kind):
+    layer = kind(8, 16, batch_first=True).cuda()
+    result, _ = layer(torch.zeros(4, 800, 8, device="cuda"))
+    assert tuple(result.shape) == (4, 800, 16)
+
+
 def test_an_lstm_is_one_operation():
     model = nn.LSTM(8, 16, num_layers=2).cuda()
     y, _ = model(torch.randn(50, 2, 8, device="cuda"))

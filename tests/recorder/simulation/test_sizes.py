@@ -35,6 +35,15 @@ class TestBothTargets:
 
         assert allocated == [n_bytes]
 
+    def test_the_workspace_of_the_cpus_kernel_for_an_lstm_is_no_memory_of_the_device(self):
+        layer = nn.LSTM(8, 16).cuda()
+        sequence = torch.zeros(50, 4, 8, device="cuda")
+        before = torch.cuda.memory_allocated()
+        output, (hidden, cell) = layer(sequence)
+        # What backward needs beside these is oneDNN's here, and cuDNN's on a GPU: 50 KiB of gates at least.
+        kept = output.nbytes + hidden.nbytes + cell.nbytes
+        assert torch.cuda.memory_allocated() - before < kept + 20 * 1024
+
     def test_inference_mode_allocates_what_it_does_without_gradients(self):
         model = Block(32, 4).to("cuda", torch.bfloat16)
         x = torch.randn(2, 8, 32, device="cuda", dtype=torch.bfloat16)

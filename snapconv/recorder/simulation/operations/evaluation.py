@@ -171,7 +171,7 @@ class Evaluation:
         operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])
-        if operation.is_memory_only:
+        if operation.is_memory_only or operation.is_view_in_place:
             return call.run(args, kwargs)
         self.known.forget_written(operation, args, kwargs)
         has_sparse = self._has_sparse((*args, *kwargs.values()))

@@ -26,7 +26,7 @@ class Operation:
     results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU takes for it
     besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU; one that
     ``gives_values`` returns numbers that depend on them. One that is ``is_memory_only`` changes what memory
-    its argument has, and no values.
+    its argument has, and no values; one that is ``is_view_in_place`` its argument's shape, and neither.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Operation:
     reads_values: bool = False
     gives_values: bool = False
     is_memory_only: bool = False
+    is_view_in_place: bool = False
 
 
 # Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
@@ -50,11 +51,15 @@ _SILENT_VIEWS = {
     *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product
 }
 _RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
+# Those with the tag inplace_view that give their argument another shape (native_functions.yaml, torch 2.15).
+_VIEWS_IN_PLACE = {"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 _CPU_RESULTS = {
     # Lengths stay on the CPU, where cuDNN wants them (aten/src/ATen/native/PackedSequence.cpp).
     "_pack_padded_sequence": {1},
     # The generator's seed and offset (Note [Seed and Offset] in native/transformers/cuda/attention.cu).
     "_scaled_dot_product_efficient_attention": {2, 3},
+    # The workspace of the CPU's own kernel for an LSTM; what cuDNN has in its place is not modelled.
+    "mkldnn_rnn_layer": {3},
 }
 _READS_VALUES = {"_pack_padded_sequence"}
 _GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
@@ -89,6 +94,7 @@ def describe(func: Any) -> Operation:
         reads_values=name in _READS_VALUES,
         gives_values=name in _GIVES_VALUES,
         is_memory_only=name in _RESIZING,
+        is_view_in_place=name in _VIEWS_IN_PLACE,
     )
 
 
