@@ -113,6 +113,8 @@ def _check_given_output(path: Path, options: ConvertOptions) -> None:
     if not output.name:
         raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.memory.sqlite")
     _check_is_no_input(path, output)
+    if output.is_dir():
+        raise OutputWriteError(f"cannot write {output}: it is a folder; name a file inside it")
     if timing_file(path) is None:
         likely = output_path(path, options, None, has_times=False)
         _check_outputs(path, [likely], force=options.force)

@@ -39,7 +39,7 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
     """Turn a file of rules into rules; raises InputError that names the place."""
     raw = values.get("rules") if isinstance(values, dict) else None
     if not isinstance(values, dict) or not isinstance(raw, list):
-        raise InputError('no list of rules in this: begin each with [[rules]], or in JSON {"rules": [...]}')
+        raise InputError('there are no rules in it: begin each with [[rules]], or in JSON {"rules": [...]}')
     if unknown := [key for key in values if key != "rules"]:
         raise InputError(f"{unknown[0]}: no such key; there is only: rules")
     rules = tuple(_rule(item, f"rules[{i}]") for i, item in enumerate(raw))

@@ -282,17 +282,19 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified; {_better_recording(found)}, or "
+            f"{format_bytes(unknown)} of the peak could not be classified; {_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
         )
 
 
 def _better_recording(found: DeviceAnalysis) -> str:
-    """Show what a better recording would have, as far as this one lacks it."""
+    """Say what a better recording would have, as far as this one lacks it; empty for one of ours."""
     if found.history.verdict is not Verdict.COMPLETE:
-        return "record from the start of the program"
-    return "record it with `snapconv record`, which notes what memory is for"
+        return "record from the start of the program, or "
+    if found.recorded is not None:
+        return ""
+    return "record it with `snapconv record`, which notes what memory is for, or "
 
 
 def _no_such_frames(project: Project) -> str:

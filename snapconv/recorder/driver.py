@@ -60,7 +60,6 @@ class Driver:
         self.n_bytes: int | None = None
         self._options, self._origin = options, origin
         self._output = options.output.absolute()  # a script may change its folder
-        self._runs_on = origin.kind != "providers" and not options.stop
         self._observer, self._timer, self._say = observer, timer, say
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
@@ -210,8 +209,9 @@ class Driver:
             force=self._options.force,
         )
         self._contents = None
-        if ended is _COMPLETE and self._runs_on:
-            self._say("everything is recorded, and the program runs on as without us")
+        if ended is _COMPLETE and self._origin.kind != "providers":
+            what_next = "is ended here" if self._options.stop else "goes on without a recording"
+            self._say(f"everything is recorded; the program {what_next}")
 
     def _note_on_history(self) -> None:
         self.notes.append(

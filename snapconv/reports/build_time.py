@@ -140,7 +140,9 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
 def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
     device = timing.device
     if timing.is_simulated:
-        message = "the times are those of a processor: what runs how often is as on a GPU, how long is not"
+        message = (
+            "the times are those of a processor: the number of calls is as on a GPU, their durations are not"
+        )
         yield Note("simulated-times", message, device)
     elif timing.clock == "cpu":
         yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)

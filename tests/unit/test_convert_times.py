@@ -196,3 +196,11 @@ def test_notes_on_the_times_are_shown(capture, capsys):
     write_trace(capture / "timing.json", device=0, clock="cpu", simulated=True)
     assert main(["to-sqlite", str(capture)]) == 0
     assert "note: simulated-times (cuda:0): " in capsys.readouterr().err
+
+
+def test_a_folder_is_no_name_for_the_reports_of_a_capture(capture, tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    with pytest.raises(OutputWriteError, match="it is a folder; name a file inside it"):
+        to_sqlite(capture, ConvertOptions(output=folder))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"reports", capture.name})

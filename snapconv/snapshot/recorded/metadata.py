@@ -182,7 +182,7 @@ class Metadata:
                 Note(
                     "ended-early",
                     f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was recorded: "
-                    "this is what there was up to then",
+                    "the report covers what was recorded until then",
                 )
             )
         return (*found, *self.recorder_notes)

@@ -131,7 +131,9 @@ def _root(folder: str | Path) -> Path:
         if root.is_dir():
             return root
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"cannot look for sources in {folder}: {error}") from error
+        raise InputError(
+            f"cannot look for sources in {folder}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     raise InputError(f"cannot look for sources in {folder}: it is no folder")
 
 

@@ -247,15 +247,21 @@ def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stop", "kind", "is_said"), [(False, "script", 1), (True, "script", 0), (False, "providers", 0)]
+    ("stop", "kind", "what_next"),
+    [
+        (False, "script", ["goes on without a recording"]),
+        (True, "script", ["is ended here"]),
+        (False, "providers", []),
+    ],
 )
-def test_a_program_that_runs_on_is_said_to(make, stop, kind, is_said):
+def test_what_becomes_of_a_program_that_is_recorded_is_said(make, stop, kind, what_next):
     said = []
     driver = make(has_timer=False, stop=stop, kind=kind, say=said.append)
     begin(driver)
     for _ in range(2):
         driver.iteration_ended()
-    assert sum("runs on" in text for text in said) == is_said
+    told = [text for text in said if text.startswith("everything is recorded")]
+    assert told == [f"everything is recorded; the program {what}" for what in what_next]
 
 
 def test_progress_counts_the_iterations(make):
