@@ -234,9 +234,7 @@ def is_compiling() -> bool:
     """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
     import torch
 
-    # torch 2.1 has no such query: there our hooks are compiled with the program, and do nothing.
-    query = getattr(torch.compiler, "is_compiling", None)
-    return bool(query and query())
+    return bool(torch.compiler.is_compiling())
 
 
 def _place(failure: BaseException) -> str:

@@ -133,7 +133,7 @@ _FUNCTION_MODES = [
     *_callables("torch._C", "_pop_torch_function_stack _push_on_torch_function_stack"),
 ]
 _MODULE_CALL = _function("torch.nn.Module._call_impl", "self")
-_IS_COMPILING = Row("torch.compiler.is_compiling", Kind.CALLABLE, is_optional=True)  # not in torch 2.1
+_IS_COMPILING = Row("torch.compiler.is_compiling", Kind.CALLABLE)
 
 SURFACE: dict[Feature, list[Row]] = {
     Feature.MEMORY: [
@@ -147,10 +147,7 @@ SURFACE: dict[Feature, list[Row]] = {
     Feature.OUT_OF_MEMORY: _callables("torch._C", "_cuda_attach_out_of_memory_observer"),
     Feature.OPTIMIZER_STEPS: [*_STEP_HOOKS, _IS_COMPILING],
     Feature.BUILT_OPTIMIZERS: [_function("torch.optim.Optimizer.__init__", "self params defaults")],
-    Feature.SCALER_STEPS: [
-        _function("torch.amp.GradScaler.step", "self optimizer", since=(2, 3)),
-        _function("torch.cuda.amp.GradScaler.step", "self optimizer", before=(2, 3)),
-    ],
+    Feature.SCALER_STEPS: [_function("torch.amp.GradScaler.step", "self optimizer")],
     Feature.PROFILER_STEPS: [
         _function("torch.profiler.profile.start", "self"),
         _function("torch.profiler.profile.step", "self"),
@@ -174,14 +171,14 @@ SURFACE: dict[Feature, list[Row]] = {
     ],
     Feature.MODEL_CALLS: [
         _function("torch.nn.modules.module.register_module_forward_pre_hook", "hook"),
-        _function("torch.nn.modules.module.register_module_forward_hook", "hook"),
+        _function("torch.nn.modules.module.register_module_forward_hook", "hook", "always_call"),
         _MODULE_CALL,
     ],
     Feature.SAVED_TENSORS: [
         *_callables("torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_is_enabled"),
         *_callables("torch._C._autograd", "_push_saved_tensors_default_hooks"),
         *_callables("torch._C._autograd", "_pop_saved_tensors_default_hooks"),
-        *_callables("torch._C._autograd", "_top_saved_tensors_default_hooks", since=(2, 2)),
+        *_callables("torch._C._autograd", "_top_saved_tensors_default_hooks"),  # from torch 2.8 on
         *_classes("torch.autograd.function", "Function _SingleLevelFunction"),
         *_classes("torch._C", "_FunctionBase"),
         Row("torch.autograd.Function.apply", Kind.CLASS_METHOD),
@@ -205,8 +202,7 @@ SURFACE: dict[Feature, list[Row]] = {
     Feature.COMPILED_FUNCTION_TIMES: [_function("torch.compile", "model")],
     Feature.OPAQUE_MODULE_TIMES: _callables("torch.jit.ScriptModule", "__call__"),
     Feature.BACKWARD_TIMES: [
-        _function("torch.autograd._engine_run_backward", "t_outputs", since=(2, 3)),
-        Row("torch.autograd.variable.Variable._execution_engine", Kind.VALUE, before=(2, 3)),
+        _function("torch.autograd._engine_run_backward", "t_outputs"),
         _function("torch.autograd.graph.Node.register_prehook", "self fn"),
         _function("torch.autograd.graph.Node.register_hook", "self fn"),
         *_values("torch.autograd.graph.Node", "next_functions"),

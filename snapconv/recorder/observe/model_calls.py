@@ -1,6 +1,5 @@
 """Which modules are running, seen through torch's global module hooks: the outermost call is a model's."""
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -51,14 +50,9 @@ class ModelCalls:
             if self._is_here():
                 self._leave(module, result)
 
-        register_after = torch_module.register_module_forward_hook
-        # Without always_call (torch 2.1) an exception leaves the stack as it was until ``forget``.
-        supports_always_call = "always_call" in inspect.signature(register_after).parameters
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._guard.hook(before)),
-            register_after(
-                self._guard.hook(after), **({"always_call": True} if supports_always_call else {})
-            ),
+            torch_module.register_module_forward_hook(self._guard.hook(after), always_call=True),
         ]
         warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
         self._filter = warnings.filters[0]

@@ -36,7 +36,7 @@ class SavedTensors:
         self._thread = threading.get_ident()
         self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
         if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
-            self._disable = None  # torch 2.1 cannot report whose hooks are on top: nothing is recorded
+            self._disable = None  # before torch 2.8 nobody can see whose hooks are on top
             return
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:

@@ -213,10 +213,10 @@ def _optimizer_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
 
 @contextmanager
 def _scaler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
-    """Let every GradScaler.step be run by the counter; torch 2.3 moved the class."""
+    """Let every GradScaler.step be run by the counter."""
     import torch
 
-    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    scaler = torch.amp.GradScaler
 
     def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
         return counter.scaler_steps(optimizer, call)

@@ -239,26 +239,9 @@ def patch_engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
     """Hand every run of autograd's engine to ``around``."""
     import torch
 
-    # What calls the engine is a function of its own since torch 2.3. It stays the innermost frame, as
-    # a simulation looks at who calls the engine.
-    original = getattr(torch.autograd, "_engine_run_backward", None)
-    if original is None:
-        with engine_before_torch_2_3(around, guard):
-            yield
-        return
-
-    with _replaced(torch.autograd, "_engine_run_backward", guard.wrap_call(original, _timed_run(around))):
-        yield
-
-
-@contextmanager
-def engine_before_torch_2_3(around: AroundBackward, guard: Guard) -> Iterator[None]:
-    """Do what ``engine`` does by replacing the engine itself, which torch looks up at every pass."""
-    from torch.autograd.variable import Variable
-
-    engine = Variable._execution_engine
-    run_backward = guard.wrap_call(engine.run_backward, _timed_run(around))
-    with _replaced(Variable, "_execution_engine", _Engine(engine, run_backward)):
+    # The wrapper stays the innermost frame, as a simulation looks at who calls the engine.
+    run_backward = guard.wrap_call(torch.autograd._engine_run_backward, _timed_run(around))
+    with _replaced(torch.autograd, "_engine_run_backward", run_backward):
         yield
 
 
@@ -267,17 +250,6 @@ def _timed_run(around: AroundBackward) -> Callable[..., Any]:
         return around(roots, call)
 
     return run_backward
-
-
-class _Engine:
-    """Autograd's engine with other runs."""
-
-    def __init__(self, engine: Any, run_backward: Callable[..., Any]) -> None:
-        self._engine = engine
-        self.run_backward = run_backward
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
 
 
 @contextmanager

@@ -7,12 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
-from torch.autograd.variable import Variable  # noqa: E402
 from torch.nn import functional as F  # noqa: E402  # as everybody calls it
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder.guard import Guard  # noqa: E402
-from snapconv.recorder.timing import timing_patches  # noqa: E402
 from tests.recorder.timing.timed import (  # noqa: E402
     backward_names,
     coverage,
@@ -237,24 +234,6 @@ def test_a_graph_from_an_earlier_iteration_is_timed_as_left_over():
 def coverage_of_backward(trace):
     rows_ms = sum(row.backward_ms for row in rows_of(trace))
     return rows_ms / trace["iterations"][0]["backward_ms"]
-
-
-def test_before_torch_2_3_the_engine_itself_is_stood_in_for():
-    seen = []
-
-    def around(roots, run):
-        seen.append(roots)
-        return run()
-
-    engine = Variable._execution_engine
-    loss = (W * 2).sum()
-    with timing_patches.engine_before_torch_2_3(around, Guard()):
-        assert Variable._execution_engine.is_checkpoint_valid()
-        loss.backward(retain_graph=True)
-        (gradient,) = torch.autograd.grad(loss, W)
-    assert seen == [(loss,), (loss,)]
-    assert gradient.tolist() == [2.0] * 4
-    assert Variable._execution_engine is engine
 
 
 def test_hooks_are_gone_when_the_iteration_is_over():

@@ -35,7 +35,6 @@ def patch_autocast(patches: Patches, kernels: Kernels) -> None:
     def also_cpu(real: Any) -> Any:
         @wraps(real)
         def switch(device_type: Any, *value: Any) -> Any:
-            # torch 2.1 to 2.3 pass the value alone, for CUDA.
             if value and device_type == "cuda":
                 real("cpu", *value)
             return real(device_type, *value)
