@@ -109,36 +109,38 @@ def analyze_device(
 
     ``user_rules`` win over ours. ``params`` names weights that the recorder did not name.
     """
-    roles = facts.roles
     replayed = replay(snapshot, device)
     allocations, n_events = replayed.allocations, len(device.events)
-    phases = find_phases(snapshot, device, allocations, roles)
+    phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
-    features = find_features(allocations, phases, roles, user_rules=user_rules, recorded=recorded)
+    features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
     classification = classify(features, pipeline_of(is_host=device.is_host))
+    category = classification.category
     named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
     iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
-    around = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
-    at_most, activation_rows = _activations(allocations, classification.category, around, n_events)
-    weights, naming = _weights(snapshot, device, allocations, classification, recorded, peak, around, params)
+    peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
+    activation_event, activation_rows = _activations(allocations, category, peak_iteration, n_events)
+    weights, naming = _weights(
+        snapshot, device, allocations, category, recorded, peak, peak_iteration, params
+    )
     found = DeviceAnalysis(
         device=device,
         replay=replayed,
         history=decide_history(snapshot, device, replayed),
         user_rules=user_rules,
-        roles=roles,
+        roles=facts.roles,
         phases=phases,
         recorded=recorded,
         classification=classification,
         named=named,
-        modules=find_modules(facts.module_calls, allocations, classification.category, recorded),
+        modules=find_modules(facts.module_calls, allocations, category, recorded),
         iteration=iteration,
         iterations=iterations,
         leak_suspects=find_leak_suspects(allocations, phases, iteration),
         weights=weights,
         naming=naming,
-        activation_event=at_most,
+        activation_event=activation_event,
         activation_rows=activation_rows,
         notes=(),
     )
@@ -157,17 +159,17 @@ def _weights(
     snapshot: Snapshot,
     device: DeviceSnapshot,
     allocations: AllocationTable,
-    classification: Classification,
+    category: Int8Column,
     recorded: RecordedMatches | None,
     peak: int,
-    around: Iteration,
+    peak_iteration: Iteration,
     params: ParamList | None,
 ) -> tuple[WeightTable, Naming | None]:
     """The weights at the peak, with the names that were recorded, or else those of a list."""
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
         return recorded_weights(recorded, device, allocations, event=peak), None
-    category, iteration_events = classification.category, (around.first_event, around.last_event)
+    iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
     return listed_weights(
@@ -208,7 +210,7 @@ def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
 
 
 def _activations(
-    allocations: AllocationTable, category: Int8Column, around: Iteration, n_events: int
+    allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration, n_events: int
 ) -> tuple[int, Int64Column]:
     """The first moment of the iteration with most bytes of activations, and their rows."""
     rows = np.flatnonzero(category == Category.ACTIVATION)
@@ -217,8 +219,8 @@ def _activations(
     end = allocations.freed_event[rows]
     change = sums_by(alloc + 1, n_bytes, n_events + 1)
     change -= sums_by(end[end >= 0] + 1, n_bytes[end >= 0], n_events + 1)
-    first = around.first_event + 1 if around.first_event > 0 else 0
-    event = first + int(np.cumsum(change)[first : around.last_event + 2].argmax()) - 1
+    first = peak_iteration.first_event + 1 if peak_iteration.first_event > 0 else 0
+    event = first + int(np.cumsum(change)[first : peak_iteration.last_event + 2].argmax()) - 1
     live = rows[allocations.live_at(event)[rows]]
     newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
     return event, live[newest_first]
@@ -245,8 +247,8 @@ def _notes(
     if weights.n_unmatched_gradients:
         yield Note(
             "unmatched-gradients",
-            f"{weights.n_unmatched_gradients} gradients live at the peak have the size of no weight that is "
-            "left, so they are in no weight's row",
+            f"{weights.n_unmatched_gradients} gradients live at the peak have the size of no unmatched "
+            "weight, so they are in no weight's row",
             ordinal,
         )
     yield from _category_notes(found)
@@ -257,7 +259,7 @@ def _notes(
         yield from dominant_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
     yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
-    # What became of the requested names and rules.
+    # Notes about --params, --rules and --source.
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)
     elif params and found.recorded:

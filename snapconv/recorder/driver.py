@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 _COMPLETE = Ended("complete")
 _WARM_UP_TIMES = (
     "the times are those of the iteration in which the timer warms up, as no other came after it: they may "
-    "hold what happens once only; let the program make one iteration more"
+    "include what happens only once; let the program run one more iteration"
 )
 
 _NO_PINNED = Note(
@@ -148,7 +148,7 @@ class Driver:
             self._times.run(self._timer.begin, schedule.iteration, schedule.part is Part.TIMING_WARM_UP)
 
     def _iteration_ended(self) -> None:
-        # What is timed waits for the device; and a graph that is captured runs later, if at all.
+        # Timing synchronizes the device, which CUDA forbids while a graph is captured.
         if not self.uses_device or environment.is_capturing_graph():
             return
         schedule = self.schedule
@@ -169,7 +169,7 @@ class Driver:
             self._iteration_began()
 
     def _keep_memory(self) -> None:
-        """Take the snapshot and let the history go: what comes after is to run at full speed."""
+        """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
         if self.uses_device:
             self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
         if memory_history.is_off():
@@ -218,7 +218,7 @@ class Driver:
             Note(
                 "history-off",
                 f"{self._origin.entry} switched torch's memory history off, and with it the recording: "
-                "events are missing; take its calls of _record_memory_history out",
+                "events are missing; remove its calls of _record_memory_history",
             )
         )
 
@@ -274,8 +274,8 @@ def _early(entry: str, ended: Ended, schedule: Schedule, *, has_times: bool) -> 
     text = f"{entry} {how} when {schedule.iteration} of {schedule.n_iterations} iterations were done"
     if schedule.iteration == 0 and ended.how == "finished":
         return (
-            f"{text}: no optimizer stepped, and no backward pass ended one, so that none could be separated "
-            "from the next; there are no times: call snapconv.step() at the end of each iteration"
+            f"{text}: no step of an optimizer and no backward pass was seen, so iterations could not be "
+            "detected; there are no times: call snapconv.step() at the end of each iteration"
         )
     if schedule.part in (Part.WARM_UP, Part.MEMORY):
         text = f"{text}: the capture has the memory up to there, and no times"

@@ -27,7 +27,7 @@ class ModelCalls:
 
     def __init__(self, listener: CallListener, is_here: Callable[[], bool], guard: Guard) -> None:
         self._listener, self._guard = listener, guard
-        self._is_here = is_here
+        self._is_owner_thread = is_here
         self._running: list[Module] = []
         self._handles: list[Any] = []
         self._filter: Any = None
@@ -42,12 +42,12 @@ class ModelCalls:
         from torch.nn.modules import module as torch_module
 
         def before(module: "Module", args: Any) -> None:
-            if self._is_here():
+            if self._is_owner_thread():
                 # The frame of torch's own _call_impl, whose arguments live as long as it does.
                 self._enter(module, args, {} if self._running else _keywords_of(callers_frame()))
 
         def after(module: "Module", _args: Any, result: Any) -> None:
-            if self._is_here():
+            if self._is_owner_thread():
                 self._leave(module, result)
 
         self._handles = [

@@ -50,10 +50,10 @@ class Observer:
     ) -> None:
         self._guards = guards or Guards()
         self._guard = self._guards.of(Feature.NOTES)
-        self._home = (os.getpid(), threading.get_ident())
+        self._owner = (os.getpid(), threading.get_ident())
         self._is_on = False
         self._iteration = 0
-        self._registrations = Registrations(self._is_here, self._guards.of(Feature.MODULES))
+        self._registrations = Registrations(self._is_owner_thread, self._guards.of(Feature.MODULES))
         self._optimizers: list[weakref.ref[Any]] = []
         self._new_optimizers = NewOptimizers(self._optimizer_built, self._guards.of(Feature.BUILT_OPTIMIZERS))
         self._copies = Copies(self, self._guards.of(Feature.COPIES))
@@ -67,7 +67,7 @@ class Observer:
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
         self._interception = Interception(self, self._guards.of(Feature.PHASES))
-        self._calls = ModelCalls(self, self._is_here, self._guards.of(Feature.MODEL_CALLS))
+        self._calls = ModelCalls(self, self._is_owner_thread, self._guards.of(Feature.MODEL_CALLS))
         self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
         if optimizer is not None:
             self._remember(optimizer)
@@ -75,7 +75,7 @@ class Observer:
         # The iterations in which parameters, and states by optimizer, were recorded last.
         self._parameters_of = -1
         self._states_of: dict[int, int] = {}
-        # What goes on after a backward pass: a step whose closure called it, or the forward of a penalty.
+        # What continues after a backward pass: the step whose closure ran it, or the forward of a penalty.
         self._after_backward: str | None = None
         self._is_in_step = self._has_gradients = False
         # Of the forward that goes on, and of the call that does.
@@ -163,40 +163,40 @@ class Observer:
 
     def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
         """Backward begins; a pass inside a pass (reentrant checkpointing) is part of it."""
-        if self._is_here():
+        if self._is_owner_thread():
             self._n_backwards += 1
             if self._n_backwards == 1:
                 self._guard.run(self._begin_backward, roots, is_grad)
 
     def backward_ends(self, *, is_grad: bool) -> None:
         """Gradients are there."""
-        if self._is_here():
+        if self._is_owner_thread():
             self._n_backwards -= 1
             if self._n_backwards == 0:
                 self._guard.run(self._end_backward, is_grad)
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients are still there, and go with the step at the latest."""
-        if self._is_here():
+        if self._is_owner_thread():
             self._guard.run(self._begin_step, optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """States are there."""
-        if self._is_here():
+        if self._is_owner_thread():
             self._guard.run(self._end_step, optimizer)
 
     def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
         """A copy is for what its original is for."""
-        if self._is_here() and copy is not original:
+        if self._is_owner_thread() and copy is not original:
             self._guard.run(self._notes.copy, original, copy)
 
     def module_restored(self, module: "Module") -> None:
         """A copy of a model is a model."""
-        if self._is_here():
+        if self._is_owner_thread():
             self._guard.run(self._registrations.add, module)
 
-    def _is_here(self) -> bool:
-        return self._home == (os.getpid(), threading.get_ident())
+    def _is_owner_thread(self) -> bool:
+        return self._owner == (os.getpid(), threading.get_ident())
 
     def _begin_call(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
         import torch
@@ -293,7 +293,7 @@ class Observer:
             self._notes.gradients(self._iteration)
 
     def _optimizer_built(self, optimizer: Any) -> None:
-        if self._is_here():
+        if self._is_owner_thread():
             self._guard.run(self._remember, optimizer)
 
     def _note_all(self) -> None:

@@ -37,7 +37,7 @@ class Registrations:
     """Every live module that the program built since ``start``, in the order in which they were seen."""
 
     def __init__(self, is_here: Callable[[], bool], guard: Guard) -> None:
-        self._is_here, self._guard = is_here, guard
+        self._is_owner_thread, self._guard = is_here, guard
         self._seen: Any = None  # torch's WeakIdKeyDictionary: modules may define __eq__
         self._n_seen = self._n_registered = 0
         self._handles: list[Any] = []
@@ -48,11 +48,11 @@ class Registrations:
         from torch.nn.modules import module
 
         def on_tensor(owner: "Module", name: str, tensor: "Tensor | None") -> None:
-            if self._is_here() and tensor is not None:
+            if self._is_owner_thread() and tensor is not None:
                 self._register(owner, name, tensor)
 
         def on_module(owner: "Module", _name: str, child: "Module | None") -> None:
-            if self._is_here() and child is not None:
+            if self._is_owner_thread() and child is not None:
                 self.add(owner)
                 self.add(child)
 

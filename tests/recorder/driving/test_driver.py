@@ -130,7 +130,7 @@ def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make)
     driver = make()
     begin(driver)
     driver.finish(Ended("finished"))
-    assert "no optimizer stepped" in driver.notes[0].message
+    assert "no step of an optimizer" in driver.notes[0].message
 
 
 WARM_UP = {"warm_up": True}
