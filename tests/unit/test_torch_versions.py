@@ -137,10 +137,11 @@ def table(script, page):
     return {script._release_of(row)[:2]: dict(zip(script.COLUMNS, row, strict=True)) for row in rows}
 
 
-def test_the_table_has_the_lower_bound_and_ends_with_the_release_that_scripts_test_takes(script, table):
+def test_the_table_has_every_minor_release_from_the_lower_bound_to_the_one_that_scripts_test_takes(script, table):
     (newest,) = re.findall(r"^torch==(.*)$", script.NEWEST.read_text(encoding="utf-8"), re.MULTILINE)
-    assert script.lower_bound() in table
+    major, lowest = script.lower_bound()
     assert max(table) == script.release(newest)[:2]
+    assert sorted(table) == [(major, minor) for minor in range(lowest, max(table)[1] + 1)]
     assert "fail" not in table[max(table)]["tests"]
 
 
