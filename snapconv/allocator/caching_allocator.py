@@ -112,7 +112,7 @@ class CachingAllocator:
 
     @property
     def n_recorded(self) -> int:
-        """How many events were recorded, those that the ring has dropped included."""
+        """How many events were recorded, those that the ring has overwritten included."""
         return self._ledger.n_recorded
 
     def start_recording(self) -> None:

@@ -40,7 +40,7 @@ def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -
     if metadata is None or metadata.ended != "complete" or not len(metadata.iterations.iteration):
         return found
     last = int(metadata.iterations.iteration.max())
-    until = f"recorded was the program up to the end of its iteration {last}, and it may have gone on"
+    until = f"the program was recorded up to the end of its iteration {last}, and may have gone on"
     return replace(found, reason=f"{found.reason}; {until}")
 
 

@@ -137,7 +137,7 @@ def table(script, page):
     return {script._release_of(row)[:2]: dict(zip(script.COLUMNS, row, strict=True)) for row in rows}
 
 
-def test_the_table_has_every_minor_release_from_the_lower_bound_to_the_one_that_scripts_test_takes(script, table):
+def test_the_table_has_every_release_from_the_lower_bound_to_the_one_that_is_tested(script, table):
     (newest,) = re.findall(r"^torch==(.*)$", script.NEWEST.read_text(encoding="utf-8"), re.MULTILINE)
     major, lowest = script.lower_bound()
     assert max(table) == script.release(newest)[:2]

@@ -76,7 +76,7 @@ def match_weights(
 def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -> dict[int, int]:
     """How many gradients of each size an iteration that begins at ``first`` has.
 
-    As many as are live together, or are made in it: an optimizer may let go of each when it has used it.
+    As many as are live together, or are made in it: an optimizer may free each when it has used it.
     Those of the iteration before, which live on until zero_grad, must not count beside their successors: a
     batch norm's buffers have the size of its weights.
     """

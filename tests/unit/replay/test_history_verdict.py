@@ -178,4 +178,4 @@ def test_of_a_capture_the_verdict_shows_how_far_the_recording_went(decided, ende
     recorded = metadata(iterations=marks, ended={"how": ended, "detail": ""})
     verdict, reason = decided(TraceBuilder().segment().alloc(512).free(), snapconv=recorded)
     assert verdict is Verdict.COMPLETE
-    assert ("up to the end of its iteration 1, and it may have gone on" in reason) is goes_on
+    assert ("up to the end of its iteration 1, and may have gone on" in reason) is goes_on
