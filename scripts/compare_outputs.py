@@ -4,8 +4,8 @@
     python scripts/compare_outputs.py diff OLD NEW [--words FILE]  # empty, but for what FILE says was renamed
 
 ``dump`` writes one text file per input: the text and JSON of every command, and every table of every report,
-row by row. ``--words`` names a JSON object {old text: new text}. It is applied to the
-old dump before the comparison; a key that is found nowhere in the old dump is an error, so that the list stays true.
+row by row. ``--words`` names a JSON object {old text: new text}. It is applied to the old dump before the
+comparison; a key that is found nowhere in the old dump is an error, so that the list stays true.
 """
 
 import argparse
