@@ -133,7 +133,7 @@ class Guard:
         """Make a hook whose result torch does not use."""
 
         def hook(*arguments: Any) -> None:
-            if not is_compiling():
+            if not is_read_by_torch():
                 self.run(work, *arguments)
 
         return hook
@@ -167,7 +167,7 @@ class Guard:
         @functools.wraps(original if like is None else like)
         def wrapper(*arguments: Any, **named: Any) -> Any:
             # Somebody may have kept this function beyond the recording.
-            if is_compiling() or self.is_off:
+            if is_read_by_torch() or self.is_off:
                 return original(*arguments, **named)
             return self.around(OriginalCall(original, arguments, named), work, arguments, named)
 
@@ -230,11 +230,11 @@ def fault_note(guard: Guard) -> Note:
     )
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile is reading the program rather than running it; then nothing may happen."""
+def is_read_by_torch() -> bool:
+    """Whether torch.compile or torch.jit.trace reads the program: nothing of ours may be in what it makes."""
     import torch
 
-    return bool(torch.compiler.is_compiling())
+    return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
 
 
 def _place(failure: BaseException) -> str:

@@ -133,7 +133,7 @@ _FUNCTION_MODES = [
     *_callables("torch._C", "_pop_torch_function_stack _push_on_torch_function_stack"),
 ]
 _MODULE_CALL = _function("torch.nn.Module._call_impl", "self")
-_IS_COMPILING = Row("torch.compiler.is_compiling", Kind.CALLABLE)
+_IS_READ = [Row("torch.compiler.is_compiling", Kind.CALLABLE), *_callables("torch._C", "_is_tracing")]
 
 SURFACE: dict[Feature, list[Row]] = {
     Feature.MEMORY: [
@@ -145,7 +145,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_ANNOTATIONS,
     ],
     Feature.OUT_OF_MEMORY: _callables("torch._C", "_cuda_attach_out_of_memory_observer"),
-    Feature.OPTIMIZER_STEPS: [*_STEP_HOOKS, _IS_COMPILING],
+    Feature.OPTIMIZER_STEPS: [*_STEP_HOOKS, *_IS_READ],
     Feature.BUILT_OPTIMIZERS: [_function("torch.optim.Optimizer.__init__", "self params defaults")],
     Feature.SCALER_STEPS: [_function("torch.amp.GradScaler.step", "self optimizer")],
     Feature.PROFILER_STEPS: [

@@ -306,6 +306,26 @@ def test_a_script_runs_on_when_everything_is_recorded_and_stops_where_asked(run)
     assert stopped.metadata["ended"]["how"] == "complete"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, since 2.13
+@pytest.mark.parametrize("options", [[], ["--no-compute"]], ids=["compute", "no-compute"])
+def test_what_torch_traces_has_nothing_of_ours_in_it(run, options):
+    script = """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
+        x = torch.ones(2, 8, device="cuda")
+        traced = torch.jit.trace(model, x)
+        print(sorted({node.kind() for node in traced.inlined_graph.nodes()}), flush=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(4):
+            traced(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    done = run(script, before="", options=options)
+    assert (done.code, done.out) == (0, "['aten::linear', 'aten::relu', 'prim::GetAttr']\n"), done.err
+    assert [row["name"] for row in done.metadata["parameters"]] == ["0.weight", "0.bias"]
+
+
 def test_a_full_disk_does_not_disturb_the_script(run, monkeypatch, tmp_path):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
