@@ -1,6 +1,7 @@
 """What is allocated: shapes times element sizes, worked out by hand."""
 
 import copy
+import gc
 
 import pytest
 
@@ -43,6 +44,17 @@ class TestBothTargets:
         # What backward needs beside these is oneDNN's here, and cuDNN's on a GPU: 50 KiB of gates at least.
         kept = output.nbytes + hidden.nbytes + cell.nbytes
         assert torch.cuda.memory_allocated() - before < kept + 20 * 1024
+
+    def test_the_arguments_of_what_the_cpu_can_do_in_another_type_only_are_freed_with_their_last_name(self):
+        before = torch.cuda.memory_allocated()
+        gc.disable()
+        try:
+            x = torch.zeros(100_000, dtype=torch.int64, device="cuda")
+            counts = torch.histc(x, bins=4, min=0, max=3)
+            del x, counts
+            assert torch.cuda.memory_allocated() == before
+        finally:
+            gc.enable()
 
     def test_inference_mode_allocates_what_it_does_without_gradients(self):
         model = Block(32, 4).to("cuda", torch.bfloat16)

@@ -76,10 +76,13 @@ class Tracker:
             return self._handle(run, args, kwargs)
         except Exception as error:  # noqa: BLE001  # handed on, or kept
             is_theirs = error is run.raised or not is_fault(error) or isinstance(error, RecorderError)
-            run.raised = None  # it holds the frames that hold it
             if is_theirs or not self._has_run(run, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
             self.guard.keep(error)
+        finally:
+            # Also where it failed in one type and was run in another: an exception holds the frames that hold
+            # it, and with them tensors of the program.
+            run.raised = None
         return run.result
 
     def _has_run(self, run: Run, args: Any, kwargs: dict[str, Any]) -> bool:
