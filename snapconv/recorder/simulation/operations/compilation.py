@@ -20,10 +20,16 @@ EnterModes = Callable[[], AbstractContextManager[Any]]
 
 
 def can_compile() -> bool:
-    """Whether this torch can compile beneath a mode that sees what compiled code does (seen with 2.13)."""
+    """Whether this torch can compile beneath a mode that sees what compiled code does (seen with 2.13).
+
+    Only a build for the CPU: in one for CUDA, the autograd nodes of the tensors that torch.compile works with
+    ask the driver for their stream, which ends the process where there is none (seen with 2.15).
+    """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+    is_for_the_cpu = torch.version.cuda is None and torch.version.hip is None
+    return is_for_the_cpu and hasattr(TorchDispatchMode, "ignore_compile_internals")
 
 
 _INDUCTOR = {

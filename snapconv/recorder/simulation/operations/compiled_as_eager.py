@@ -1,4 +1,4 @@
-"""Compiled functions run as they are written, where values are computed: no kernel would give their results.
+"""Compiled functions run eagerly where they cannot be compiled: while values are computed, in CUDA builds.
 
 Their memory is then that of eager mode, which is more than compiled code has. What is really called is noted.
 """
@@ -70,7 +70,7 @@ def _backend(context: Any) -> str:
 
 def _note() -> Note:
     instead = (
-        "give --no-compute, which compiles" if can_compile() else "a newer torch compiles, with --no-compute"
+        "give --no-compute, which compiles" if can_compile() else "take a CPU build of torch and --no-compute"
     )
     return Note(
         "compiled-as-eager",
