@@ -311,7 +311,9 @@ OF_COMPILING: list[Row] = [
     *_callables("torch._dynamo.convert_frame.ConvertFrameAssert", "__call__"),
     *_values("torch._dynamo.trace_rules", "SKIP_DIRS"),
     *_callables("torch._dynamo.trace_rules", "add _recompile_re"),
-    *_callables("torch.overrides", "_len_torch_function_stack _pop_mode _push_mode"),
+    *_callables(
+        "torch._C", "_len_torch_function_stack _pop_torch_function_stack _push_on_torch_function_stack"
+    ),
     *_callables("torch._inductor.codecache.PyCodeCache", "load_by_key_path cache_clear"),
     *_callables("torch._inductor.async_compile.AsyncCompile", "cpp_pybinding"),
     *_callables("torch._inductor.cpp_builder", "get_cpp_compiler"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from snapconv.recorder.function_modes import modes_now
 from snapconv.recorder.guard import Guards
 from snapconv.recorder.timing import timing_patches
 from snapconv.recorder.timing.timing_iteration import Iteration
@@ -57,7 +58,7 @@ class Timer:
         self._empty_pair_ms = 0.0
 
     def __enter__(self) -> "Timer":
-        self._modes_outside = timing_patches.modes_now()
+        self._modes_outside = modes_now()
         self._listen(
             self._run, Feature.CUSTOM_FUNCTION_TIMES, timing_patches.patch_function_apply, self._around
         )

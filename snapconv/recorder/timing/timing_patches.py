@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, Protocol
 
+from snapconv.recorder.function_modes import change_modes, modes_now
 from snapconv.recorder.guard import Guard
 
 # (roots, run) -> result: what is done with a run of the engine
@@ -48,13 +49,6 @@ _QUESTIONS = frozenset(
 _PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
 
 
-def modes_now() -> list[Any]:
-    """Return the function modes that are active, the outermost first."""
-    import torch
-
-    return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
-
-
 @contextmanager
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
     """Hand every torch function call of this thread to ``around``, within the modes named.
@@ -67,11 +61,11 @@ def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Ite
         place = _n_outer(modes, inside)
         return [*modes[:place], listener, *modes[place:]]
 
-    _change_modes(add)
+    change_modes(add)
     try:
         yield
     finally:
-        _change_modes(lambda modes: [other for other in modes if other is not listener])
+        change_modes(lambda modes: [other for other in modes if other is not listener])
 
 
 def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
@@ -86,16 +80,6 @@ def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
     while n_outer < len(modes) and (modes[n_outer] in outer or modes[n_outer] is default):
         n_outer += 1
     return n_outer
-
-
-def _change_modes(change: Callable[[list[Any]], list[Any]]) -> None:
-    """Replace the stack of modes, the outermost first; the user's end in the order in which they began."""
-    import torch
-
-    n_modes = torch._C._len_torch_function_stack()
-    modes = [torch._C._pop_torch_function_stack() for _ in range(n_modes)][::-1]
-    for entry in change(modes):
-        torch._C._push_on_torch_function_stack(entry)
 
 
 def _make_mode(around: Around, guard: Guard) -> Any:
@@ -225,11 +209,11 @@ def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         ours = [found for found in modes_now() if isinstance(found, _mode_type())]
         place = modes_now().index(ours[0]) if ours else 0
-        _change_modes(lambda modes: [other for other in modes if other not in ours])
+        change_modes(lambda modes: [other for other in modes if other not in ours])
         try:
             return function(*args, **kwargs)
         finally:
-            _change_modes(lambda modes: [*modes[:place], *ours, *modes[place:]])
+            change_modes(lambda modes: [*modes[:place], *ours, *modes[place:]])
 
     return call
 

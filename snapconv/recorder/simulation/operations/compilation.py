@@ -6,12 +6,13 @@ the device. Its own kernels are left out, so this is for simulations that comput
 do with the device needs its values, and runs as it is written.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from types import FunctionType
 from typing import Any
 
+from snapconv.recorder.function_modes import change_modes
 from snapconv.recorder.observe.tensors_within import named_tensors
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.tensors.tensor_attributes import TensorPatches
@@ -188,19 +189,13 @@ def _content(cell: Any) -> Any:
 
 @contextmanager
 def _without_our_function_mode() -> Iterator[None]:
-    from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
-
-    def change(keep: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())][::-1]
-        for mode in keep(modes):
-            _push_mode(mode)
-        return modes
-
-    before = change(lambda modes: [mode for mode in modes if not getattr(mode, "is_of_simulation", False)])
+    before = change_modes(
+        lambda modes: [mode for mode in modes if not getattr(mode, "is_of_simulation", False)]
+    )
     try:
         yield
     finally:
-        change(lambda _: before)
+        change_modes(lambda _: before)
 
 
 def _with_device_memory(torch: Any, tensors: TensorPatches, real: Any) -> Any:
