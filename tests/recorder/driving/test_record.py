@@ -306,7 +306,7 @@ def test_a_script_runs_on_when_everything_is_recorded_and_stops_where_asked(run)
     assert stopped.metadata["ended"]["how"] == "complete"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, since 2.13
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated, by one class of warning or another
 @pytest.mark.parametrize("options", [[], ["--no-compute"]], ids=["compute", "no-compute"])
 def test_what_torch_traces_has_nothing_of_ours_in_it(run, options):
     script = """
