@@ -5,9 +5,9 @@
     python scripts/bench/recording.py --json …               for machines
 
 Each entry runs once, in a fresh process: warm-up, iterations whose memory is recorded, iterations that are
-timed, and steps after the recording has ended, which are the yardstick. So all ratios come from one run.
+timed, and steps after the recording has ended, which are the baseline. So all ratios come from one run.
 "Then" is what the recorder does at the end of such a step, before the next may begin.
-Simulated, the yardstick is simulated too, and says nothing of the simulation's own cost.
+Simulated, the baseline is simulated too, and says nothing of the simulation's own cost.
 """
 
 import argparse

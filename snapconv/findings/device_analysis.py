@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.classification.features import find_features
+from snapconv.classification.features import Features, find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
@@ -46,7 +46,7 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device.
 
-    ``user_rules`` and ``roles`` have what rules found in every stack. ``operation_id`` (position in
+    ``features`` are what the classification went by. ``operation_id`` (position in
     ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
     have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
     ``activation_event``, the high-water mark of activations in the iteration with the peak, newest
@@ -56,10 +56,7 @@ class DeviceAnalysis:
     device: DeviceSnapshot
     replay: Replay
     history: History
-    user_rules: UserRules
-    roles: StackRoles
-    phases: Phases
-    recorded: RecordedMatches | None
+    features: Features
     classification: Classification
     named: Operations
     modules: Modules
@@ -76,6 +73,26 @@ class DeviceAnalysis:
     def allocations(self) -> AllocationTable:
         """Every allocation of the device."""
         return self.replay.allocations
+
+    @property
+    def phases(self) -> Phases:
+        """The phase and the iteration of every event."""
+        return self.features.phases
+
+    @property
+    def roles(self) -> StackRoles:
+        """The roles of every stack."""
+        return self.features.roles
+
+    @property
+    def user_rules(self) -> UserRules:
+        """The user's own rules, and the stacks that they match."""
+        return self.features.user_rules
+
+    @property
+    def recorded(self) -> RecordedMatches | None:
+        """What a recorder wrote, matched with the allocations; None where there is none."""
+        return self.features.recorded
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -128,10 +145,7 @@ def analyze_device(
         device=device,
         replay=replayed,
         history=decide_history(snapshot, device, replayed),
-        user_rules=user_rules,
-        roles=facts.roles,
-        phases=phases,
-        recorded=recorded,
+        features=features,
         classification=classification,
         named=named,
         modules=find_modules(facts.module_calls, allocations, category, recorded),

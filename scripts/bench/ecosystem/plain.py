@@ -1,4 +1,4 @@
-"""A program of tests/ecosystem as its author would have written it for the CPU: the yardstick of a recording.
+"""A program of tests/ecosystem as its author would have written it for the CPU: the baseline of a recording.
 
 The text of the program is changed where it names the device, and nowhere else.
 """

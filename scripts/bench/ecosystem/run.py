@@ -58,7 +58,7 @@ Figures = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the tables, and keep the figures if asked."""
+    """Measure, print the tables, and with --write keep the figures."""
     parser = argparse.ArgumentParser(description="Measure what recording costs the ecosystem's programs.")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="by default all that can run here")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the least counts")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import find_features
 from snapconv.classification.rule_catalog import EVIDENCE_WORTH, reason_of
 from snapconv.classification.rule_order import opinions as opinions_of
 from snapconv.classification.rule_order import pipeline_of
@@ -44,15 +43,8 @@ def explain_allocations(
     """Explain some allocations of a device, in the order given."""
     explainer = _Explainer(snapshot, project, analysis)
     opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
-    features = find_features(
-        analysis.allocations,
-        analysis.phases,
-        analysis.roles,
-        user_rules=analysis.user_rules,
-        recorded=analysis.recorded,
-    )
     pipeline = pipeline_of(is_host=analysis.device.is_host)
-    for opinion in opinions_of(features, rows, pipeline):
+    for opinion in opinions_of(analysis.features, rows, pipeline):
         opinions[opinion.row].append(explainer.opinion(opinion.category, opinion.evidence, opinion.reason))
     for row in rows.tolist():
         yield explainer.explain(row, opinions[row])

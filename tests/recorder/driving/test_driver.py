@@ -13,7 +13,7 @@ from snapconv.recorder.recording_options import RecordOptions
 class Log(list):
     """What was called, in order."""
 
-    def told(self, name):
+    def call(self, name):
         return lambda *arguments, **named: self.append((name, *arguments, *named.values()))
 
 
@@ -22,12 +22,12 @@ class Observer:
 
     def __init__(self, log):
         for name in ("start", "stop", "iteration_began", "iteration_ended", "note_now"):
-            setattr(self, name, log.told(name))
+            setattr(self, name, log.call(name))
 
 
 class Timer:
     def __init__(self, log, trace):
-        self.begin, self.end = log.told("timer begins"), log.told("timer ends")
+        self.begin, self.end = log.call("timer begins"), log.call("timer ends")
         self.use_device = lambda device: None
         self.trace = lambda: trace
 
@@ -45,7 +45,7 @@ def log(monkeypatch):
     log = Log()
     monkeypatch.setattr(driver_module.memory_history, "start", lambda **_: log.append(("history on",)))
     monkeypatch.setattr(driver_module.memory_history, "is_off", lambda: False)
-    monkeypatch.setattr(driver_module.memory_history, "stop", log.told("history off"))
+    monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
     monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
@@ -260,8 +260,8 @@ def test_what_becomes_of_a_program_that_is_recorded_is_said(make, stop, kind, wh
     begin(driver)
     for _ in range(2):
         driver.iteration_ended()
-    told = [text for text in said if text.startswith("everything is recorded")]
-    assert told == [f"everything is recorded; the program {what}" for what in what_next]
+    shown = [text for text in said if text.startswith("everything is recorded")]
+    assert shown == [f"everything is recorded; the program {what}" for what in what_next]
 
 
 def test_progress_counts_the_iterations(make):

@@ -190,7 +190,7 @@ def test_where_a_gradient_may_be_missing_nothing_is_called_frozen():
     assert sort(*rows, whole=[1])[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 60 * KIB}
 
 
-def test_the_gradients_of_one_iteration_are_the_yardstick():
+def test_the_gradients_of_one_iteration_are_the_reference():
     gradients = [*copies(GRADIENT, 1, more=0), *copies(GRADIENT, 1, more=1), (GRADIENT, 4 * KIB, 2)]
     assert sort(*copies(PLAIN, 3), *gradients)[0] == {
         Category.WEIGHT: TOTAL,
@@ -221,7 +221,7 @@ def test_the_fullest_line_that_makes_states_is_the_one_copy():
     assert found == {Category.WEIGHT: TOTAL}
 
 
-def test_the_larger_yardstick_counts():
+def test_the_larger_reference_counts():
     gradients = [(GRADIENT, 4 * KIB, 0)]
     found, reasons = sort(*copies(PLAIN, 1), *gradients, *copies(STATE, 1, more=3))
     assert found == {Category.WEIGHT: TOTAL}
@@ -235,13 +235,13 @@ def test_four_copies_of_every_size_are_a_whole_step_of_adam():
 
 
 @pytest.mark.parametrize("role", [GRADIENT, STATE])
-def test_a_yardstick_of_few_sizes_does_not_spoil_four_copies_of_every_size(role):
+def test_a_reference_of_few_sizes_does_not_spoil_four_copies_of_every_size(role):
     found, reasons = sort(*copies(PLAIN, 4), (role, 4 * KIB, 0))
     assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
     assert reasons == {"4-copies-of-every-size"}
 
 
-def test_a_yardstick_of_few_sizes_counts_where_there_is_no_other():
+def test_a_reference_of_few_sizes_counts_where_there_is_no_other():
     found, reasons = sort(*copies(PLAIN, 1), (GRADIENT, 8 * KIB, 0))
     assert found == {Category.WEIGHT: 8 * KIB, Category.UNKNOWN: TOTAL - 8 * KIB}
     assert reasons == {"as-many-as-gradients"}
