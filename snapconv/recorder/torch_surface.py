@@ -179,9 +179,10 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C._autograd", "_push_saved_tensors_default_hooks"),
         *_callables("torch._C._autograd", "_pop_saved_tensors_default_hooks"),
         *_callables("torch._C._autograd", "_top_saved_tensors_default_hooks"),  # from torch 2.8 on
-        *_classes("torch.autograd.function", "Function _SingleLevelFunction"),
+        _function("torch.autograd.function.FunctionCtx.save_for_backward", "self"),
+        _function("torch.autograd.function.FunctionCtx.save_for_forward", "self"),
         *_classes("torch._C", "_FunctionBase"),
-        Row("torch.autograd.Function.apply", Kind.CLASS_METHOD),
+        *_values("torch._C._FunctionBase", "saved_for_forward _raw_saved_tensors"),
         *_values("torch.Tensor", "_version"),
         *_callables("torch.compiler", "disable"),
     ],

@@ -5,17 +5,16 @@ are put there only where nobody else's are, and taken away before anyone else co
 
 What passes through hooks comes back as a new tensor of the same memory. To torch's own operations that is
 all the same, but a custom function may ask its parameter for more, such as the ``main_grad`` that fused
-kernels add to: what such a function saves is looked at afterwards, without hooks.
+kernels add to: it saves its tensors without our hooks, and reports them itself (custom_functions.py).
 """
 
-import inspect
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from snapconv.recorder.guard import Guard, for_program
+from snapconv.recorder.observe.custom_functions import CustomFunctions
 from snapconv.recorder.torch_types import Tensor
 
 
@@ -26,9 +25,11 @@ class SavedTensors:
         self._note, self._guard = note, guard
         self._pair: tuple[Any, Any] = self._hooks()
         self._is_open = self._is_there = self._is_kept_from_it = False
+        # To be opened when a custom function has saved its tensors.
+        self._is_waiting = False
         self._thread = 0
         self._disable: Any = None
-        self._applied: tuple[Any, Any] | None = None
+        self._functions = CustomFunctions(self._make_way, self._saved_by_function, guard)
 
     def start(self) -> None:
         """Make way for whoever switches hooks off, as torch.func does: it refuses to run above any."""
@@ -47,7 +48,7 @@ class SavedTensors:
         autograd._saved_tensors_hooks_disable = self._guard.wrap_call(
             disable_without_ours, lambda call, *_, **__: call(), like=disable
         )
-        self._make_way_for_functions()
+        self._functions.start()
 
     def stop(self) -> None:
         """Close, and leave torch as it was."""
@@ -55,11 +56,14 @@ class SavedTensors:
         if self._disable is not None:
             _autograd()._saved_tensors_hooks_disable = self._disable
             self._disable = None
-            self._restore_apply()
+            self._functions.stop()
 
     def open(self) -> None:
         """Begin, unless other hooks are in place or hooks are switched off."""
         if self._disable is None or threading.get_ident() != self._thread:
+            return
+        self._is_waiting = self._functions.is_saving
+        if self._is_waiting:
             return
         if not self._is_there and _top() is None and _autograd()._saved_tensors_hooks_is_enabled():
             self._keep_from_being_compiled()
@@ -69,8 +73,8 @@ class SavedTensors:
 
     def close(self) -> None:
         """End. Under hooks that were put above ours, ours stay where they are and note nothing."""
-        self._is_open = False
-        if self._is_there and threading.get_ident() == self._thread and _top() == self._pair:
+        self._is_open = self._is_waiting = False
+        if self._is_on_top():
             _autograd()._pop_saved_tensors_default_hooks()
             self._is_there = False
 
@@ -91,47 +95,24 @@ class SavedTensors:
             self._guard.hook_with_result(self._unpack, otherwise=lambda packed: packed[0]),
         )
 
-    def _make_way_for_functions(self) -> None:
-        """Close while a custom function is applied."""
-        holder = _looked_up_at_every_call()
-        before = vars(holder).get("apply")
-        original = before or _torch()._C._FunctionBase.__dict__["apply"]
+    def _is_on_top(self) -> bool:
+        """Whether what is saved in this thread now comes to our hooks."""
+        return self._is_there and threading.get_ident() == self._thread and _top() == self._pair
 
-        def plain(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return original.__get__(None, cls)(*args, **kwargs)
-
-        def apply(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
-            if not self._is_open or threading.get_ident() != self._thread or _top() != self._pair:
-                return call()
+    def _make_way(self) -> bool:
+        """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
+        was_on_top = self._is_on_top()
+        if was_on_top:
             self.close()
-            try:
-                result = call()
-            finally:
-                self.open()
-            self._note_saved_by(result)
-            return result
+            self._is_waiting = True
+        return was_on_top
 
-        self._applied = holder, before
-        holder.apply = classmethod(self._guard.wrap_call(plain, apply))
-
-    def _restore_apply(self) -> None:
-        if self._applied is not None:
-            (holder, before), self._applied = self._applied, None
-            if before is None:
-                del holder.apply
-            else:
-                holder.apply = before
-
-    def _note_saved_by(self, result: Any) -> None:
-        """Note what the function that made this result has saved."""
-        for made in result if isinstance(result, tuple) else (result,):
-            node = getattr(made, "grad_fn", None)
-            if node is not None:
-                with suppress(RuntimeError):  # torch refuses some of them
-                    for tensor in getattr(node, "saved_tensors", ()):
-                        if tensor is not None:
-                            self._note(tensor)
-                return  # one node makes all results
+    def _saved_by_function(self, tensors: "tuple[Tensor | None, ...]") -> None:
+        for tensor in tensors:
+            if tensor is not None:
+                self._note(tensor)
+        if self._is_waiting:
+            self.open()
 
     def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
         if self._is_open:
@@ -154,18 +135,6 @@ class SavedTensors:
             )
             raise for_program(error)
         return tensor
-
-
-def _looked_up_at_every_call() -> Any:
-    """Return the class whose ``apply`` is called whenever a custom function is applied.
-
-    Where scripts keep ``apply`` under names of their own: up to torch 2.13 it is a method in Python that
-    looks for the next one in its bases, so the class below is the place. Since 2.14 it is one method in C.
-    """
-    from torch.autograd.function import Function, _SingleLevelFunction
-
-    is_in_python = hasattr(inspect.unwrap(Function.apply), "__code__")
-    return _SingleLevelFunction if is_in_python else Function
 
 
 def _torch() -> Any:

@@ -238,8 +238,8 @@ WITHOUT_A_GUARD = {
     # They hand on what a guard runs, and do nothing else that could fail.
     "tensor_attributes.py method", "modes.py __torch_function__",
     "modes.py __torch_dispatch__", "marked_steps.py step",
-    # Callbacks of weak references: Python lets no exception of theirs pass. What frees memory has a guard.
-    "placements.py forget", "doubts.py forget",
+    # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
+    "placements.py forget", "doubts.py forget", "custom_functions.py __del__",
     # Objects of the simulated device with fixed answers.
     "streams.py __new__", "streams.py is_capturing",
     "streams.py synchronize", "factories.py __new__",

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from types import BuiltinMethodType
 from typing import ClassVar
 
 import pytest
@@ -191,15 +190,7 @@ def by_its_class(x, weight):
     return Product.apply(x, weight)
 
 
-IS_IN_C = pytest.mark.xfail(
-    isinstance(product, BuiltinMethodType),
-    reason="since torch 2.14 apply is a method in C: nobody hears of calls of one that was kept",
-)
-
-
-@pytest.mark.parametrize(
-    "call", [by_its_class, pytest.param(product, marks=IS_IN_C)], ids=["by its class", "kept"]
-)
+@pytest.mark.parametrize("call", [by_its_class, product], ids=["by its class", "kept"])
 def test_a_function_of_the_users_gets_back_the_very_tensors_that_it_saved(call):
     Product.seen.clear()
     with watching() as observer:
@@ -220,3 +211,101 @@ def test_after_a_function_of_the_users_saved_tensors_are_noted_as_before():
         out = product(model(X), model[2].weight).exp()
         assert addr(out) in {row["addr"] for row in observer.facts({})["saved"]}
         out.sum().backward()
+
+
+def applied(function):
+    """Return the kept ``apply`` of a new function, and the list of what its backward gets."""
+    seen = []
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            return function(ctx, x, weight)
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.extend(ctx.saved_tensors)
+            return grad, None
+
+    return Kept.apply, seen
+
+
+def named_twice(ctx, x, weight):
+    ctx.save_for_backward(x)
+    ctx.save_for_backward(weight)
+    return x * 2
+
+
+def named_for_forward_too(ctx, x, weight):
+    ctx.save_for_backward(weight)
+    ctx.save_for_forward(x)
+    return x * 2
+
+
+def named_before_another_saves(ctx, x, weight):
+    ctx.save_for_backward(weight)
+    with torch.enable_grad():
+        return product(x.detach().requires_grad_(), weight).detach()
+
+
+@pytest.mark.parametrize(
+    "function", [named_twice, named_for_forward_too, named_before_another_saves], ids=lambda f: f.__name__
+)
+def test_however_a_function_names_its_tensors_it_gets_them_and_the_hooks_come_back(function):
+    apply, seen = applied(function)
+    with watching() as observer:
+        model = net()
+        hidden = model(X)
+        weight = model[2].weight[:, :3]
+        out = apply(hidden, weight)
+        assert not no_hooks()
+        saved = {row["addr"] for row in observer.facts({})["saved"]}
+        out.sum().backward()
+    assert seen[0] is weight
+    assert addr(weight) in saved
+    assert no_hooks()
+
+
+def test_what_a_function_names_where_no_gradient_is_wanted_is_not_saved():
+    with watching() as observer:
+        model = net()
+        model(X)
+        x = torch.ones(5, 3)
+        with torch.no_grad():
+            product(x, model[2].weight)
+        assert not no_hooks()
+        assert addr(x) not in {row["addr"] for row in observer.facts({})["saved"]}
+
+
+def test_a_function_that_fails_leaves_no_hooks_behind():
+    def fails(ctx, x, weight):
+        ctx.save_for_backward(x)
+        raise ValueError
+
+    apply, _ = applied(fails)
+    with watching():
+        model = net()
+        hidden = model(X)
+        try:
+            apply(hidden, hidden)
+        except ValueError as error:
+            failure = error  # and with it the context
+        hidden.sum().backward()
+        del failure
+        gc.collect()
+        assert no_hooks()
+        model(X)
+        assert not no_hooks()
+    assert no_hooks()
+
+
+def test_a_context_of_the_programs_own_is_left_as_it_is():
+    class Context(torch.autograd.function.FunctionCtx):
+        pass
+
+    with watching():
+        net()(X)
+        context = Context()
+        Product.forward(context, X, X.t())
+        assert not no_hooks()
+    assert vars(context).keys() == {"to_save"}
