@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
@@ -23,12 +24,9 @@ from snapconv.reports.memory_report import (
     ActivationEntry,
     AllocationColumns,
     BreakdownRow,
-    CategoryTotal,
     IterationRow,
     LeakRow,
-    LineTotal,
     MemoryReport,
-    ModuleTotal,
     Moment,
     OomEvent,
     Timeline,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, sums_by
+from snapconv.columns import BoolColumn
 from snapconv.devices import device_argument
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.live_totals import totals_by_category, totals_by_line, totals_by_module
 from snapconv.naming.weights.weight_names import weight_names
-from snapconv.replay.device_replay import AllocationTable
 from snapconv.reports.memory_report import (
     CURVES,
     END,
@@ -19,12 +19,9 @@ from snapconv.reports.memory_report import (
     ActivationEntry,
     AllocationColumns,
     BreakdownRow,
-    CategoryTotal,
     IterationRow,
     LeakRow,
-    LineTotal,
     MemoryReport,
-    ModuleTotal,
     Moment,
     OomEvent,
     Timeline,
@@ -35,7 +32,7 @@ from snapconv.reports.memory_report import (
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import ProjectLines
 from snapconv.version import VERSION
 
 # TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
@@ -70,9 +67,9 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         history_reason=analysis.history.reason,
         project_root=project.root,
         moments=tuple(_moments(analysis)),
-        categories_at_peak=tuple(_categories(analysis, live)),
+        categories_at_peak=tuple(totals_by_category(analysis, live)),
         breakdown=tuple(_breakdown(analysis, live)),
-        lines_at_peak=_lines_at_peak(analysis.allocations, live, lines),
+        lines_at_peak=totals_by_line(analysis.allocations, live, lines),
         iterations=tuple(
             IterationRow(number, it.first_event, it.last_event, it.peak_bytes, it.peak_event)
             for number, it in enumerate(analysis.iterations)
@@ -83,7 +80,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         stacks=snapshot.stacks,
         is_project=project.is_project,
         weight_naming=_weight_naming(analysis),
-        modules_at_peak=_modules_at_peak(analysis, live),
+        modules_at_peak=totals_by_module(analysis, live),
         leak_suspects=tuple(_leak_suspects(analysis, lines)),
         project_includes=project.includes,
     )
@@ -161,18 +158,6 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
     yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
 
 
-def _categories(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:
-    allocations = analysis.allocations
-    for category in (*list(Category)[1:], Category.UNKNOWN):
-        rows = live & (analysis.classification.category == category)
-        yield CategoryTotal(
-            category=category.label,
-            n_allocations=int(np.count_nonzero(rows)),
-            requested_bytes=int(allocations.requested_bytes[rows].sum()),
-            block_bytes=int(allocations.block_bytes[rows].sum()),
-        )
-
-
 def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[BreakdownRow]:
     """TBD's classes in requested bytes, and what is between them and the reserved bytes."""
     allocations, replay = analysis.allocations, analysis.replay
@@ -198,37 +183,6 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     yield BreakdownRow("pending_free", None, active - allocated)
     yield BreakdownRow("cached_blocks", None, reserved - active - unmapped)
     yield BreakdownRow("unmapped", None, unmapped)
-
-
-def _lines_at_peak(
-    allocations: AllocationTable, live: BoolColumn, lines: ProjectLines
-) -> tuple[LineTotal, ...]:
-    """The innermost project line of every allocation at the peak, most bytes first."""
-    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
-    n_bytes = sums_by(inverse, allocations.block_bytes[live], len(stack_ids))
-    counts = np.bincount(inverse, minlength=len(stack_ids))
-    totals: dict[SourceLine, tuple[int, int]] = {}
-    for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
-        if line := lines.innermost(stack):
-            before = totals.get(line, (0, 0))
-            totals[line] = before[0] + count, before[1] + size
-    rows = [LineTotal(line, count, size) for line, (count, size) in totals.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.line)))
-
-
-def _modules_at_peak(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
-    """The modules with memory at the peak, most bytes first."""
-    found = analysis.modules
-    rows = np.flatnonzero(live & (found.module_id >= 0))
-    n_bytes = sums_by(found.module_id[rows], analysis.allocations.block_bytes[rows], len(found.names))
-    counts = np.bincount(found.module_id[rows], minlength=len(found.names))
-    columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
-    totals = [
-        ModuleTotal(name, evidence.label, count, size)
-        for name, evidence, count, size in zip(*columns, strict=True)
-        if count
-    ]
-    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
 
 
 def _leak_suspects(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[LeakRow]:

@@ -7,6 +7,7 @@ look anything up anywhere else.
 from dataclasses import dataclass
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
+from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -49,16 +50,6 @@ class ActivationEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class CategoryTotal:
-    """The bytes of one category at the peak of allocated bytes."""
-
-    category: str
-    n_allocations: int
-    requested_bytes: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class BreakdownRow:
     """A row of the breakdown of reserved bytes at the peak.
 
@@ -68,25 +59,6 @@ class BreakdownRow:
     name: str
     parent: str | None
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LineTotal:
-    """The bytes of one line of the project at the peak."""
-
-    line: SourceLine
-    n_allocations: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleTotal:
-    """The bytes of one module at the peak; ``evidence``: how its name is known."""
-
-    module: str
-    evidence: str
-    n_allocations: int
-    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

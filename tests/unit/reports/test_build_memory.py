@@ -7,14 +7,13 @@ import pytest
 
 from snapconv.classification.categories import Category
 from snapconv.findings.device_analysis import analyze_device
+from snapconv.findings.live_totals import LineTotal, ModuleTotal
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.build_memory import build_memory_report
 from snapconv.reports.memory_report import (
     PEAK_ACTIVATIONS,
     PEAK_ALLOCATED,
     ActivationEntry,
-    LineTotal,
-    ModuleTotal,
     WeightEntry,
 )
 from snapconv.snapshot.load import load_snapshot

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
+from snapconv.findings.live_totals import LineTotal
 from snapconv.phases.trace_phases import Phase
-from snapconv.reports.memory_report import PEAK_ALLOCATED, LineTotal, Moment
+from snapconv.reports.memory_report import PEAK_ALLOCATED, Moment
 from snapconv.reports.sqlite import database
 from snapconv.reports.sqlite.database import CHUNK_ROWS
 from snapconv.reports.sqlite.extended_memory import extended_rows

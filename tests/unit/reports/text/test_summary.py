@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
-from snapconv.reports.memory_report import CategoryTotal, LeakRow, LineTotal, ModuleTotal, Moment
+from snapconv.reports.memory_report import LeakRow, Moment
 from snapconv.reports.text.summary import note_lines, summary_lines, summary_values
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes

@@ -1,0 +1,253 @@
+"""Where everything lay at a moment: the segments then, the blocks in them, and the free pieces between.
+
+The file has this for the dump only. Segments of an earlier moment follow from those of the dump, with the
+events in between undone; blocks are the allocations that were active then. Columns in, columns out.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.real_events import real_events
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import DeviceSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsThen:
+    """The segments at a moment, by address. ``pool_id`` and ``stack_id`` are -1 where the file lacks them."""
+
+    addr: Int64Column
+    total_bytes: Int64Column
+    stream: Int64Column
+    pool_id: Int32Column
+    is_small: BoolColumn
+    is_expandable: BoolColumn
+    stack_id: Int32Column
+
+    def __len__(self) -> int:
+        return len(self.addr)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of segments, by address: the row of their segment, and of their allocation (-1: free)."""
+
+    segment: Int64Column
+    addr: Int64Column
+    n_bytes: Int64Column
+    allocation: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.addr)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayout:
+    """The memory of one device just after an event (-1: before the first one).
+
+    ``blocks`` are those in use or waiting for a stream, ``free`` the largest pieces between them, both by
+    address. ``n_conflicts`` counts what contradicts the rest: events that fit no segment, blocks outside of
+    every segment (which are in no row), blocks that overlap. With none, a segment is the sum of its pieces.
+    """
+
+    event: int
+    segments: SegmentsThen
+    blocks: Pieces
+    free: Pieces
+    n_conflicts: int
+
+
+class _Segment(NamedTuple):
+    start: int
+    end: int
+    stream: int
+    pool_id: int
+    is_small: bool
+    is_expandable: bool
+    stack_id: int
+
+    def cut(self, start: int, end: int) -> "_Segment":
+        """The part of it between two addresses."""
+        return self._replace(start=start, end=end)
+
+
+def layouts(
+    device: DeviceSnapshot, allocations: AllocationTable, events: Sequence[int]
+) -> dict[int, MemoryLayout]:
+    """The layout after each of some events; one walk back from the dump finds them all."""
+    walk = _Walk(device)
+    found = {}
+    for event in sorted(set(events), reverse=True):
+        walk.back_to(event)
+        found[event] = _layout(event, walk.table(), allocations, walk.n_conflicts)
+    return found
+
+
+def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) -> MemoryLayout:
+    """The layout after one event."""
+    return layouts(device, allocations, [event])[event]
+
+
+class _Walk:
+    """The segments while their events are undone, newest first."""
+
+    def __init__(self, device: DeviceSnapshot) -> None:
+        segments = device.segments
+        columns = (
+            segments.addr,
+            segments.addr + segments.total_bytes,
+            segments.stream,
+            segments.pool_id,
+            segments.is_small,
+            segments.is_expandable,
+            segments.stack_id,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        self.segments = [_Segment(*row) for row in rows]
+        self.n_conflicts = 0
+        self._events = real_events(device.events)
+        action = self._events.action
+        moves = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
+        self._left = np.flatnonzero(moves)
+
+    def back_to(self, event: int) -> None:
+        """Undo what came after an event."""
+        events = self._events
+        n_kept = int(np.searchsorted(self._left, event, side="right"))
+        undone = self._left[n_kept:][::-1]
+        self._left = self._left[:n_kept]
+        pools = np.full(len(undone), -1, np.int32) if events.pool_id is None else events.pool_id[undone]
+        columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
+        rows = zip(*(column[undone].tolist() for column in columns), pools.tolist(), strict=True)
+        for action, addr, size, stream, stack_id, pool_id in rows:
+            if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+                self._take_away(addr, addr + size)
+            else:
+                is_expandable = action == Action.SEGMENT_UNMAP
+                # Only small pools have segments and pages of this size (both are of 20 MiB and more in others).
+                is_small = (
+                    size % (10 * SMALL_SEGMENT_BYTES) != 0 if is_expandable else size == SMALL_SEGMENT_BYTES
+                )
+                self._give_back(
+                    _Segment(addr, addr + size, stream, pool_id, is_small, is_expandable, stack_id)
+                )
+
+    def table(self) -> SegmentsThen:
+        """The segments as they are now."""
+        columns = list(zip(*self.segments, strict=True)) or [()] * len(_Segment._fields)
+        start = np.array(columns[0], np.int64)
+        return read_only(
+            SegmentsThen(
+                addr=start,
+                total_bytes=np.array(columns[1], np.int64) - start,
+                stream=np.array(columns[2], np.int64),
+                pool_id=np.array(columns[3], np.int32),
+                is_small=np.array(columns[4], np.bool_),
+                is_expandable=np.array(columns[5], np.bool_),
+                stack_id=np.array(columns[6], np.int32),
+            )
+        )
+
+    def _take_away(self, start: int, end: int) -> None:
+        """Remove what the undone event had obtained; the rest of an expandable segment stays."""
+        place = bisect_right(self.segments, start, key=lambda segment: segment.start) - 1
+        if place < 0 or end > self.segments[place].end:
+            self.n_conflicts += 1
+            return
+        whole = self.segments[place]
+        parts = ((whole.start, start), (end, whole.end))
+        self.segments[place : place + 1] = [whole.cut(*part) for part in parts if part[0] < part[1]]
+
+    def _give_back(self, segment: _Segment) -> None:
+        """Add what the undone event had released, joined to the expandable segments that it touches."""
+        place = bisect_left(self.segments, segment.start, key=lambda segment: segment.start)
+        before = self.segments[place - 1] if place else None
+        after = self.segments[place] if place < len(self.segments) else None
+        if (before and before.end > segment.start) or (after and after.start < segment.end):
+            self.n_conflicts += 1
+            return
+        first, last = place, place
+        if before and _is_continued(before, segment):
+            first, segment = place - 1, before.cut(before.start, segment.end)
+        if after and _is_continued(segment, after):
+            last = place + 1
+            # What is still there at the dump is known by the file itself.
+            segment = after.cut(segment.start, after.end)
+        self.segments[first:last] = [segment]
+
+
+def _is_small(n_bytes: int, *, is_expandable: bool) -> bool:
+    """Whether a segment that was given back was one of a small pool, as far as its size shows.
+
+    Only these have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.
+    """
+    if is_expandable:
+        return n_bytes % LARGE_SEGMENT_BYTES != 0
+    return n_bytes == SMALL_SEGMENT_BYTES
+
+
+def _is_continued(before: _Segment, after: _Segment) -> bool:
+    """Whether two expandable ranges are parts of one: they touch, and are for one stream."""
+    return (
+        before.is_expandable
+        and after.is_expandable
+        and before.end == after.start
+        and before.stream == after.stream
+    )
+
+
+def _layout(
+    event: int, segments: SegmentsThen, allocations: AllocationTable, n_conflicts: int
+) -> MemoryLayout:
+    ended = allocations.end_event
+    active = np.flatnonzero((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
+    active = active[np.argsort(allocations.addr[active], kind="stable")]
+    addr, n_bytes = allocations.addr[active], allocations.block_bytes[active]
+    segment, is_inside = _segments_of(segments, addr, n_bytes)
+    n_outside = int(np.count_nonzero(~is_inside))
+    blocks = Pieces(segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside])
+    free, n_overlaps = _between(segments, blocks)
+    return MemoryLayout(
+        event=event,
+        segments=segments,
+        blocks=read_only(blocks),
+        free=read_only(free),
+        n_conflicts=n_conflicts + n_outside + n_overlaps,
+    )
+
+
+def _segments_of(
+    segments: SegmentsThen, addr: Int64Column, n_bytes: Int64Column
+) -> tuple[Int64Column, BoolColumn]:
+    """The segment of every block, and whether it lies within it."""
+    if not len(segments):
+        return np.full(len(addr), -1, np.int64), np.zeros(len(addr), np.bool_)
+    segment = np.searchsorted(segments.addr, addr, side="right") - 1
+    end = segments.addr[segment] + segments.total_bytes[segment]
+    return segment, np.asarray((segment >= 0) & (addr + n_bytes <= end))
+
+
+def _between(segments: SegmentsThen, blocks: Pieces) -> tuple[Pieces, int]:
+    """The free pieces of all segments, by address, and how many blocks overlap the one before them."""
+    n_segments = len(segments)
+    ends = segments.addr + segments.total_bytes
+    # The end of every segment is a piece of no bytes, so that the space before it is found like any other.
+    segment = np.concatenate((blocks.segment, np.arange(n_segments)))
+    start = np.concatenate((blocks.addr, ends))
+    stop = np.concatenate((blocks.addr + blocks.n_bytes, ends))
+    order = np.lexsort((start, segment))
+    segment, start, stop = segment[order], start[order], stop[order]
+    since = np.concatenate((stop[:1], stop[:-1]))
+    first = np.concatenate(([True], segment[1:] != segment[:-1])) if len(segment) else np.zeros(0, np.bool_)
+    since[first] = segments.addr[segment[first]]
+    space = start - since
+    found = np.flatnonzero(space > 0)
+    free = Pieces(segment[found], since[found], space[found], np.full(len(found), -1, np.int64))
+    return free, int(np.count_nonzero(space < 0))
