@@ -1,13 +1,15 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snapconv.classification.user_rules import UserRule
 from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.moment_state import MomentState, state_at
+from snapconv.findings.moments import MomentQuestion, find_moment, parse_moment
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
@@ -50,6 +52,27 @@ class Session:
             missing = "any" if device is None else device_argument(device)
             raise InputError(f"{self.snapshot.path} has nothing of device {missing}; it has: {there}")
         return explain(self.snapshot, self.project, devices, parse_question(question))
+
+    def of_device(self, device: int) -> "Session":
+        """The same file with one of its devices alone; raises InputError where it has no such device."""
+        chosen = tuple(found for found in self.devices if found.device.device == device)
+        if not chosen:
+            there = ", ".join(device_argument(found.device.device) for found in self.devices)
+            raise InputError(
+                f"{self.snapshot.path} has nothing of device {device_argument(device)}; it has: {there}"
+            )
+        return replace(self, devices=chosen)
+
+    def at(self, moment: str | MomentQuestion = "peak") -> tuple[MomentState, ...]:
+        """What is live on every device at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
+
+        Raises ValueError for a text that is no moment, InputError where a device has no such moment.
+        """
+        question = parse_moment(moment) if isinstance(moment, str) else moment
+        return tuple(
+            state_at(self.snapshot, self.project, found, find_moment(self.snapshot, found, question))
+            for found in self.devices
+        )
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).

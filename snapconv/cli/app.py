@@ -13,6 +13,7 @@ from snapconv.cli.explain_command import explain
 from snapconv.cli.info_command import info
 from snapconv.cli.params_command import params
 from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
+from snapconv.cli.summary_command import summary
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.errors import OutputWriteError, SnapconvError
@@ -107,6 +108,7 @@ def _options(
 
 # The short help is given so that `snapconv --help` never cuts it off with dots.
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
+app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
 app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
 app.command(
     "record",

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 
 
@@ -115,11 +116,14 @@ def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Ope
 
 
 def totals_by_pool(
-    analysis: DeviceAnalysis, live: BoolColumn, pools: tuple[tuple[int, int], ...]
+    analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout, pools: tuple[tuple[int, int], ...]
 ) -> tuple[PoolTotal, ...]:
-    """Sum by memory pool and stream."""
+    """Sum by memory pool and stream; the segment shows the pool of a block whose own events do not."""
     rows, allocations = np.flatnonzero(live), analysis.allocations
-    both = np.stack((allocations.pool_id[rows].astype(np.int64), allocations.stream[rows]), axis=1)
+    of_segment = np.full(len(allocations), -1, np.int64)
+    of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
+    pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)[rows]
+    both = np.stack((pool_id, allocations.stream[rows]), axis=1)
     found, inverse = np.unique(both, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     n_bytes = sums_by(inverse, allocations.block_bytes[rows], len(found))

@@ -131,10 +131,7 @@ class _Walk:
                 self._take_away(addr, addr + size)
             else:
                 is_expandable = action == Action.SEGMENT_UNMAP
-                # Only small pools have segments and pages of this size (both are of 20 MiB and more in others).
-                is_small = (
-                    size % (10 * SMALL_SEGMENT_BYTES) != 0 if is_expandable else size == SMALL_SEGMENT_BYTES
-                )
+                is_small = _is_small(size, is_expandable=is_expandable)
                 self._give_back(
                     _Segment(addr, addr + size, stream, pool_id, is_small, is_expandable, stack_id)
                 )

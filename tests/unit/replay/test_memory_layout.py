@@ -32,7 +32,7 @@ def load(tmp_path, raw):
 
 
 def shown(layout):
-    """Segments and pieces as plain values: (address, bytes, stream, is small) and (address, bytes, is free)."""
+    """Plain values: segments (address, bytes, stream, is small) and pieces (address, bytes, is free)."""
     segments = layout.segments
     rows = zip(segments.addr, segments.total_bytes, segments.stream, segments.is_small, strict=True)
     pieces = [(*piece, False) for piece in zip(layout.blocks.addr, layout.blocks.n_bytes, strict=True)]

@@ -1,0 +1,89 @@
+"""What the commands that answer a question share: their options, and how a file is read for them."""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapconv.cli.arguments import device_number, path_maps_of
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
+
+if TYPE_CHECKING:
+    from snapconv.findings.device_analysis import DeviceAnalysis
+    from snapconv.findings.moments import MomentQuestion
+    from snapconv.session import Session
+
+At = Annotated[
+    str,
+    typer.Option(
+        "--at",
+        metavar="MOMENT",
+        help="The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, iteration:3, "
+        "annotation:NAME, 'largest activations', or an event such as 1234.",
+    ),
+]
+OneDevice = Annotated[
+    str | None,
+    typer.Option("--device", metavar="N", help="Answer for this device only, or `host`. Default: each."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a file is read: what counts as the project, and what names things in it."""
+
+    project_root: str | None = None
+    include: "list[str] | None" = None
+    path_map: "list[str] | None" = None
+    rules: Path | None = None
+    source: "list[str] | None" = None
+
+
+def moment_question(text: str) -> "MomentQuestion":
+    """Read ``--at``."""
+    from snapconv.findings.moments import parse_moment
+
+    try:
+        return parse_moment(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--at") from error
+
+
+def read_session(snapshot: Path, options: ReadOptions, *, device: str | None) -> "Session":
+    """Read and analyse a file, and keep the requested device alone."""
+    from snapconv.session import load
+
+    chosen = device_number(device)
+    path_maps = path_maps_of(options.path_map or [])
+    with progress_bar(shown=True) as progress:
+        session = load(
+            snapshot,
+            project_root=options.project_root,
+            includes=options.include or (),
+            path_maps=path_maps,
+            rules=options.rules or (),
+            sources=options.source or (),
+            progress=progress,
+        )
+    return session if chosen is None else session.of_device(chosen)
+
+
+def answer(
+    session: "Session",
+    found: "Callable[[DeviceAnalysis], tuple[dict[str, object], Iterable[str]]]",
+    *,
+    as_json: bool,
+) -> None:
+    """Print the notes, and what was found for every device: ``found`` gives its values and its lines."""
+    from snapconv.reports.text.summary import note_lines
+
+    answers = [found(analysis) for analysis in session.devices]
+    print_lines(note_lines(session.notes), sys.stderr)
+    if as_json:
+        print_json({"devices": [values for values, _ in answers]})
+        return
+    for number, (_, lines) in enumerate(answers):
+        print_lines([*[""] * bool(number), *lines], sys.stdout)

@@ -1,0 +1,35 @@
+"""``snapconv summary``: the memory at any moment, without a report."""
+
+from snapconv.cli.answers import At, OneDevice, ReadOptions, answer, moment_question, read_session
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot, Sources
+
+
+def summary(
+    snapshot: Snapshot,
+    at: At = "peak",
+    device: OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    source: Sources = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is live at a moment, the peak by default: categories, lines, modules, operations, pools.
+
+    It is what `snapconv to-sqlite` prints, for any moment, and writes no file.
+    """
+    from snapconv.reports.text.moment_summary import moment_lines, moment_values
+
+    question = moment_question(at)
+    options = ReadOptions(project_root, include, path_map, rules, source)
+    session = read_session(snapshot, options, device=device)
+    states = {state.device: state for state in session.at(question)}
+    answer(
+        session,
+        lambda analysis: (
+            moment_values(states[analysis.device.device]),
+            moment_lines(states[analysis.device.device]),
+        ),
+        as_json=as_json,
+    )

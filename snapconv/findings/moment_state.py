@@ -1,0 +1,104 @@
+"""All that is live at one moment of a device: how much, for what, by which lines, modules and operations.
+
+The peak is one moment among others: what is said of it can be said of every event.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.live_totals import (
+    CategoryTotal,
+    LineTotal,
+    ModuleTotal,
+    OperationTotal,
+    PoolTotal,
+    totals_by_category,
+    totals_by_line,
+    totals_by_module,
+    totals_by_operation,
+    totals_by_pool,
+)
+from snapconv.findings.moments import FoundMoment
+from snapconv.phases.annotation_spans import SpanKind, find_spans
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.memory_layout import layout_at
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines
+
+
+@dataclass(frozen=True, slots=True)
+class MomentState:
+    """The memory of a device just after an event; None: before the first event, or not in the file.
+
+    ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
+    ``modules`` leave out what has none; ``categories``, ``operations`` and ``pools`` sum to the allocated
+    bytes.
+    """
+
+    device: int
+    moment: str
+    event: int | None
+    n_events: int
+    time_us: int | None
+    iteration: int | None
+    phase: str | None
+    annotations: tuple[str, ...]
+    requested_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    n_allocations: int
+    categories: tuple[CategoryTotal, ...]
+    lines: tuple[LineTotal, ...]
+    modules: tuple[ModuleTotal, ...]
+    operations: tuple[OperationTotal, ...]
+    pools: tuple[PoolTotal, ...]
+    project_root: str | None
+    project_includes: tuple[str, ...]
+    history_verdict: str
+    history_reason: str
+
+
+def state_at(
+    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, moment: FoundMoment
+) -> MomentState:
+    """Describe the memory of one device just after a moment's event."""
+    event, events, replay = moment.event, analysis.device.events, analysis.replay
+    live = analysis.allocations.live_at(event)
+    layout = layout_at(analysis.device, analysis.allocations, event)
+    is_in_trace = event >= 0
+    timed = is_in_trace and events.time_us is not None
+    return MomentState(
+        device=analysis.device.device,
+        moment=moment.name,
+        event=event if is_in_trace else None,
+        n_events=len(events),
+        time_us=int(events.time_us[event]) if timed and events.time_us is not None else None,
+        iteration=int(analysis.phases.iteration[event]) if is_in_trace else None,
+        phase=Phase(analysis.phases.phase[event]).name.lower() if is_in_trace else None,
+        annotations=annotations_at(snapshot, analysis, event),
+        requested_bytes=replay.requested.at(event),
+        allocated_bytes=replay.allocated.at(event),
+        active_bytes=replay.active.at(event),
+        reserved_bytes=replay.reserved.at(event),
+        n_allocations=int(np.count_nonzero(live)),
+        categories=tuple(totals_by_category(analysis, live)),
+        lines=totals_by_line(analysis.allocations, live, ProjectLines(snapshot.stacks, project)),
+        modules=totals_by_module(analysis, live),
+        operations=totals_by_operation(analysis, live),
+        pools=totals_by_pool(analysis, live, layout, snapshot.pools),
+        project_root=project.root,
+        project_includes=project.includes,
+        history_verdict=analysis.history.verdict.value,
+        history_reason=analysis.history.reason,
+    )
+
+
+def annotations_at(snapshot: Snapshot, analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
+    """The names of the spans that an event is in, outermost first; texts of tensors are no spans of time."""
+    spans = find_spans(snapshot, analysis.device)
+    is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
+    return tuple(dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist()))

@@ -1,0 +1,134 @@
+"""The spans of a trace that the program has named: by record_function, user metadata, or annotated tensors.
+
+torch writes ranges of record_function by their times, user metadata as a text on every event, and since 2.14
+an event of its own where a tensor is given a text. Columns in, columns out: positions of events, no times.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.replay.device_replay import Curve
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+
+# What torch writes where there is none.
+_NO_TEXT = ("", "N/A")
+
+
+class SpanKind(IntEnum):
+    """Who named a span."""
+
+    RECORD_FUNCTION = 0
+    USER_METADATA = 1
+    TENSOR = 2
+
+    @property
+    def label(self) -> str:
+        """The word that outputs have for it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationSpans:
+    """Named spans, by their first event; ``name_id`` is a position in the snapshot's ``texts``.
+
+    A span without an event has its ``last_event`` before its ``first_event``. Where the ring has lost one
+    end, a span begins with the trace, or ends with it.
+    """
+
+    kind: Int8Column
+    name_id: Int32Column
+    first_event: Int64Column
+    last_event: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.name_id)
+
+
+def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
+    """Find every named span of one device."""
+    found = [_recorded_functions(snapshot, device), _metadata_runs(snapshot, device.events)]
+    found.append(_tensors(device.events))
+    kinds = [np.full(len(names), kind, np.int8) for kind, (names, _, _) in zip(SpanKind, found, strict=True)]
+    names, first, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    order = np.lexsort((-last, first))
+    return read_only(
+        AnnotationSpans(
+            kind=np.concatenate(kinds)[order],
+            name_id=names[order].astype(np.int32),
+            first_event=first[order].astype(np.int64),
+            last_event=last[order].astype(np.int64),
+        )
+    )
+
+
+def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:
+    """The most bytes at any moment of every span, also at its beginning, before its first event."""
+    before = spans.first_event - 1
+    if not len(curve.after):
+        return np.full(len(spans), curve.start, np.int64)
+    most = np.where(before >= 0, curve.after[np.maximum(before, 0)], curve.start)
+    rows = np.flatnonzero(spans.last_event >= spans.first_event)
+    if len(rows):
+        edges = np.stack((spans.first_event[rows], spans.last_event[rows] + 1), axis=1).reshape(-1)
+        within = np.maximum.reduceat(np.append(curve.after, 0), edges)[::2]
+        most[rows] = np.maximum(most[rows], within)
+    return most
+
+
+_Spans = tuple[Int64Column, Int64Column, Int64Column]
+
+
+def _recorded_functions(snapshot: Snapshot, device: DeviceSnapshot) -> _Spans:
+    """The ranges of record_function; those of a name are paired last in first out.
+
+    A range names one device, though a program may work on several: a device without ranges of its own is
+    taken to be in those of the others.
+    """
+    notes, times = snapshot.annotations, device.events.time_us
+    if times is None or not len(notes) or not len(times):
+        return _no_spans()
+    is_own = notes.device == device.device
+    rows = np.flatnonzero(is_own if is_own.any() else np.ones(len(notes), np.bool_))
+    open_at: dict[int, list[int]] = {}
+    found: list[tuple[int, int, int]] = []
+    first, last = int(times[0]), int(times[-1])
+    columns = (notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
+    for name, is_start, time in zip(*(column.tolist() for column in columns), strict=True):
+        if is_start:
+            open_at.setdefault(name, []).append(time)
+        else:
+            since = open_at[name].pop() if open_at.get(name) else min(first, time)
+            found.append((name, since, time))
+    found += [(name, since, max(last, since)) for name, starts in open_at.items() for since in starts]
+    names, since, until = (np.array(column, np.int64) for column in zip(*found, strict=True))
+    return names, np.searchsorted(times, since), np.searchsorted(times, until, side="right") - 1
+
+
+def _metadata_runs(snapshot: Snapshot, events: EventTable) -> _Spans:
+    """The runs of events that have the same text."""
+    if events.user_metadata_id is None or not len(events):
+        return _no_spans()
+    nothing = [i for i, text in enumerate(snapshot.texts) if text in _NO_TEXT]
+    name = np.where(np.isin(events.user_metadata_id, nothing), -1, events.user_metadata_id)
+    name[events.action == Action.ANNOTATE] = -1
+    begins = np.flatnonzero(np.concatenate(([True], name[1:] != name[:-1])))
+    ends = np.append(begins[1:] - 1, len(events) - 1)
+    named = name[begins] >= 0
+    return name[begins][named].astype(np.int64), begins[named], ends[named]
+
+
+def _tensors(events: EventTable) -> _Spans:
+    """The events that gave a text to a tensor, each a span of its own."""
+    if events.user_metadata_id is None:
+        return _no_spans()
+    rows = np.flatnonzero((events.action == Action.ANNOTATE) & (events.user_metadata_id >= 0))
+    return events.user_metadata_id[rows].astype(np.int64), rows, rows
+
+
+def _no_spans() -> _Spans:
+    empty = np.zeros(0, np.int64)
+    return empty, empty, empty

@@ -1,0 +1,54 @@
+"""Rows of a size and what has it, as every summary shows them: the largest few, and the sum of the rest."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import counted, format_bytes, shortened
+
+MOST_ROWS = 5
+_WIDTH = 14
+# A terminal of 80 columns, less the size and the spaces before and behind it.
+_MOST_TEXT = 62
+
+
+def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
+    """A size in its column, and what has it."""
+    return f"  {format_bytes(n_bytes, like=like):>{_WIDTH}}  {text}"
+
+
+def size_rows(
+    rows: Sequence[tuple[int, str]], noun: str, *, like: int, rest: tuple[int, str] | None = None
+) -> Iterator[str]:
+    """The first rows, how many more there are with their sum, and the ``rest`` if it has any bytes."""
+    for n_bytes, text in rows[:MOST_ROWS]:
+        yield size_row(n_bytes, cut(text), like=like)
+    more = rows[MOST_ROWS:]
+    if more:
+        n_bytes = sum(row[0] for row in more)
+        if n_bytes:
+            yield size_row(n_bytes, counted(len(more), f"more {noun}"), like=like)
+    if rest and rest[0] > 0:
+        yield size_row(*rest, like=like)
+
+
+def cut(text: str) -> str:
+    """A text that fits on the line behind a size: names and paths come from the file."""
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def where(line: SourceLine | None) -> str:
+    """A line of the project as an editor takes it, with its function."""
+    return f"{line.place} in {line.function}" if line else "no line of the project"
+
+
+def project_shown(root: str | None, includes: Iterable[str]) -> str:
+    """What counted as the project."""
+    included = ", ".join(includes)
+    return f"below {root or '(no project found)'}" + (f" and in {included}" if included else "")
+
+
+def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator: str = ", ") -> str:
+    """A few names, and how many more there are."""
+    shown = separator.join(shortened(name, _MOST_TEXT) for name in names[:n_most])
+    more = len(names) - n_most
+    return f"{shown} and {more} more" if more > 0 else shown
