@@ -227,6 +227,11 @@ def session() -> str:
     return _in_terminal("to-sqlite", CAPTURE)
 
 
+def answered(*arguments: str) -> str:
+    """Return what a command answers about the example as the terminal shows it."""
+    return _in_terminal(*arguments)
+
+
 def explained() -> str:
     """Return the explanation of an allocation of the example as the terminal shows it."""
     return _in_terminal("explain", SNAPSHOT, EXPLAINED)
@@ -295,8 +300,12 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {"schema.md": memory_schema_page, "time-schema.md": time_schema_page}
-GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md", "ecosystem.md")
+GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md", "ecosystem.md", "answers.md")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "answers.md": {
+        "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
+        "fragmentation": partial(answered, "fragmentation", SNAPSHOT),
+    },
     "cli.md": {"commands": commands},
     "classification.md": {
         "accuracy": accuracy,

@@ -8,8 +8,9 @@ from snapconv.classification.user_rules import UserRule
 from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
 from snapconv.findings.moment_state import MomentState, state_at
-from snapconv.findings.moments import MomentQuestion, find_moment, parse_moment
+from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
@@ -73,6 +74,21 @@ class Session:
             state_at(self.snapshot, self.project, found, find_moment(self.snapshot, found, question))
             for found in self.devices
         )
+
+    def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
+        """What is reserved and not in use on every device, at a moment; by default at three of them.
+
+        These are the dump, the peak and the worst moment. Raises what ``at`` raises.
+        """
+        question = parse_moment(moment) if isinstance(moment, str) else moment
+        questions = (END, PEAK, WORST) if question is None else (question,)
+        return tuple(self._fragmentation(found, questions) for found in self.devices)
+
+    def _fragmentation(
+        self, analysis: DeviceAnalysis, questions: tuple[MomentQuestion, ...]
+    ) -> Fragmentation:
+        moments = tuple(find_moment(self.snapshot, analysis, question) for question in questions)
+        return find_fragmentation(self.snapshot, self.project, analysis, moments, details_at=moments[0])
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from snapconv.cli.explain_command import explain
+from snapconv.cli.fragmentation_command import fragmentation
 from snapconv.cli.info_command import info
 from snapconv.cli.params_command import params
 from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
@@ -109,6 +110,9 @@ def _options(
 # The short help is given so that `snapconv --help` never cuts it off with dots.
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
 app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
+app.command("fragmentation", short_help="Show what is reserved and not used, and which lines keep it.")(
+    fragmentation
+)
 app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
 app.command(
     "record",

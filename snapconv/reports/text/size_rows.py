@@ -8,7 +8,7 @@ from snapconv.units import counted, format_bytes, shortened
 MOST_ROWS = 5
 _WIDTH = 14
 # A terminal of 80 columns, less the size and the spaces before and behind it.
-_MOST_TEXT = 62
+_MOST_TEXT, _MOST_PLACE = 62, 28
 
 
 def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
@@ -39,6 +39,13 @@ def cut(text: str) -> str:
 def where(line: SourceLine | None) -> str:
     """A line of the project as an editor takes it, with its function."""
     return f"{line.place} in {line.function}" if line else "no line of the project"
+
+
+def place(line: SourceLine | None) -> str:
+    """A line of the project by its file alone, of which the end counts most."""
+    if line is None:
+        return "no line of the project"
+    return line.place if len(line.place) <= _MOST_PLACE else f"…{line.place[1 - _MOST_PLACE :]}"
 
 
 def project_shown(root: str | None, includes: Iterable[str]) -> str:

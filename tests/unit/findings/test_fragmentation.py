@@ -1,0 +1,138 @@
+"""Fragmentation: hand-counted pieces, and against what the allocator itself gives back."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snapconv
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator
+from tests.builders import TraceBuilder, frame
+
+REAL = Path(__file__).parents[4] / "shared" / "snapshots"
+KEEPER = [frame("keep", "/home/me/project/cache.py", 5)]
+OTHER = [frame("use", "/home/me/project/train.py", 9)]
+
+
+def session_of(tmp_path, raw):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(raw))
+    return snapconv.load(path)
+
+
+def fragmentation_of(tmp_path, raw, moment=None):
+    (found,) = session_of(tmp_path, raw).fragmentation(moment)
+    return found
+
+
+def three_segments():
+    """One segment wholly free, one half free beside a block of KEEPER, one full."""
+    trace = TraceBuilder()
+    trace.segment(20 * MIB).alloc(20 * MIB, frames=OTHER)
+    trace.segment(20 * MIB).alloc(8 * MIB, frames=KEEPER)
+    trace.segment(24 * MIB).alloc(24 * MIB, frames=OTHER)
+    return trace.free(trace.segments[0]["address"])
+
+
+def test_free_memory_is_split_by_what_could_become_of_it(tmp_path):
+    dump = fragmentation_of(tmp_path, three_segments().snapshot()).moments[0]
+    assert (dump.reserved_bytes, dump.active_bytes, dump.free_bytes) == (64 * MIB, 32 * MIB, 32 * MIB)
+    assert (dump.returnable_bytes, dump.enclosed_bytes, dump.private_bytes) == (20 * MIB, 12 * MIB, 0)
+    assert (dump.n_segments, dump.n_free_segments, dump.n_enclosed_pieces) == (3, 1, 1)
+    assert (dump.largest_free_bytes, dump.largest_enclosed_bytes) == (20 * MIB, 12 * MIB)
+
+
+def test_the_line_that_keeps_a_segment_open_is_named_with_what_it_keeps(tmp_path):
+    (holder,) = fragmentation_of(tmp_path, three_segments().snapshot()).holders
+    assert holder.line.place == "cache.py:5"
+    assert (holder.n_segments, holder.n_alone, holder.n_blocks) == (1, 1, 1)
+    assert (holder.block_bytes, holder.enclosed_bytes) == (8 * MIB, 12 * MIB)
+
+
+def test_a_shared_segment_counts_for_the_line_with_most_bytes_in_it(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB).alloc(2 * MIB, frames=KEEPER).alloc(3 * MIB, frames=OTHER)
+    (holder,) = fragmentation_of(tmp_path, trace.snapshot()).holders
+    assert (holder.line.place, holder.n_alone) == ("train.py:9", 0)
+    assert (holder.block_bytes, holder.enclosed_bytes) == (3 * MIB, 15 * MIB)
+
+
+def test_the_worst_moment_is_the_first_with_most_reserved_and_not_in_use(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB).alloc(20 * MIB).free().alloc(20 * MIB)
+    _dump, _peak, worst = fragmentation_of(tmp_path, trace.snapshot()).moments
+    assert (worst.event, worst.free_bytes) == (0, 20 * MIB)
+
+
+def test_a_moment_alone_is_that_of_its_event(tmp_path):
+    found = fragmentation_of(tmp_path, three_segments().snapshot(), "1")
+    (only,) = found.moments
+    assert (only.event, only.reserved_bytes, only.free_bytes) == (1, 20 * MIB, 0)
+    assert found.details_at == only.moment == "event 1"
+
+
+def test_rounding_is_what_blocks_have_beyond_their_requests(tmp_path):
+    trace = TraceBuilder().segment(2 * MIB).alloc(500).alloc(1)
+    assert fragmentation_of(tmp_path, trace.snapshot()).moments[0].rounding_bytes == 1024 - 501
+
+
+def test_a_pending_free_is_in_use(tmp_path):
+    trace = TraceBuilder().segment(2 * MIB).alloc(MIB).free(completed=False)
+    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
+    assert (dump.active_bytes, dump.allocated_bytes, dump.free_bytes) == (MIB, 0, MIB)
+
+
+def test_free_segments_of_private_pools_are_not_returned(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB, segment_pool_id=(0, 3)).alloc(MIB).free()
+    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
+    assert (dump.returnable_bytes, dump.private_bytes, dump.enclosed_bytes) == (0, 20 * MIB, 0)
+
+
+def test_pools_and_streams_are_separate_rows(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB).segment(24 * MIB, stream=7).segment(2 * MIB).alloc(MIB)
+    rows = fragmentation_of(tmp_path, trace.snapshot()).pools
+    assert [(row.stream, row.is_small, row.free_bytes) for row in rows] == [
+        (7, False, 24 * MIB),
+        (0, False, 19 * MIB),
+        (0, True, 2 * MIB),
+    ]
+
+
+def test_a_file_without_a_trace_is_answered_at_the_dump(tmp_path):
+    raw = three_segments().snapshot()
+    raw["device_traces"] = [[]]
+    dump, peak, worst = fragmentation_of(tmp_path, raw).moments
+    assert dump.free_bytes == peak.free_bytes == worst.free_bytes == 32 * MIB
+    assert dump.event is None
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_empty_cache_returns_is_what_the_allocator_gives_back(tmp_path, conf, seed):
+    model, generator = (
+        CachingAllocator(settings=AllocatorSettings.from_conf(conf)),
+        np.random.default_rng(seed),
+    )
+    live = []
+    for _ in range(150):
+        if generator.integers(3) and live:
+            model.free(live.pop(int(generator.integers(len(live)))))
+        size = int(generator.choice([700, 200_000, 3 * MIB, 15 * MIB, 45 * MIB]))
+        live.append(model.malloc(size, stream=int(generator.integers(2))))
+    dump = fragmentation_of(tmp_path, model.snapshot()).moments[0]
+    before = model.reserved_bytes
+    model.empty_cache()
+    assert dump.returnable_bytes == before - model.reserved_bytes
+    assert dump.reserved_bytes == before
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="real snapshots are not here")
+def test_a_real_step_has_the_free_memory_that_its_segments_show():
+    """Counted by hand from the raw segments: 22.21 GiB reserved, 6.58 GiB of them without a block."""
+    raw = pickle.loads((REAL / "notHanmin-assignment2-systems-memory_snapshot.pickle").read_bytes())
+    whole = [s for s in raw["segments"] if all(b["state"] == "inactive" for b in s["blocks"])]
+    pieces = [b["size"] for s in raw["segments"] for b in s["blocks"] if b["state"] == "inactive"]
+    (found,) = snapconv.load(REAL / "notHanmin-assignment2-systems-memory_snapshot.pickle").fragmentation()
+    dump = found.moments[0]
+    assert dump.returnable_bytes == sum(s["total_size"] for s in whole)
+    assert (dump.free_bytes, dump.largest_free_bytes) == (sum(pieces), max(pieces))
