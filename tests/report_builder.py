@@ -154,6 +154,7 @@ def small_report(**changes) -> MemoryReport:
         timeline=small_timeline(),
         allocations=small_allocations(),
         stacks=small_stacks(),
+        own_stacks=np.arange(len(changes.get("stacks", small_stacks()))),
         is_project=np.array([False, True, True, False, True]),
     )
     return replace(report, **changes)

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.devices import device_argument
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.live_totals import totals_by_category, totals_by_line, totals_by_module
 from snapconv.naming.weights.weight_names import weight_names
+from snapconv.reports.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.reports.memory_report import (
     CURVES,
     END,
@@ -30,7 +31,7 @@ from snapconv.reports.memory_report import (
     moment_name,
 )
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import Snapshot
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.version import VERSION
@@ -56,13 +57,16 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
     """Put together all that any writer of one device's memory report needs."""
     live = analysis.allocations.live_at(analysis.peak_event)
     lines = ProjectLines(snapshot.stacks, project)
+    weights, activations = tuple(_weights(analysis, lines)), tuple(_activations(analysis, lines))
+    n_frames = n_frames_of_an_end([*weights, *activations], snapshot.container.n_unpacked_bytes)
+    device = analysis.device.device
     return MemoryReport(
-        device=analysis.device.device,
+        device=device,
         peak_usage_bytes=analysis.replay.allocated.peak,
-        weights=tuple(_weights(snapshot, project, analysis, lines)),
-        activations=tuple(_activations(analysis, lines)),
+        weights=with_fewer_frames(weights, n_frames),
+        activations=with_fewer_frames(activations, n_frames),
         source=_source(snapshot, project),
-        notes=analysis.notes,
+        notes=(*analysis.notes, *left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=device)),
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
         project_root=project.root,
@@ -78,6 +82,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         timeline=_timeline(analysis),
         allocations=_allocation_columns(snapshot, analysis),
         stacks=snapshot.stacks,
+        own_stacks=_own_stacks(snapshot, analysis.device),
         is_project=project.is_project,
         weight_naming=_weight_naming(analysis),
         modules_at_peak=totals_by_module(analysis, live),
@@ -86,9 +91,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
     )
 
 
-def _weights(
-    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, lines: ProjectLines
-) -> Iterator[WeightEntry]:
+def _weights(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[WeightEntry]:
     table = analysis.weights
     names = weight_names(table.names, table.stack_id, lines)
     columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
@@ -221,6 +224,14 @@ def _timeline(analysis: DeviceAnalysis) -> Timeline:
         active_bytes=replay.active.after,
         reserved_bytes=replay.reserved.after,
     )
+
+
+def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
+    """The stacks of a device's events and blocks; all, also those of no event, where it is the only one."""
+    if len(snapshot.devices) == 1:
+        return np.arange(len(snapshot.stacks))
+    ids = np.union1d(device.events.stack_id, device.blocks.stack_id)
+    return ids[ids >= 0].astype(np.int64)
 
 
 def _allocation_columns(snapshot: Snapshot, analysis: DeviceAnalysis) -> AllocationColumns:

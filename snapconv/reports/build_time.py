@@ -7,6 +7,7 @@ import numpy as np
 
 from snapconv.columns import MsColumn
 from snapconv.notes import Note
+from snapconv.reports.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.reports.time_report import (
     CallColumns,
     IterationTimes,
@@ -31,20 +32,23 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
     """Put together all that any writer of a time report needs."""
     iterations = tuple(_iterations(timing))
     reported = _median(iterations)
-    entries = tuple(_entries(timing, project, reported.iteration))
+    lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
+    entries = tuple(_entries(timing, lines, reported.iteration))
+    n_frames = n_frames_of_an_end(entries, timing.n_bytes)
+    left_out = left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=timing.device)
     return TimeReport(
         device=timing.device,
         clock=timing.clock,
         is_simulated=timing.is_simulated,
         reported=reported,
-        entries=entries,
+        entries=with_fewer_frames(entries, n_frames),
         iterations=iterations,
         operations=_operations(timing, reported.iteration),
         lines=_lines(entries),
         launches=timing.launch_bound,
         source=_source(timing, project),
         project_root=project.root,
-        notes=(*notes, *_notes(timing, entries)),
+        notes=(*notes, *_notes(timing, entries), *left_out),
         calls=_call_columns(timing, entries),
         stacks=timing.stacks,
         is_project=project.is_project,
@@ -75,10 +79,9 @@ def _median(iterations: tuple[IterationTimes, ...]) -> IterationTimes:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _entries(timing: Timing, project: Project, iteration: int) -> Iterator[RunTimeEntry]:
+def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[RunTimeEntry]:
     """Yield the forward calls of an iteration that have a frame of the project, in their order."""
     calls = timing.calls
-    lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     for call in np.flatnonzero((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
         if found := lines.of(int(calls.stack_id[call])):
             backward_ms = float(calls.backward_ms[call])

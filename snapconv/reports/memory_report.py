@@ -171,7 +171,8 @@ class WeightNaming:
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
-    ``is_project`` has one entry per frame of ``stacks``.
+    ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
+    has one entry per frame of ``stacks``.
     """
 
     device: int
@@ -192,6 +193,7 @@ class MemoryReport:
     timeline: Timeline
     allocations: AllocationColumns
     stacks: StackTable
+    own_stacks: Int64Column
     is_project: BoolColumn
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()

@@ -16,6 +16,7 @@ from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.notes import Note
 from snapconv.progress import Progress
+from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.era import Era, Traits, infer_era
 from snapconv.snapshot.event_table import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
@@ -164,7 +165,8 @@ class _Reading:
             devices.append(
                 _device(HOST, host_trace, *host_memory, overflowed=overflow.of_host(len(host_trace)))
             )
-        stacks = self.stacks.table()
+        stacks, left_out = bound_stacks(self.stacks.table(), self.container.n_unpacked_bytes)
+        self.notes.extend(left_out)
         traits = traits_of(
             raw,
             [*traces, host_trace],

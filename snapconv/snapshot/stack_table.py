@@ -4,9 +4,9 @@ torch shares one dictionary per frame and often one list per stack, so identity 
 repetition without looking inside; content settles the rest (after a JSON round trip nothing is shared).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -17,12 +17,16 @@ from snapconv.snapshot.fields import Path, expect
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
 # file very many times.
-_MAX_TEXT = 4096
+MAX_TEXT = 4096
 # Of a longer trace the end counts, which has the innermost lines.
 _MAX_TRACE = 2**16
-# A line of a traceback, as the trace of generated code has it, and the nodes that are operations.
-_TRACED = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
+# The nodes that are operations.
 _CALLS = ("call_function", "call_method")
+
+
+def _cut(text: str, length: int = MAX_TEXT) -> str:
+    """The beginning of a text, or with a negative length its end."""
+    return text[:length] if length > 0 else text[length:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,14 @@ class StackTable:
             return self.frame_ids[:0]
         return self.frame_ids[self.offsets[stack_id] : self.offsets[stack_id + 1]]
 
+    def take(self, stack_ids: Int64Column) -> "StackTable":
+        """These stacks alone, numbered from 0; the frames keep their ids."""
+        lengths = np.diff(self.offsets)
+        is_wanted = np.zeros(len(self), np.bool_)
+        is_wanted[stack_ids] = True
+        offsets = np.concatenate(([0], np.cumsum(lengths[is_wanted])))
+        return read_only(StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)]))
+
 
 class StackInterner:
     """Collects frames and stacks while a file is read, then becomes a StackTable.
@@ -71,8 +83,8 @@ class StackInterner:
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int, str, str], int] = {}
         self._frame_by_identity: dict[int, int] = {}
-        self._traced: dict[int, list[int]] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
+        self._cut = cache(_cut)
         self._stack_by_list: dict[int, int] = {}
         self._stack_by_identities: dict[tuple[int, ...], int] = {}
 
@@ -105,8 +117,6 @@ class StackInterner:
         if stack_id is None:
             where = f"{path(owner)}.frames"
             key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
-            if self._traced:
-                key = tuple([shown for frame in key for shown in (frame, *self._traced.get(frame, ()))])
             stack_id = self._stacks.setdefault(key, len(self._stacks))
             self._stack_by_identities[identities] = stack_id
         self._stack_by_list[id(frames)] = stack_id
@@ -129,24 +139,10 @@ class StackInterner:
         # The target of another node is the name of a module or of an argument.
         texts = (name, filename, original, target if op in _CALLS else "")
         name, filename, original, target = (text if type(text) is str else "" for text in texts)
-        key = (name[:_MAX_TEXT], filename[:_MAX_TEXT], usable, original[:_MAX_TEXT], target[:_MAX_TEXT])
+        cut = self._cut
+        key = (cut(name), cut(filename), usable, cut(original, -_MAX_TRACE), cut(target))
         frame_id = self._frames.setdefault(key, len(self._frames))
-        if original and frame_id not in self._traced:
-            self._traced[frame_id] = self._frames_of_trace(original)
         return self._frame_by_identity.setdefault(id(frame), frame_id)
-
-    def _frames_of_trace(self, original: str) -> list[int]:
-        """The lines that generated code was traced from, innermost first.
-
-        As torch itself shows those of Inductor's code: as frames that follow the generated one.
-        """
-        lines = reversed(_TRACED.findall(original[-_MAX_TRACE:]))
-        return [
-            self._frames.setdefault(
-                (name[:_MAX_TEXT], filename[:_MAX_TEXT], int(line), "", ""), len(self._frames)
-            )
-            for filename, line, name in lines
-        ]
 
     def table(self) -> StackTable:
         """Everything collected so far, as read-only columns."""

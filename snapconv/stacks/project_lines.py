@@ -1,10 +1,14 @@
 """The lines of the project in a stack: figures of any kind are shown by these lines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
 
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,10 +25,16 @@ class SourceLine:
         return f"{self.file_path}:{self.line_number}"
 
 
+# What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and is repeated
+# for every entry.
+MAX_LINES_OF_AN_END = 64
+
+
 class ProjectLines:
     """The project's lines of each stack, innermost first; looked up once per stack.
 
-    ``chosen`` picks among the project's frames of a stack: all of them by default.
+    Of many lines those at both ends; ``n_cut_stacks`` counts the stacks that have more. ``chosen`` picks
+    among the project's frames of a stack: all of them by default.
     """
 
     def __init__(
@@ -34,19 +44,30 @@ class ProjectLines:
         self._project = project
         self._chosen = chosen
         self._known: dict[int, tuple[SourceLine, ...]] = {}
+        self._line = cache(self._make_line)
+        self.n_cut_stacks = 0
 
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
         """The lines of a stack; none for -1."""
         if stack_id not in self._known:
             frames = self._stacks.frames_of(stack_id).tolist()
             mine = self._chosen([frame for frame in frames if self._project.is_project[frame]])
-            self._known[stack_id] = tuple(map(self._line, mine))
+            shown = both_ends(mine, MAX_LINES_OF_AN_END)
+            self.n_cut_stacks += len(shown) < len(mine)
+            self._known[stack_id] = tuple(map(self._line, shown))
         return self._known[stack_id]
 
     def innermost(self, stack_id: int) -> SourceLine | None:
         """The line of the project that did it, even if in a library that it called."""
         return next(iter(self.of(stack_id)), None)
 
-    def _line(self, frame: int) -> SourceLine:
+    def _make_line(self, frame: int) -> SourceLine:
         frames = self._stacks.frames
         return SourceLine(self._project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
+
+
+def both_ends(items: Sequence[_Item], n_of_an_end: int) -> Sequence[_Item]:
+    """The first and the last items, without those in the middle where there are more."""
+    if len(items) <= 2 * n_of_an_end:
+        return items
+    return (*items[:n_of_an_end], *items[len(items) - n_of_an_end :])

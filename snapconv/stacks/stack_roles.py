@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -163,10 +164,16 @@ def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
 
 
 def _test_of(frames: FrameTable, rule: FramePattern) -> Callable[[int], bool]:
-    function, file = re.compile(rule.function), re.compile(rule.file)
+    has_function, has_file = _searcher(rule.function), _searcher(rule.file)
 
     def fits(frame: int) -> bool:
         path = frames.filenames[frame].replace("\\", "/")
-        return bool(function.search(frames.names[frame]) and file.search(path))
+        return has_function(frames.names[frame]) and has_file(path)
 
     return fits
+
+
+def _searcher(pattern: str) -> Callable[[str], bool]:
+    """Make a search that looks into a text once: thousands of frames share a file, and many a name."""
+    search = re.compile(pattern).search
+    return cache(lambda text: bool(search(text)))

@@ -29,12 +29,14 @@ from snapconv.reports.explain.explanation import (
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.project_lines import ProjectLines
+from snapconv.stacks.project_lines import ProjectLines, both_ends
 from snapconv.stacks.stack_roles import matching_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
 _MOST_ANNOTATIONS = 20
+# No stack of a real file has more than 131 frames; a recursion may have thousands.
+_FRAMES_OF_AN_END = 128
 
 
 def explain_allocations(
@@ -235,7 +237,8 @@ class _Explainer:
         return (None if operation.name == UNNAMED else operation.name), operation.source
 
     def _stack(self, stack: int) -> tuple[Frame, ...]:
-        return tuple(self._frame(frame) for frame in self._snapshot.stacks.frames_of(stack).tolist())
+        frames = self._snapshot.stacks.frames_of(stack).tolist()
+        return tuple(self._frame(frame) for frame in both_ends(frames, _FRAMES_OF_AN_END))
 
     def _frame(self, frame: int) -> Frame:
         frames, project = self._snapshot.stacks.frames, self._project

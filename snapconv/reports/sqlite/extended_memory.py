@@ -104,13 +104,15 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
 
 
 def _stacks(report: MemoryReport) -> list[TableRows]:
-    stacks = report.stacks
+    ids, stacks = report.own_stacks, report.stacks.take(report.own_stacks)
+    is_whole = len(stacks) == len(report.stacks)
+    frames = np.arange(len(stacks.frames)) if is_whole else np.unique(stacks.frame_ids).astype(np.int64)
     n_frames = np.diff(stacks.offsets)
     first = np.full(len(stacks), -1, np.int32)
     first[n_frames > 0] = stacks.frame_ids[stacks.offsets[:-1][n_frames > 0]]
     of_project = innermost_frames(stacks, report.is_project)
     return [
-        rows_of_columns(schema.FRAMES, len(stacks.frames), frame_columns(report)),
-        rows_of_columns(schema.STACKS, len(stacks), (range(len(stacks)), n_frames, first, of_project)),
-        stack_frame_rows(stacks),
+        rows_of_columns(schema.FRAMES, len(frames), frame_columns(report, frames)),
+        rows_of_columns(schema.STACKS, len(stacks), (ids, n_frames, first, of_project)),
+        stack_frame_rows(stacks, ids),
     ]

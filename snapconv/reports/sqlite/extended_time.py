@@ -52,12 +52,12 @@ def _totals(report: TimeReport) -> list[TableRows]:
 
 
 def _stacks(report: TimeReport) -> list[TableRows]:
-    stacks = report.stacks
-    frames = (*frame_columns(report), report.is_of_module)
+    stacks, ids = report.stacks, np.arange(len(report.stacks))
+    frames = (*frame_columns(report, np.arange(len(stacks.frames))), report.is_of_module)
     return [
         rows_of_columns(schema.TIME_FRAMES, len(stacks.frames), frames),
-        rows_of_columns(schema.TIME_STACKS, len(stacks), (range(len(stacks)), np.diff(stacks.offsets))),
-        stack_frame_rows(stacks),
+        rows_of_columns(schema.TIME_STACKS, len(stacks), (ids, np.diff(stacks.offsets))),
+        stack_frame_rows(stacks, ids),
     ]
 
 

@@ -1,11 +1,13 @@
 """What memory reports and run time reports have in common: columns, tables, and the rows of these."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
+from snapconv.columns import Int64Column
 from snapconv.reports.memory_report import ActivationEntry, MemoryReport, WeightEntry
-from snapconv.reports.sqlite.database import ColumnData, Row, TableRows, rows_of, rows_of_records
+from snapconv.reports.sqlite.database import ColumnData, Row, TableRows, plain_text, rows_of, rows_of_records
 from snapconv.reports.sqlite.table_schema import Column, Table, define_table
 from snapconv.reports.time_report import RunTimeEntry, TimeReport
 from snapconv.snapshot.stack_table import StackTable
@@ -76,30 +78,46 @@ def source_and_notes(report: MemoryReport | TimeReport) -> list[TableRows]:
     return [rows_of(SOURCE, report.source), rows_of_records(NOTES, report.notes)]
 
 
-def frame_columns(report: MemoryReport | TimeReport) -> tuple[ColumnData, ...]:
-    """Arrange the columns that the distinct frames of both reports have."""
-    frames = report.stacks.frames
-    return range(len(frames)), frames.names, frames.filenames, frames.lines, report.is_project
+def frame_columns(report: MemoryReport | TimeReport, rows: Int64Column) -> tuple[ColumnData, ...]:
+    """Arrange the columns that the distinct frames of both reports have; ``rows`` are the frames to write."""
+    frames, ids = report.stacks.frames, rows.tolist()
+    names, files = ([texts[i] for i in ids] for texts in (frames.names, frames.filenames))
+    return rows, names, files, frames.lines[rows], report.is_project[rows]
 
 
-def stack_frame_rows(stacks: StackTable) -> TableRows:
-    """Arrange the frames of every stack."""
+def stack_frame_rows(stacks: StackTable, ids: Int64Column) -> TableRows:
+    """Arrange the frames of every stack; ``ids`` has one for each."""
 
     def chunk(start: int, stop: int) -> Iterable[Row]:
         """Number the frames of the stacks; the chunk may begin and end in the middle of a stack."""
         positions = np.arange(start, stop)
-        stack_ids = np.searchsorted(stacks.offsets, positions, side="right") - 1
-        columns = (stack_ids, positions - stacks.offsets[stack_ids], stacks.frame_ids[start:stop])
+        rows = np.searchsorted(stacks.offsets, positions, side="right") - 1
+        columns = (ids[rows], positions - stacks.offsets[rows], stacks.frame_ids[start:stop])
         return zip(*(column.tolist() for column in columns), strict=True)
 
     return TableRows(STACK_FRAMES, len(stacks.frame_ids), chunk)
 
 
-def entry_frames(
+def entry_frame_rows(
+    table: Table,
     entries: Sequence[WeightEntry | ActivationEntry | RunTimeEntry],
-) -> Iterator[tuple[int, int, str, int]]:
-    """Number the entries from 1 and their frames from 0; a frame whose line is not known has no place."""
-    for number, entry in enumerate(entries, 1):
-        known = (frame for frame in entry.frames if frame.line_number >= 1)
-        for ordering, frame in enumerate(known):
-            yield number, ordering, frame.file_path, frame.line_number
+    row: Callable[[int, int, str, int], Row],
+) -> TableRows:
+    """Arrange the frames of entries, made while they are written; those whose line is not known are left out.
+
+    ``row`` puts the columns in order: the entry from 1, the place in it from 0, the file and the line.
+    """
+    known = cache(lambda frames: tuple(frame for frame in frames if frame.line_number >= 1))
+    offsets = np.cumsum([0, *(len(known(entry.frames)) for entry in entries)])
+
+    def chunk(start: int, stop: int) -> Iterator[Row]:
+        """Number the frames; the chunk may begin and end in the middle of an entry."""
+        first, last = (np.searchsorted(offsets, (start, stop - 1), side="right") - 1).tolist()
+        for number in range(first, last + 1):
+            before = int(offsets[number])
+            frames = known(entries[number].frames)
+            for ordering in range(max(start - before, 0), min(stop - before, len(frames))):
+                frame = frames[ordering]
+                yield row(number + 1, ordering, plain_text(frame.file_path), int(frame.line_number))
+
+    return TableRows(table, int(offsets[-1]), chunk)

@@ -18,7 +18,7 @@ from snapconv.reports.sqlite.shared_tables import (
     LINE_NUMBER,
     ORDERING,
     SET_USER_VERSION,
-    entry_frames,
+    entry_frame_rows,
 )
 from snapconv.reports.sqlite.table_schema import Column, Table
 
@@ -160,7 +160,7 @@ def _rows(report: MemoryReport) -> list[TableRows]:
         rows_of(WEIGHT_ENTRIES, weights),
         rows_of(ACTIVATION_ENTRIES, activations),
         rows_of(STACK_CORRELATION, list(_correlation_rows(len(weights), len(activations)))),
-        rows_of(STACK_FRAMES, list(entry_frames((*report.weights, *report.activations)))),
+        entry_frame_rows(STACK_FRAMES, (*report.weights, *report.activations), lambda *row: row),
         rows_of(MISC_SIZES, ((PEAK_KEY, report.peak_usage_bytes),)),
     ]
 

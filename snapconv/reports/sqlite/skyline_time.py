@@ -15,7 +15,7 @@ from snapconv.reports.sqlite.shared_tables import (
     LINE_NUMBER,
     ORDERING,
     SET_USER_VERSION,
-    entry_frames,
+    entry_frame_rows,
 )
 from snapconv.reports.sqlite.table_schema import Column, Table
 from snapconv.reports.time_report import TimeReport
@@ -82,8 +82,9 @@ def _rows(report: TimeReport) -> list[TableRows]:
         (entry_id, entry.operation_name, entry.forward_ms, entry.backward_ms)
         for entry_id, entry in enumerate(report.entries, 1)
     ]
-    frames = [
-        (ordering, file_path, line_number, entry_id)
-        for entry_id, ordering, file_path, line_number in entry_frames(report.entries)
-    ]
-    return [rows_of(RUN_TIME_ENTRIES, entries), rows_of(TIME_STACK_FRAMES, frames)]
+    frames = entry_frame_rows(
+        TIME_STACK_FRAMES,
+        report.entries,
+        lambda entry_id, ordering, file, line: (ordering, file, line, entry_id),
+    )
+    return [rows_of(RUN_TIME_ENTRIES, entries), frames]

@@ -49,10 +49,14 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How the raw value was wrapped: ``format`` is pickle, json or html; sizes in bytes."""
+    """How the raw value was wrapped: ``format`` is pickle, json or html.
+
+    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its gzip or page contains.
+    """
 
     format: str
     n_bytes: int
+    n_unpacked_bytes: int
     is_gzip: bool = False
     pickle_protocol: int | None = None
     n_embedded: int = 1
@@ -95,7 +99,7 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
     if text[:1] == b"<":
         return _read_html(file.read(), progress)
     if text[:1] in (b"{", b"["):
-        return _read_json(file.read()), Container("json", n_bytes)
+        return _read_json(file.read()), Container("json", n_bytes, n_bytes)
     raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
 
 
@@ -108,7 +112,7 @@ def _read_pickle(
     if not 2 <= protocol <= 5:
         raise NotASnapshotError(f"this is not a memory snapshot: pickle protocol {protocol} is unknown")
     value = load_plain_pickle(file, n_bytes, progress=progress)
-    return value, Container("pickle", n_bytes, pickle_protocol=protocol)
+    return value, Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
 
 
 def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> bytes:

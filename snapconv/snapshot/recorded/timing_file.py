@@ -80,13 +80,14 @@ class CallTable:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A timing trace as columns.
+    """A timing trace as columns; ``n_bytes`` is the size of its file.
 
     ``is_warm_up``: its one iteration is the timer's warm-up, as the program ended with it. ``is_of_module``
     has for every frame whether its ``self`` is a module.
     """
 
     path: Path
+    n_bytes: int
     written_by: tuple[str, str]
     clock: str
     is_simulated: bool
@@ -174,7 +175,7 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
                 f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
-        return _timing(path, read_json(text, _WHOLE)), ()
+        return _timing(path, len(text), read_json(text, _WHOLE)), ()
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
     except MemoryError as error:
@@ -194,7 +195,7 @@ def _text_of(path: Path) -> bytes:
     return text
 
 
-def _timing(path: Path, trace: _Trace) -> Timing:
+def _timing(path: Path, n_bytes: int, trace: _Trace) -> Timing:
     if trace.clock not in CLOCKS:
         raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {json_of(trace.clock)}")
     numbers = [iteration.iteration for iteration in trace.iterations]
@@ -205,6 +206,7 @@ def _timing(path: Path, trace: _Trace) -> Timing:
     calls = _call_table(trace.calls, numbers, len(stacks), texts)
     timing = Timing(
         path=path,
+        n_bytes=n_bytes,
         written_by=(trace.snapconv[:_MAX_TEXT], trace.torch[:_MAX_TEXT]),
         clock=trace.clock,
         is_simulated=trace.simulated,

@@ -106,14 +106,6 @@ class TestFields:
         ].frames
         assert frames.originals == ("model.py:3", "")
 
-    def test_the_lines_of_that_source_follow_the_frame_innermost_first(self):
-        trace = 'File "a.py", line 3, in outer\n  f(x)\n  File "b.py", line 5, in inner\n  x + 1\n'
-        generated = {**LEAF, "fx_original_trace": trace}
-        ids, stacks = intern([generated, LEAF], [generated])
-        frames = stacks.frames
-        named = [[frames.names[i] for i in stacks.frames_of(stack).tolist()] for stack in ids]
-        assert named == [[LEAF["name"], "inner", "outer", LEAF["name"]], [LEAF["name"], "inner", "outer"]]
-
     def test_the_target_of_a_nodes_call_is_kept_and_no_other(self):
         node = {**LEAF, "fx_node_op": "call_function", "fx_node_target": "aten.mm.default"}
         module = {**LEAF, "fx_node_op": "call_module", "fx_node_target": "layers.0"}
