@@ -36,6 +36,7 @@ from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
 CAPTURE = "fixtures/transformer.capture"
+GROWING = "fixtures/growing.pickle"
 REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
@@ -276,8 +277,9 @@ def _example(path: Path) -> str:
 
 def _run(folder: Path, *arguments: str) -> str:
     """Run Python in a folder that has a copy of the example; return what it says."""
-    (folder / SNAPSHOT).parent.mkdir()
-    shutil.copy(ROOT / SNAPSHOT, folder / SNAPSHOT)
+    (folder / "fixtures").mkdir()
+    for name in {SNAPSHOT, *(word for word in arguments if word.startswith("fixtures/"))} - {CAPTURE}:
+        shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / CAPTURE, folder / CAPTURE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     done = subprocess.run(
@@ -300,7 +302,16 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {"schema.md": memory_schema_page, "time-schema.md": time_schema_page}
-GENERATED = (*PAGES, "cli.md", "classification.md", "library.md", "explain.md", "ecosystem.md", "answers.md")
+GENERATED = (
+    *PAGES,
+    "cli.md",
+    "classification.md",
+    "library.md",
+    "explain.md",
+    "ecosystem.md",
+    "answers.md",
+    "growth.md",
+)
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
         "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
@@ -322,6 +333,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "refused": partial(ecosystem_programs, "REFUSED"),
     },
     "explain.md": {"session": explained},
+    "growth.md": {"session": partial(answered, "growth", GROWING)},
     "library.md": {"examples": examples},
     "README.md": {"summary": session, "queries": answered_queries},
 }

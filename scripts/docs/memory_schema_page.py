@@ -164,13 +164,14 @@ GROUP BY allocation.iteration, allocation.category
 ORDER BY allocation.iteration, block_bytes DESC;""",
     ),
     (
-        "Which lines does snapconv suspect, and how much does each leave behind in an iteration?",
+        "Which lines grow, and how much does each add in an iteration?",
         """\
 SELECT frame.file, frame.line, frame.function,
-       sum(suspect.block_bytes / (1 + suspect.last_iteration - suspect.first_iteration)) AS per_iteration
-FROM snapconv_leak_suspects AS suspect
-LEFT JOIN snapconv_stacks AS stack ON stack.id = suspect.stack_id
+       sum(grown.bytes_per_iteration) AS per_iteration
+FROM snapconv_growth AS grown
+LEFT JOIN snapconv_stacks AS stack ON stack.id = grown.stack_id
 LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id
+WHERE grown.fate <> 'freed late'
 GROUP BY frame.id
 ORDER BY per_iteration DESC;""",
     ),

@@ -11,6 +11,7 @@ import typer
 
 from snapconv.cli.explain_command import explain
 from snapconv.cli.fragmentation_command import fragmentation
+from snapconv.cli.growth_command import growth
 from snapconv.cli.info_command import info
 from snapconv.cli.params_command import params
 from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
@@ -122,3 +123,4 @@ app.command(
 )(record)
 app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
 app.command("explain", short_help="Show what an allocation was for, and how that is known.")(explain)
+app.command("growth", short_help="Show the lines whose memory grows from iteration to iteration.")(growth)

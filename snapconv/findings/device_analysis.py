@@ -12,7 +12,7 @@ from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.findings.dominant_lines import dominant_lines_note
-from snapconv.findings.leak_suspects import LeakSuspect, find_leak_suspects, leak_notes
+from snapconv.findings.growth import Growth, find_growth, growth_notes
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
 from snapconv.naming.weights.listed_weights import listed_weights, naming_notes, unused_list_note
@@ -62,7 +62,7 @@ class DeviceAnalysis:
     modules: Modules
     iteration: Int32Column
     iterations: tuple[Iteration, ...]
-    leak_suspects: tuple[LeakSuspect, ...]
+    growth: tuple[Growth, ...]
     weights: WeightTable
     naming: Naming | None
     activation_event: int
@@ -151,14 +151,26 @@ def analyze_device(
         modules=find_modules(facts.module_calls, allocations, category, recorded),
         iteration=iteration,
         iterations=iterations,
-        leak_suspects=find_leak_suspects(allocations, phases, iteration),
+        growth=(),
         weights=weights,
         naming=naming,
         activation_event=activation_event,
         activation_rows=activation_rows,
         notes=(),
     )
+    found = replace(found, growth=_growth(facts, found))
     return read_only(replace(found, notes=tuple(_notes(snapshot, facts, found, params))))
+
+
+def _growth(facts: StackFacts, found: DeviceAnalysis) -> tuple[Growth, ...]:
+    return find_growth(
+        found.allocations,
+        found.phases,
+        found.iteration,
+        category=found.classification.category,
+        stacks=facts.stacks,
+        project=facts.project,
+    )
 
 
 def _recorded(
@@ -272,7 +284,7 @@ def _notes(
         live = found.allocations.live_at(found.peak_event)
         yield from dominant_lines_note(snapshot.stacks, project, found.allocations, live, ordinal)
     peak = found.replay.allocated.peak
-    yield from leak_notes(found.leak_suspects, snapshot.stacks, project, ordinal, peak_bytes=peak)
+    yield from growth_notes(found.growth, snapshot.stacks, project, ordinal, peak_bytes=peak)
     # Notes about --params, --rules and --source.
     if found.naming and params:
         yield from naming_notes(found.naming, params, ordinal)

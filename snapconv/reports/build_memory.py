@@ -20,8 +20,8 @@ from snapconv.reports.memory_report import (
     ActivationEntry,
     AllocationColumns,
     BreakdownRow,
+    GrowthRow,
     IterationRow,
-    LeakRow,
     MemoryReport,
     Moment,
     OomEvent,
@@ -86,7 +86,8 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         is_project=project.is_project,
         weight_naming=_weight_naming(analysis),
         modules_at_peak=totals_by_module(analysis, live),
-        leak_suspects=tuple(_leak_suspects(analysis, lines)),
+        growth=tuple(_growth(analysis, lines)),
+        has_steps=analysis.phases.has_steps,
         project_includes=project.includes,
     )
 
@@ -188,15 +189,19 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     yield BreakdownRow("unmapped", None, unmapped)
 
 
-def _leak_suspects(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[LeakRow]:
-    for found in analysis.leak_suspects:
-        yield LeakRow(
+def _growth(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[GrowthRow]:
+    for found in analysis.growth:
+        yield GrowthRow(
             stack_id=found.stack_id,
-            line=lines.innermost(found.stack_id),
+            frames=lines.of(found.stack_id),
+            fate=found.fate.value,
+            confidence=found.confidence.value,
             first_iteration=found.first_iteration,
             last_iteration=found.last_iteration,
+            n_iterations=found.n_iterations,
             n_allocations=len(found.rows),
             block_bytes=found.n_bytes,
+            bytes_per_iteration=found.bytes_per_iteration,
         )
 
 

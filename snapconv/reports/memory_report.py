@@ -62,20 +62,27 @@ class BreakdownRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LeakRow:
-    """What one stack leaves behind in every iteration; ``line`` is its innermost of the project."""
+class GrowthRow:
+    """What one stack holds more from iteration to iteration; ``frames`` are the project's, innermost first.
+
+    ``fate`` and ``confidence`` are words; ``findings/growth.py`` has what the figures are.
+    """
 
     stack_id: int
-    line: SourceLine | None
+    frames: tuple[SourceLine, ...]
+    fate: str
+    confidence: str
     first_iteration: int
     last_iteration: int
+    n_iterations: int
     n_allocations: int
     block_bytes: int
+    bytes_per_iteration: int
 
     @property
-    def n_iterations(self) -> int:
-        """The number of iterations that each left something behind."""
-        return self.last_iteration - self.first_iteration + 1
+    def line(self) -> SourceLine | None:
+        """Its innermost line of the project."""
+        return self.frames[0] if self.frames else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +179,7 @@ class MemoryReport:
     """Everything known about one device, ready to be written.
 
     ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
-    has one entry per frame of ``stacks``.
+    has one entry per frame of ``stacks``. ``has_steps``: the iterations are training steps.
     """
 
     device: int
@@ -197,5 +204,6 @@ class MemoryReport:
     is_project: BoolColumn
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()
-    leak_suspects: tuple[LeakRow, ...] = ()
+    growth: tuple[GrowthRow, ...] = ()
+    has_steps: bool = False
     project_includes: tuple[str, ...] = ()

@@ -170,6 +170,7 @@ def flat(value, path="", *, open_at=()):
     [
         ("to-sqlite", ("reports[].moments", "reports[].categories_at_peak")),
         ("info", ("devices[].actions", "settings", "annotations")),
+        ("growth", ()),
     ],
 )
 def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, capsys):

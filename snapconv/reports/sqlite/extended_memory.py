@@ -18,7 +18,7 @@ def extended_rows(report: MemoryReport) -> list[TableRows]:
         *_at_peak(report),
         rows_of_records(schema.MOMENTS, report.moments),
         rows_of_records(schema.ITERATIONS, report.iterations),
-        rows_of_records(schema.LEAK_SUSPECTS, report.leak_suspects),
+        rows_of_records(schema.GROWTH, report.growth),
         rows_of_records(schema.OOM_EVENTS, report.oom_events),
         *_words(report.allocations),
         *_stacks(report),

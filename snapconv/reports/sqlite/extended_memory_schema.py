@@ -116,15 +116,23 @@ MODULES_AT_PEAK = define_table(
     _bytes("block_bytes", "what the allocator set aside"),
 )
 
-LEAK_SUSPECTS = define_table(
-    "snapconv_leak_suspects",
-    "The stacks that leave memory behind in every iteration up to the end of the trace, three at least, and "
-    "let nothing of it go.",
+GROWTH = define_table(
+    "snapconv_growth",
+    "The stacks that hold more memory from iteration to iteration, three at least.",
     id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
-    _iteration("first_iteration", "the first that left something behind"),
-    _iteration("last_iteration", "the last; what the one after it makes may still be freed"),
-    Column("n_allocations", "INTEGER", "number of allocations that they left behind"),
-    _bytes("block_bytes", "what the allocator set aside for them"),
+    Column(
+        "fate",
+        "TEXT",
+        "`never freed`: not to the end of the trace; `replaced by larger`: each time by more; `freed late`: "
+        "that of several iterations at once",
+    ),
+    Column("confidence", "TEXT", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
+    _iteration("first_iteration", "the first in which it grew"),
+    _iteration("last_iteration", "the last"),
+    Column("n_iterations", "INTEGER", "number of iterations in which it grew, equally far apart"),
+    Column("n_allocations", "INTEGER", "number of allocations that were left behind"),
+    _bytes("block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"),
+    _bytes("bytes_per_iteration", "what an iteration adds"),
 )
 
 ITERATIONS = define_table(
@@ -241,7 +249,7 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     LINES_AT_PEAK,
     MODULES_AT_PEAK,
     ITERATIONS,
-    LEAK_SUSPECTS,
+    GROWTH,
     OOM_EVENTS,
     CATEGORIES,
     EVIDENCE,

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from snapconv.classification.categories import Evidence
 from snapconv.devices import device_kind, device_name
+from snapconv.findings.growth import Fate
 from snapconv.notes import Note
 from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
-    LeakRow,
+    GrowthRow,
     MemoryReport,
     OomEvent,
 )
@@ -61,7 +62,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     yield from _oom_lines(report)
     yield from _line_lines(report)
     yield from _module_lines(report)
-    yield from _leak_lines(report)
+    yield from _growth_lines(report)
     yield f"  history: {report.history_verdict}"
     yield f"    {report.history_reason}"
 
@@ -128,14 +129,15 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
         yield f"  {format_bytes(row.block_bytes, like=report.peak_usage_bytes):>14}  {row.module}"
 
 
-def _leak_lines(report: MemoryReport) -> Iterator[str]:
-    """The suspects that a note warns of."""
-    if not any(note.slug == "leak-suspect" for note in report.notes):
+def _growth_lines(report: MemoryReport) -> Iterator[str]:
+    """The growth that a note warns of."""
+    if not any(note.slug == "growth" for note in report.notes):
         return
-    yield "  leak suspects: left behind by every iteration, and not freed since"
+    yield "  grows: added by every iteration, and not freed since"
     by_line: Counter[str] = Counter()
-    for row in report.leak_suspects:
-        by_line[_where(row.line)] += row.block_bytes // row.n_iterations
+    for row in report.growth:
+        if row.fate != Fate.FREED_LATE.value:
+            by_line[_where(row.line)] += row.bytes_per_iteration
     for where, n_bytes in by_line.most_common(_N_LINES):
         yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
 
@@ -229,7 +231,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
             for row in report.lines_at_peak
         ],
         "modules_at_peak": list(map(asdict, report.modules_at_peak)),
-        "leak_suspects": [_leak_values(row) for row in report.leak_suspects],
+        "growth": [_growth_values(row) for row in report.growth],
         "history": {"verdict": report.history_verdict, "reason": report.history_reason},
         "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
         "n_weights": len(report.weights),
@@ -249,14 +251,9 @@ def _oom_values(oom: OomEvent) -> dict[str, object]:
     }
 
 
-def _leak_values(row: LeakRow) -> dict[str, object]:
-    return {
-        **_line_values(row.line),
-        "first_iteration": row.first_iteration,
-        "last_iteration": row.last_iteration,
-        "n_allocations": row.n_allocations,
-        "block_bytes": row.block_bytes,
-    }
+def _growth_values(row: GrowthRow) -> dict[str, object]:
+    left_out = ("stack_id", "frames")
+    return _line_values(row.line) | {key: v for key, v in asdict(row).items() if key not in left_out}
 
 
 def _time_values(path: Path, report: TimeReport) -> dict[str, object]:

@@ -222,12 +222,12 @@ def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
     )
 
 
-def test_a_leak_suspect_has_the_innermost_line_of_the_project(report_of):
+def test_what_grows_has_the_lines_of_the_project_that_led_to_it(report_of):
     builder = TraceBuilder().segment()
     for _ in range(4):
         builder.alloc(600, frames=LINEAR).alloc(512, frames=STEP).free(frames=STEP)
-    assert report_of(builder).leak_suspects[0].line == AT_MODEL
-    assert [(s.n_allocations, s.block_bytes) for s in report_of(builder).leak_suspects] == [(3, 3 * 1024)]
+    assert report_of(builder).growth[0].line == AT_MODEL
+    assert [(s.n_allocations, s.block_bytes) for s in report_of(builder).growth] == [(4, 4 * 1024)]
 
 
 def test_failures_have_what_was_requested_free_and_in_use(report_of):

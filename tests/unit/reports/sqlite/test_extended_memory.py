@@ -118,8 +118,11 @@ def test_what_was_held_at_the_peak(ask):
     ]
 
 
-def test_a_leak_suspect_without_a_stack_has_none(ask):
-    assert ask("SELECT * FROM snapconv_leak_suspects") == [(0, 0, 0, 8, 4096), (None, 0, 0, 3, 1536)]
+def test_growth_without_a_stack_has_none(ask):
+    assert ask("SELECT * FROM snapconv_growth") == [
+        (0, "never freed", "fair", 0, 0, 4, 8, 4096, 1024),
+        (None, "freed late", "weak", 0, 0, 3, 3, 1536, 512),
+    ]
 
 
 def test_every_allocation_has_its_module_or_none(ask):

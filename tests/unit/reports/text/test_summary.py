@@ -7,7 +7,7 @@ import pytest
 
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
-from snapconv.reports.memory_report import LeakRow, Moment
+from snapconv.reports.memory_report import GrowthRow, Moment
 from snapconv.reports.text.summary import note_lines, summary_lines, summary_values
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes
@@ -165,20 +165,24 @@ def test_a_single_module_is_not_shown():
     assert modules_of() == []
 
 
-GROWS = (Note("leak-suspect", "It grows.", 0),)
+GROWS = (Note("growth", "It grows.", 0),)
 
 
-def leaks_of(*rows, notes=GROWS):
-    shown = lines(replace(REPORT, leak_suspects=rows, notes=notes))
-    begins = [i for i, line in enumerate(shown) if "leak suspects" in line]
+def row_of(line, per_iteration, fate="never freed"):
+    return GrowthRow(0, (line,) if line else (), fate, "fair", 1, 4, 4, 4, 4 * per_iteration, per_iteration)
+
+
+def growth_of(*rows, notes=GROWS):
+    shown = lines(replace(REPORT, growth=rows, notes=notes))
+    begins = [i for i, line in enumerate(shown) if "  grows:" in line]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
 
 
-def test_leak_suspects_are_shown_by_line_with_what_an_iteration_adds():
+def test_growth_is_shown_by_line_with_what_an_iteration_adds():
     keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
-    rows = (LeakRow(0, keep, 1, 4, 4, 4096), LeakRow(1, log, 0, 4, 5, 7680), LeakRow(2, keep, 1, 4, 4, 4096))
-    assert leaks_of(*rows, LeakRow(-1, None, 1, 4, 4, 2048)) == [
+    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024), row_of(log, 4096, "freed late"))
+    assert growth_of(*rows, row_of(None, 512)) == [
         ["2.00", "KiB", "a.py:5 in keep"],
         ["1.50", "KiB", "b.py:6 in log"],
         ["0.50", "KiB", "no line of the project"],
@@ -186,10 +190,10 @@ def test_leak_suspects_are_shown_by_line_with_what_an_iteration_adds():
 
 
 def test_growth_that_no_note_warns_of_is_left_to_the_table():
-    assert leaks_of(LeakRow(0, SourceLine("a.py", 5, "keep"), 1, 4, 4, 4096), notes=()) == []
+    assert growth_of(row_of(SourceLine("a.py", 5, "keep"), 1024), notes=()) == []
 
 
-def test_machines_get_every_module_and_every_leak_suspect():
+def test_machines_get_every_module_and_everything_that_grows():
     (values,) = summary_values(((PATH, REPORT),))["reports"]
     assert values["modules_at_peak"][1] == {
         "module": "encoder",
@@ -197,7 +201,7 @@ def test_machines_get_every_module_and_every_leak_suspect():
         "n_allocations": 1,
         "block_bytes": 1024,
     }
-    assert [(row["file"], row["line"], row["block_bytes"]) for row in values["leak_suspects"]] == [
+    assert [(row["file"], row["line"], row["block_bytes"]) for row in values["growth"]] == [
         ("model/net.py", 12, 4096),
         (None, None, 1536),
     ]

@@ -1,0 +1,33 @@
+"""``snapconv growth``: the lines that hold more memory from iteration to iteration."""
+
+from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot
+
+
+def growth(
+    snapshot: Snapshot,
+    device: OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the lines whose memory grows from iteration to iteration, by how much and since when.
+
+    An iteration is a step of the optimizer; three are the fewest that can show growth.
+    """
+    from snapconv.reports.growth_report import build_growth
+    from snapconv.reports.text.growth_text import growth_lines, growth_values
+
+    session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
+    reports = {
+        found.device.device: build_growth(session.report(found.device.device)) for found in session.devices
+    }
+    answer(
+        session,
+        lambda found: (
+            growth_values(reports[found.device.device]),
+            growth_lines(reports[found.device.device]),
+        ),
+        as_json=as_json,
+    )
