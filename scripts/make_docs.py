@@ -315,6 +315,7 @@ GENERATED = (
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
         "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
+        "tree": partial(answered, "tree", CAPTURE, "--rows", "12"),
         "fragmentation": partial(answered, "fragmentation", SNAPSHOT),
     },
     "cli.md": {"commands": commands},

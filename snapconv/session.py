@@ -9,6 +9,7 @@ from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
+from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
 from snapconv.findings.moment_state import MomentState, state_at
 from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
 from snapconv.notes import Note
@@ -72,6 +73,26 @@ class Session:
         question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
             state_at(self.snapshot, self.project, found, find_moment(self.snapshot, found, question))
+            for found in self.devices
+        )
+
+    def tree(
+        self, moment: str | MomentQuestion = "peak", *, by: str = "line", all_frames: bool = False
+    ) -> tuple[MemoryTree, ...]:
+        """The live memory of every device as a tree, by ``line``, ``module``, ``operation`` or ``category``.
+
+        Raises what ``at`` raises.
+        """
+        question = parse_moment(moment) if isinstance(moment, str) else moment
+        return tuple(
+            find_tree(
+                self.snapshot,
+                self.project,
+                found,
+                find_moment(self.snapshot, found, question),
+                by=TreeBy(by),
+                all_frames=all_frames,
+            )
             for found in self.devices
         )
 

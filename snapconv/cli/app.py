@@ -18,6 +18,7 @@ from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded,
 from snapconv.cli.summary_command import summary
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
+from snapconv.cli.tree_command import tree
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
 
@@ -111,6 +112,7 @@ def _options(
 # The short help is given so that `snapconv --help` never cuts it off with dots.
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
 app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
+app.command("tree", short_help="Show live memory as a tree of lines, modules or operations.")(tree)
 app.command("fragmentation", short_help="Show what is reserved and not used, and which lines keep it.")(
     fragmentation
 )

@@ -10,7 +10,7 @@ from snapconv.cli.app import main
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 SCREEN = (40, 80)
-COMMANDS = ("summary", "fragmentation")
+COMMANDS = ("summary", "tree", "fragmentation")
 
 
 def run(capsys, *arguments):
@@ -48,14 +48,14 @@ def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(comman
     assert "has nothing of device 1; it has: 0, 2" in err
 
 
-@pytest.mark.parametrize("command", ["summary", "fragmentation"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_no_moment_is_a_wrong_command_line(command, capsys):
     code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "noon")
     assert code == 2
     assert "iteration:3" in err
 
 
-@pytest.mark.parametrize("command", ["summary", "fragmentation"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(command, capsys):
     code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "iteration:3")
     assert code == 3
@@ -66,7 +66,7 @@ def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(co
     "moment", ["peak", "start", "end", "worst", "largest activations", "iteration:1", "17"]
 )
 def test_every_moment_can_be_asked_for(moment, capsys):
-    for command in ("summary", "fragmentation"):
+    for command in COMMANDS:
         assert run(capsys, command, FIXTURES / "training_step.pickle", "--at", moment)[0] == 0
 
 
