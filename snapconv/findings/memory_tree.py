@@ -66,7 +66,7 @@ def find_tree(
     by: TreeBy = TreeBy.LINE,
     all_frames: bool = False,
 ) -> MemoryTree:
-    """Arrange what is live just after a moment, by the project's frames, or with ``all_frames`` by every one."""
+    """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
     rows = np.flatnonzero(analysis.allocations.live_at(moment.event))
     root = _Place("")
     path_of = _paths(snapshot, project, analysis, by, all_frames=all_frames)
