@@ -4,7 +4,7 @@ Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13; eac
 its place in torch. replay/rounding.py has the same rules for columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapconv.errors import RecorderError
 
@@ -32,7 +32,8 @@ class AllocatorSettings:
     ``max_split_size_bytes`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
     of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding_bytes`` are added to every request
     before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part of the device that
-    the process may have. ``conf`` is the text that the settings come from.
+    the process may have; less than 1 and a ``garbage_collection_threshold`` above 0 switch the collection
+    of unused segments on. ``conf`` is the text that the settings come from.
     """
 
     max_split_size_bytes: int | None = None
@@ -42,22 +43,35 @@ class AllocatorSettings:
     expandable_segments: bool = False
     padding_bytes: int = 0
     memory_fraction: float = 1.0
+    garbage_collection_threshold: float = 0.0
     conf: str = ""
 
     @classmethod
     def from_conf(cls, conf: str) -> "AllocatorSettings":
         """Read the text of PYTORCH_ALLOC_CONF; options that do not move blocks are skipped."""
+        return cls().changed(conf)
+
+    def changed(self, conf: str) -> "AllocatorSettings":
+        """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
         values = _split_conf(conf)
-        large = _megabytes(values, "large_segment_size_mb", at_least=11) or LARGE_SEGMENT_BYTES
+        large = _megabytes(values, "large_segment_size_mb", at_least=11) or self.large_segment_bytes
         least = large // MIB
-        return cls(
-            max_split_size_bytes=_megabytes(values, "max_split_size_mb", at_least=least),
-            max_non_split_rounding_bytes=_megabytes(values, "max_non_split_rounding_mb", at_least=least)
-            or large,
+        rounding = _megabytes(values, "max_non_split_rounding_mb", at_least=least)
+        return replace(
+            self,
+            max_split_size_bytes=_megabytes(values, "max_split_size_mb", at_least=least)
+            or self.max_split_size_bytes,
+            max_non_split_rounding_bytes=rounding
+            or (large if "large_segment_size_mb" in values else self.max_non_split_rounding_bytes),
             large_segment_bytes=large,
-            roundup_power2_divisions=_read_divisions(values.get("roundup_power2_divisions", "0")),
-            expandable_segments=values.get("expandable_segments", "False") == "True",
-            memory_fraction=_fraction(values.get("per_process_memory_fraction", "1")),
+            roundup_power2_divisions=_read_divisions(values["roundup_power2_divisions"])
+            if "roundup_power2_divisions" in values
+            else self.roundup_power2_divisions,
+            expandable_segments=values.get("expandable_segments", str(self.expandable_segments)) == "True",
+            memory_fraction=_fraction(values.get("per_process_memory_fraction", self.memory_fraction)),
+            garbage_collection_threshold=_threshold(
+                values.get("garbage_collection_threshold", self.garbage_collection_threshold)
+            ),
             conf=conf,
         )
 
@@ -103,7 +117,7 @@ class AllocatorSettings:
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
             "max_split_size": -1 if self.max_split_size_bytes is None else self.max_split_size_bytes,
-            "garbage_collection_threshold": 0.0,
+            "garbage_collection_threshold": self.garbage_collection_threshold,
             "expandable_segments": self.expandable_segments,
             "pinned_num_register_threads": 1,
             "release_lock_on_cudamalloc": False,
@@ -159,7 +173,7 @@ def _megabytes(values: dict[str, str], key: str, *, at_least: int) -> int | None
     return megabytes * MIB
 
 
-def _fraction(text: str) -> float:
+def _fraction(text: str | float) -> float:
     try:
         fraction = float(text)
     except ValueError:
@@ -169,6 +183,19 @@ def _fraction(text: str) -> float:
             f"allocator settings: per_process_memory_fraction must be from 0 to 1, got {text!r}"
         )
     return fraction
+
+
+def _threshold(text: str | float) -> float:
+    """Read a part of the limit; torch refuses 1, 0 switches collection off as leaving it out does."""
+    try:
+        threshold = float(text)
+    except ValueError:
+        threshold = -1.0
+    if not 0 <= threshold < 1:
+        raise RecorderError(
+            f"allocator settings: garbage_collection_threshold must be at least 0 and below 1, got {text!r}"
+        )
+    return threshold
 
 
 def _integer(text: str, key: str) -> int:

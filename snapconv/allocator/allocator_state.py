@@ -1,16 +1,42 @@
-"""Linked blocks <-> the segment dicts of torch's snapshot.
+"""Linked blocks <-> the segment dicts of torch's snapshot, or a layout: where live blocks are.
 
 Contains torch's keys (those of 2.1 and later) and how blocks are linked; no allocation rules.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import Block, BlockPool, neighbours_from
-from snapconv.errors import RecorderError
 
 ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBlock:
+    """A block in use, or (``is_pending``) freed while a stream still uses it."""
+
+    addr: int
+    size: int
+    requested_size: int
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """A segment, or a contiguous mapped range of an expandable one, with its live blocks by address.
+
+    What lies between the live blocks is free.
+    """
+
+    addr: int
+    size: int
+    stream: int
+    pool_id: PoolId
+    is_small: bool
+    is_expandable: bool
+    live: tuple[LiveBlock, ...]
 
 
 def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
@@ -40,13 +66,10 @@ def raw_pool_id(raw: dict[str, Any]) -> PoolId:
 
 
 def read_blocks(raw: dict[str, Any], pool: BlockPool) -> Iterator[Block]:
-    """Link up the blocks of an ordinary segment, in order; put none of them anywhere.
+    """Link up the blocks of a segment, in order; put none of them anywhere.
 
-    A pending free has ``n_events`` 1. Expandable segments are refused: a snapshot does not contain the
-    address range that they grow in.
+    A pending free has ``n_events`` 1.
     """
-    if raw.get("is_expandable"):
-        raise RecorderError(f"segment {raw['address']:#x}: cannot rebuild an expandable segment")
     addr: int = raw["address"]
     before: Block | None = None
     for raw_block in raw["blocks"]:
@@ -61,6 +84,27 @@ def read_blocks(raw: dict[str, Any], pool: BlockPool) -> Iterator[Block]:
         yield block
         before = block
         addr += block.size
+
+
+def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
+    """Link up the live and the free blocks of a segment, in order, as read_blocks does."""
+    addr, end = layout.addr, layout.addr + layout.size
+    before: Block | None = None
+    for live in (*layout.live, None):
+        until = end if live is None else live.addr
+        if until > addr:
+            gap = Block(addr, until - addr, layout.stream, pool)
+            gap.link(before, None)
+            yield gap
+            before = gap
+        if live is not None:
+            block = Block(live.addr, live.size, layout.stream, pool)
+            block.requested_size = live.requested_size
+            block.is_allocated = not live.is_pending
+            block.n_events = int(live.is_pending)
+            block.link(before, None)
+            yield block
+            before, addr = block, live.addr + live.size
 
 
 def _mapped_from(head: Block) -> Iterator[Block]:

@@ -75,15 +75,39 @@ class Ledger:
     active_bytes: int = 0
     reserved_bytes: int = 0
     max_allocated_bytes: int = 0
+    max_reserved_bytes: int = 0
+    n_segment_allocs: int = 0
+    n_segment_maps: int = 0
+    n_segment_frees: int = 0
     n_recorded: int = 0
     listener: Callable[[Recorded], None] | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody wants to have the events."""
+        return self.is_recording or self.listener is not None
+
+    def memory_taken(self, n_bytes: int, *, is_mapped: bool = False) -> None:
+        """Count a segment or pages that were got from the device."""
+        self.reserved_bytes += n_bytes
+        self.max_reserved_bytes = max(self.max_reserved_bytes, self.reserved_bytes)
+        if is_mapped:
+            self.n_segment_maps += 1
+        else:
+            self.n_segment_allocs += 1
+
+    def memory_returned(self, n_bytes: int) -> None:
+        """Count a segment or pages that were given back to the device."""
+        self.reserved_bytes -= n_bytes
+        self.n_segment_frees += 1
 
     def block_taken(self, block_bytes: int, requested_bytes: int) -> None:
         """Count a block that was given out."""
         self.requested_bytes += requested_bytes
         self.allocated_bytes += block_bytes
         self.active_bytes += block_bytes
-        self.max_allocated_bytes = max(self.max_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.max_allocated_bytes:
+            self.max_allocated_bytes = self.allocated_bytes
 
     def block_returned(self, block_bytes: int) -> None:
         """Count a requested free; the block stays active until it completes."""

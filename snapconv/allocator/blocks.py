@@ -26,7 +26,8 @@ class Block:
     """A piece of a segment (struct Block); neighbours in the same segment are linked.
 
     ``requested_size`` stays as it was when the block becomes free, as in torch: snapshots show it.
-    An unmapped block is a hole in an expandable segment: address space without memory.
+    An unmapped block is a hole in an expandable segment: address space without memory. ``gc_base`` is
+    the pool's ``n_searches`` when the block became free: its age counts from there.
     """
 
     addr: int
@@ -38,6 +39,7 @@ class Block:
     is_allocated: bool = False
     is_mapped: bool = True
     n_events: int = 0
+    gc_base: int = 0
     stream_uses: list[int] = field(default_factory=list)
     before: "Block | None" = None
     after: "Block | None" = None
@@ -88,12 +90,14 @@ class BlockPool:
     """The free blocks of one pool, small or large (struct BlockPool).
 
     Per stream, mapped blocks are ordered by size, then address: the first that is large enough is
-    the best fit, the lowest of equals. Unmapped blocks are ordered by address.
+    the best fit, the lowest of equals. Unmapped blocks are ordered by address. ``n_searches`` counts the
+    searches for a free block while garbage collection is on (get_free_blocks_call_count).
     """
 
     def __init__(self, pool_id: PoolId, *, is_small: bool) -> None:
         self.id = pool_id
         self.is_small = is_small
+        self.n_searches = 0
         self._free: dict[int, list[tuple[int, int, Block]]] = {}
         self._unmapped: dict[int, list[tuple[int, Block]]] = {}
 
@@ -105,6 +109,7 @@ class BlockPool:
     def insert(self, block: Block) -> None:
         """Take in a free or unmapped block."""
         if block.is_mapped:
+            block.gc_base = self.n_searches
             insort(self._free.setdefault(block.stream, []), (block.size, block.addr, block))
         else:
             insort(self._unmapped.setdefault(block.stream, []), (block.addr, block))
@@ -117,6 +122,10 @@ class BlockPool:
         else:
             unmapped = self._unmapped[block.stream]
             del unmapped[bisect_left(unmapped, (block.addr,))]
+
+    def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
+        """The stream's free blocks with their sizes and addresses, best fit first; not to be changed."""
+        return self._free.get(stream, _NONE)
 
     def at_least(self, stream: int, size: int) -> list[Block]:
         """List the stream's free blocks of that size or more, best fit first."""
@@ -135,6 +144,9 @@ class BlockPool:
     def unmapped_blocks(self, stream: int) -> list[Block]:
         """List the stream's unmapped blocks by address."""
         return [block for _, block in self._unmapped.get(stream, [])]
+
+
+_NONE: list[tuple[int, int, Block]] = []
 
 
 def neighbours_from(block: Block) -> Iterator[Block]:

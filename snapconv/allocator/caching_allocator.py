@@ -2,7 +2,7 @@
 
 A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
 block sizes, same placement, same events in the same order. Of a device it has only the capacity.
-Left out: garbage collection, graph capture's deferral of frees, checkpointed pools.
+Left out: graph capture's deferral of frees, checkpointed pools.
 """
 
 from collections import deque
@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
-from snapconv.allocator.allocator_state import raw_pool_id, raw_segment, read_blocks
+from snapconv.allocator.allocator_state import (
+    SegmentLayout,
+    layout_blocks,
+    raw_pool_id,
+    raw_segment,
+    read_blocks,
+)
 from snapconv.allocator.allocator_trace import (
     DEFAULT_POOL,
     Frames,
@@ -20,7 +26,7 @@ from snapconv.allocator.allocator_trace import (
     microsecond_counter,
 )
 from snapconv.allocator.blocks import AddressSource, AddressSpace, Block, BlockPool
-from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
+from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
 from snapconv.errors import RecorderError
 from snapconv.units import format_bytes
 
@@ -47,8 +53,10 @@ class OutOfMemory(RecorderError):
 class CachingAllocator:
     """One device's caching allocator, with its memory history.
 
-    ``capacity`` None never runs out. ``max_entries`` None keeps every event. ``addresses`` replaces
-    the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's
+    ``capacity`` is what the device has for this process; None never runs out. ``limit`` is what
+    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1.
+    ``max_entries`` None keeps every event. ``addresses`` replaces the driver's choice of addresses
+    (``base_addr`` is then unused). ``frames`` arguments are torch's
     frame dicts, kept by identity; events without any take those of the allocation, as in torch.
     ``listener`` gets every event at once, also while recording is off.
     """
@@ -59,6 +67,7 @@ class CachingAllocator:
         device: int = 0,
         settings: AllocatorSettings | None = None,
         capacity: int | None = None,
+        limit: int | None = None,
         clock: Callable[[], int] | None = None,
         base_addr: int = 0x7F00_0000_0000,
         max_entries: int | None = None,
@@ -68,7 +77,7 @@ class CachingAllocator:
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
-        self.capacity = capacity
+        self.limit = limit
         history: deque[Recorded] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
         self._ledger = Ledger(clock or microsecond_counter(), record, history, listener=listener)
         self._addresses = addresses or AddressSpace(base_addr)
@@ -79,6 +88,16 @@ class CachingAllocator:
         # Per stream, the freed blocks that wait for it, and how many of them need wait no more.
         self._events: dict[int, deque[Block]] = {}
         self._n_finished: dict[int, int] = {}
+
+    @property
+    def capacity(self) -> int | None:
+        """What the device has for this process; None never runs out."""
+        return self._expandable.capacity
+
+    @capacity.setter
+    def capacity(self, n_bytes: int | None) -> None:
+        """Change it; expandable segments see it too."""
+        self._expandable.capacity = n_bytes
 
     @property
     def requested_bytes(self) -> int:
@@ -104,6 +123,11 @@ class CachingAllocator:
     def max_allocated_bytes(self) -> int:
         """The peak of allocated_bytes since construction (``torch.cuda.max_memory_allocated``)."""
         return self._ledger.max_allocated_bytes
+
+    @property
+    def ledger(self) -> Ledger:
+        """All counters."""
+        return self._ledger
 
     @property
     def history(self) -> list[Recorded]:
@@ -132,22 +156,32 @@ class CachingAllocator:
         """
         if n_bytes == 0:
             return 0
-        self._complete_finished(frames)
         size = self.settings.round_size(n_bytes)
-        block_pool = self._pool(pool, is_small=size <= SMALL_REQUEST_BYTES)
-        block = self._best_fit(block_pool, stream, size) or self._grow(block_pool, stream, size, frames)
+        found = self.pool(pool, is_small=size <= SMALL_REQUEST_BYTES)
+        return self.take(found, stream, size, n_bytes, frames).addr
+
+    def take(
+        self, pool: BlockPool, stream: int, size: int, n_bytes: int, frames: Frames | None = None
+    ) -> Block:
+        """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``; see malloc."""
+        if self._events:
+            self._complete_finished(frames)
+        block = self._best_fit(pool, stream, size) or self._grow(pool, stream, size, frames)
         if block is None:
-            raise self._out_of_memory(block_pool, stream, size, frames)
-        return self._hand_out(block, size, n_bytes, frames).addr
+            raise self._out_of_memory(pool, stream, size, frames)
+        return self._hand_out(block, size, n_bytes, frames)
 
     def free(self, addr: int, *, frames: Frames | None = None) -> None:
         """Free a block; it completes at once unless another stream was recorded on it."""
-        if addr == 0:
-            return
-        block = self._block(addr)
+        if addr:
+            self.give_back(self._block(addr), frames)
+
+    def give_back(self, block: Block, frames: Frames | None = None) -> None:
+        """Free an allocated block, as ``free`` does with an address."""
         block.is_allocated = False
-        self._ledger.block_returned(block.size)
-        self._record("free_requested", block, frames)
+        self._ledger.allocated_bytes -= block.size
+        if self._ledger.is_watched:
+            self._record("free_requested", block, frames)
         if not block.stream_uses:
             self._complete(block, frames)
             return
@@ -155,6 +189,15 @@ class CachingAllocator:
             self._events.setdefault(stream, deque()).append(block)
         block.n_events = len(block.stream_uses)
         block.stream_uses.clear()
+
+    def complete(self, block: Block) -> None:
+        """Complete a pending free, where it is not complete yet."""
+        if block.n_events:
+            for blocks in self._events.values():
+                while block in blocks:
+                    blocks.remove(block)
+            block.n_events = 0
+            self._complete(block, None)
 
     def record_stream(self, addr: int, stream: int) -> None:
         """Note that another stream uses the block: its free then waits for that stream."""
@@ -192,28 +235,61 @@ class CachingAllocator:
     def adopt(self, raw_segments: Iterable[dict[str, Any]]) -> None:
         """Take over segments in torch's shape as the present state, recording nothing.
 
-        Pending frees are made to wait for stream 0. Expandable segments cannot be adopted: a
-        snapshot does not contain the address range that they grow in.
+        Pending frees are made to wait for stream 0. Where expandable segments may grow is assumed: see
+        ExpandableMemory.adopt.
         """
+        ordinary: list[list[Block]] = []
+        expandable: list[list[Block]] = []
         for raw in raw_segments:
-            pool = self._pool(raw_pool_id(raw), is_small=raw["segment_type"] == "small")
-            for block in read_blocks(raw, pool):
-                self._ledger.reserved_bytes += block.size
-                if not block.is_active:
-                    pool.insert(block)
-                    continue
-                self._active[block.addr] = block
-                self._ledger.block_taken(block.size, block.requested_size)
-                if not block.is_allocated:
-                    self._ledger.block_returned(block.size)
-                    self._events.setdefault(0, deque()).append(block)
+            pool = self.pool(raw_pool_id(raw), is_small=raw["segment_type"] == "small")
+            (expandable if raw.get("is_expandable") else ordinary).append(list(read_blocks(raw, pool)))
+        self._adopt(ordinary, expandable)
+
+    def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
+        """Take over segments as the present state, as ``adopt`` does; return the live blocks by address."""
+        ordinary: list[list[Block]] = []
+        expandable: list[list[Block]] = []
+        for layout in layouts:
+            pool = self.pool(layout.pool_id, is_small=layout.is_small)
+            (expandable if layout.is_expandable else ordinary).append(list(layout_blocks(layout, pool)))
+        self._adopt(ordinary, expandable)
+        return dict(self._active)
+
+    def _adopt(self, ordinary: list[list[Block]], expandable: list[list[Block]]) -> None:
+        self._expandable.adopt([blocks for blocks in expandable if blocks], self.settings)
+        ledger = self._ledger
+        for block in (block for blocks in (*ordinary, *expandable) for block in blocks):
+            ledger.reserved_bytes += block.size
+            if not block.is_active:
+                block.pool.insert(block)
+                continue
+            self._active[block.addr] = block
+            if block.is_allocated:
+                ledger.block_taken(block.size, block.requested_size)
+            else:
+                ledger.requested_bytes += block.requested_size
+                ledger.active_bytes += block.size
+                self._events.setdefault(0, deque()).append(block)
+        ledger.max_reserved_bytes = max(ledger.max_reserved_bytes, ledger.reserved_bytes)
+
+    def free_blocks(self) -> list[Block]:
+        """List the free blocks of all pools."""
+        return [block for pool in self._pools.values() for block in pool.free_blocks()]
+
+    def all_blocks(self) -> list[Block]:
+        """List the free blocks of all pools and those in use or pending."""
+        return [*self.free_blocks(), *self._active.values()]
+
+    def releasable_bytes(self) -> int:
+        """Count what ``empty_cache`` would give back: unsplit free segments and whole free pages."""
+        free = [block for pool in self._release_order() for block in pool.free_blocks()]
+        whole = sum(block.size for block in free if block.reservation is None and block.is_whole_segment)
+        return whole + sum(map(len, map(whole_pages, free)))
 
     def segments(self) -> list[dict[str, Any]]:
         """List the segments and their blocks as torch's snapshot does, by address."""
-        heads = [block for pool in self._pools.values() for block in pool.free_blocks()]
-        heads.extend(self._active.values())
         # One segment per contiguous mapped range.
-        heads = [block for block in heads if block.before is None or not block.before.is_mapped]
+        heads = [block for block in self.all_blocks() if block.before is None or not block.before.is_mapped]
         return [raw_segment(head, device=self.device) for head in sorted(heads, key=lambda block: block.addr)]
 
     def trace(self) -> list[dict[str, Any]]:
@@ -241,7 +317,8 @@ class CachingAllocator:
             raise RecorderError(f"{addr:#x} is not the address of an allocated block")
         return block
 
-    def _pool(self, pool_id: PoolId, *, is_small: bool) -> BlockPool:
+    def pool(self, pool_id: PoolId, *, is_small: bool) -> BlockPool:
+        """Return one of the two pools with that id, made at first use."""
         if (pool_id, is_small) not in self._pools:
             self._pools[pool_id, is_small] = BlockPool(pool_id, is_small=is_small)
         return self._pools[pool_id, is_small]
@@ -253,22 +330,25 @@ class CachingAllocator:
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """Take the best free block out of the pool, if one may serve (get_free_block)."""
-        block = best_candidate(
-            pool.at_least(stream, size), may_be_expandable=self.settings.expandable_segments
-        )
+        settings = self.settings
+        if self.limit is not None and settings.garbage_collection_threshold:
+            pool.n_searches += 1
+        block = best_candidate(pool, stream, size, may_be_expandable=settings.expandable_segments)
         if block is None:
             return None
-        if not self.settings.is_oversize(size):
-            # A block of max_split_size or more is kept for requests of that size.
-            if self.settings.is_oversize(block.size):
+        if settings.max_split_size_bytes is not None:
+            if not settings.is_oversize(size):
+                # A block of max_split_size or more is kept for requests of that size.
+                if settings.is_oversize(block.size):
+                    return None
+            elif block.size >= size + settings.max_non_split_rounding_bytes:
                 return None
-        elif block.size >= size + self.settings.max_non_split_rounding_bytes:
-            return None
         pool.discard(block)
         return block
 
     def _grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Get a new segment, at need after giving cached ones back (the middle of malloc)."""
+        self._collect_garbage(frames)
         block = self._new_block(pool, stream, size, frames)
         if block is None and self._release_oversize(pool, stream, size, frames):
             block = self._new_block(pool, stream, size, frames)
@@ -277,18 +357,50 @@ class CachingAllocator:
             block = self._new_block(pool, stream, size, frames)
         return block
 
+    def _collect_garbage(self, frames: Frames | None) -> None:
+        """Give back the oldest unsplit free segments above the threshold (garbage_collect_cached_blocks).
+
+        As in torch 2.1 to 2.13: only with a memory fraction, only in the default large pool. A block's age is
+        the number of searches in its pool since it was freed; those of average age and more go at once.
+        """
+        threshold = self.settings.garbage_collection_threshold
+        if self.limit is None or not threshold:
+            return
+        wanted = self.reserved_bytes - int(threshold * self.limit)
+        pool = self.pool(DEFAULT_POOL, is_small=False)
+        whole = [block for block in pool.free_blocks() if block.is_whole_segment] if wanted > 0 else []
+        total_age = sum(pool.n_searches - block.gc_base for block in whole)
+        released, n_left = 0, len(whole)
+        while released < wanted and n_left:
+            average = total_age / n_left
+            kept = []
+            for block in whole:
+                age = pool.n_searches - block.gc_base
+                if block.reservation is not None or age < average:
+                    kept.append(block)
+                    continue
+                released += block.size
+                total_age -= age
+                n_left -= 1
+                self._release_segment(block, frames)
+            if len(kept) == len(whole):
+                break
+            whole = kept
+
     def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Request memory from the device (alloc_block)."""
+        n_bytes = self.settings.segment_size(size)
+        if self.limit is not None and self.reserved_bytes + n_bytes > self.limit:
+            return None
         if self.settings.expandable_segments:
             page_size = self.settings.page_size(is_small=pool.is_small)
             return self._expandable.allocate(
                 pool, stream=stream, size=size, page_size=page_size, frames=frames
             )
-        n_bytes = self.settings.segment_size(size)
         if self.capacity is not None and self.reserved_bytes + n_bytes > self.capacity:
             return None
         block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
-        self._ledger.reserved_bytes += n_bytes
+        self._ledger.memory_taken(n_bytes)
         self._ledger.record(
             "segment_alloc", addr=block.addr, size=n_bytes, stream=stream, pool=pool.id, frames=frames
         )
@@ -304,7 +416,8 @@ class CachingAllocator:
         block.frames = frames
         self._active[block.addr] = block
         self._ledger.block_taken(block.size, n_bytes)
-        self._record("alloc", block, frames)
+        if self._ledger.is_watched:
+            self._record("alloc", block, frames)
         return block
 
     def _complete_finished(self, frames: Frames | None) -> None:
@@ -319,7 +432,8 @@ class CachingAllocator:
     def _complete(self, block: Block, frames: Frames | None) -> None:
         """Make a freed block available and merge it with its free neighbours (free_block)."""
         self._ledger.block_completed(block.size, block.requested_size)
-        self._record("free_completed", block, frames)
+        if self._ledger.is_watched:
+            self._record("free_completed", block, frames)
         block.frames = None
         del self._active[block.addr]
         block.absorb(block.before)
@@ -350,7 +464,7 @@ class CachingAllocator:
         """Give an unsplit segment back to the device (release_block)."""
         block.pool.discard(block)
         self._addresses.give_back(block.addr, block.size)
-        self._ledger.reserved_bytes -= block.size
+        self._ledger.memory_returned(block.size)
         self._ledger.record(
             "segment_free",
             addr=block.addr,

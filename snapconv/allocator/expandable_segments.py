@@ -5,6 +5,9 @@ c10/cuda/CUDACachingAllocator.cpp. Small pools grow by pages of 2 MiB, large one
 large_segment_size (20 MiB); a page is backed by memory as a whole or not at all.
 """
 
+from bisect import bisect_left
+
+from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Ledger
 from snapconv.allocator.blocks import AddressSource, Block, BlockPool, Reservation, neighbours_from
 
@@ -17,7 +20,7 @@ class ExpandableMemory:
     def __init__(self, ledger: Ledger, addresses: AddressSource, *, capacity: int | None) -> None:
         self._ledger = ledger
         self._addresses = addresses
-        self._capacity = capacity
+        self.capacity = capacity
 
     def allocate(
         self, pool: BlockPool, *, stream: int, size: int, page_size: int, frames: Frames | None
@@ -46,15 +49,68 @@ class ExpandableMemory:
                 block.pool.discard(block)
                 self._addresses.give_back(block.reservation.addr, block.reservation.size)
 
+    def adopt(self, ranges: list[list[Block]], settings: AllocatorSettings) -> None:
+        """Give adopted mapped ranges, each a run of linked blocks, the address space that they grow in.
+
+        A snapshot does not contain it. Ranges of one pool and stream are taken as parts of one segment if
+        they are whole pages apart, with nothing else between, within the space that torch reserves for one.
+        A segment begins with its first mapped page and ends where the next one begins.
+        """
+        ranges = sorted(ranges, key=lambda blocks: blocks[0].addr)
+        groups: list[list[list[Block]]] = []
+        for blocks in ranges:
+            if groups and self._is_of_one_segment(groups[-1], blocks, settings):
+                groups[-1].append(blocks)
+            else:
+                groups.append([blocks])
+        ends = [group[0][0].addr for group in groups[1:]] + [None]
+        for group, end in zip(groups, ends, strict=False):
+            self._reserve_around(group, end, settings)
+
+    def _is_of_one_segment(
+        self, group: list[list[Block]], blocks: list[Block], settings: AllocatorSettings
+    ) -> bool:
+        first, other = group[0][0], blocks[0]
+        page_size = _page_size(group, settings)
+        apart = other.addr - first.addr
+        return (
+            (first.pool, first.stream) == (other.pool, other.stream)
+            and apart % page_size == 0
+            and _end(blocks) - first.addr <= self._reserved_size(page_size)
+        )
+
+    def _reserve_around(self, group: list[list[Block]], end: int | None, settings: AllocatorSettings) -> None:
+        page_size, addr = _page_size(group, settings), group[0][0].addr
+        size = max(self._reserved_size(page_size), _end(group[-1]) - addr)
+        if end is not None:
+            size = min(size, (end - addr) // page_size * page_size)
+        reservation = Reservation(addr, size, page_size)
+        starts = [blocks[0].addr for blocks in group[1:]] + [addr + size]
+        before: Block | None = None
+        for blocks, next_start in zip(group, starts, strict=True):
+            for block in blocks:
+                block.reservation = reservation
+            if before is not None:
+                blocks[0].link(before, blocks[0].after)
+            before = blocks[-1]
+            if (gap := next_start - _end(blocks)) > 0:
+                hole = Block(_end(blocks), gap, before.stream, before.pool, reservation, is_mapped=False)
+                hole.link(before, None)
+                hole.pool.insert(hole)
+                before = hole
+
+    def _reserved_size(self, page_size: int) -> int:
+        """The address space of one segment: torch reserves 9/8 of the device's memory, in whole pages."""
+        wanted = UNLIMITED_ADDRESS_SPACE if self.capacity is None else self.capacity * 9 // 8
+        return -(-wanted // page_size) * page_size
+
     def _candidate(self, pool: BlockPool, *, stream: int, size: int, page_size: int) -> Block | None:
         """Find the lowest run of free and unmapped blocks that is large enough, or reserve a new range."""
         for hole in pool.unmapped_blocks(stream):
             first = hole.before if hole.before is not None and not hole.before.is_active else hole
             if _is_large_enough(first, size):
                 return first
-        # torch reserves 9/8 of the device's memory, in whole pages.
-        wanted = UNLIMITED_ADDRESS_SPACE if self._capacity is None else self._capacity * 9 // 8
-        n_bytes = -(-wanted // page_size) * page_size
+        n_bytes = self._reserved_size(page_size)
         if n_bytes < size:
             return None
         reservation = Reservation(self._addresses.take(n_bytes), n_bytes, page_size)
@@ -67,7 +123,7 @@ class ExpandableMemory:
         assert hole.reservation is not None
         page_size = hole.reservation.page_size
         n_bytes = -(-size // page_size) * page_size
-        if self._capacity is not None and self._ledger.reserved_bytes + n_bytes > self._capacity:
+        if self.capacity is not None and self._ledger.reserved_bytes + n_bytes > self.capacity:
             return False
         addr = hole.addr
         hole.pool.discard(hole)
@@ -87,7 +143,7 @@ class ExpandableMemory:
         hole.absorb(hole.before)
         hole.absorb(hole.after)
         hole.pool.insert(hole)
-        self._ledger.reserved_bytes += n_bytes
+        self._ledger.memory_taken(n_bytes, is_mapped=True)
         self._record("segment_map", hole, addr, n_bytes, frames)
         if hole.before is None and hole.segment_frames is None:
             hole.segment_frames = frames
@@ -95,12 +151,10 @@ class ExpandableMemory:
 
     def _unmap(self, block: Block, frames: Frames | None) -> bool:
         """Turn the whole pages inside a free block into a hole; the ragged ends stay free."""
-        assert block.reservation is not None
-        base, page_size = block.reservation.addr, block.reservation.page_size
-        start = base + -(-(block.addr - base) // page_size) * page_size
-        end = base + (block.addr + block.size - base) // page_size * page_size
-        if start >= end:
+        pages = whole_pages(block)
+        if not pages:
             return False
+        start, end = pages.start, pages.stop
         block.pool.discard(block)
         if start > block.addr:
             block.pool.insert(block.cut_front(start - block.addr))
@@ -113,7 +167,7 @@ class ExpandableMemory:
         block.absorb(block.before)
         block.absorb(block.after)
         block.pool.insert(block)
-        self._ledger.reserved_bytes -= end - start
+        self._ledger.memory_returned(end - start)
         context = block.segment_frames if frames is None else frames
         self._record("segment_unmap", block, start, end - start, context)
         return True
@@ -124,22 +178,47 @@ class ExpandableMemory:
         )
 
 
-def best_candidate(candidates: list[Block], *, may_be_expandable: bool) -> Block | None:
+def whole_pages(block: Block) -> range:
+    """The addresses of whole pages inside a block of an expandable segment; empty in any other."""
+    if block.reservation is None:
+        return range(0)
+    base, page_size = block.reservation.addr, block.reservation.page_size
+    start = base + -(-(block.addr - base) // page_size) * page_size
+    end = base + (block.addr + block.size - base) // page_size * page_size
+    return range(start, max(start, end))
+
+
+def _end(blocks: list[Block]) -> int:
+    return blocks[-1].addr + blocks[-1].size
+
+
+def _page_size(group: list[list[Block]], settings: AllocatorSettings) -> int:
+    """The page size of the pool, or 2 MiB where the ranges are no multiples of it."""
+    page_size = settings.page_size(is_small=group[0][0].pool.is_small)
+    fits = all((_end(blocks) - blocks[0].addr) % page_size == 0 for blocks in group)
+    return page_size if fits else SMALL_SEGMENT_BYTES
+
+
+def best_candidate(pool: BlockPool, stream: int, size: int, *, may_be_expandable: bool) -> Block | None:
     """Choose among free blocks that are large enough, smallest first (the head of get_free_block).
 
     With expandable segments on, a block counts with the hole behind it, so that the end of a
     segment is used last. With them switched off since, a leading run of expandable blocks is skipped.
     """
-    if not candidates:
+    free = pool.free_of(stream)
+    place = bisect_left(free, (size,))
+    if place == len(free):
         return None
-    if may_be_expandable:
-        best = candidates[0]
-        for block in candidates[1:]:
-            if best.reservation is None or _size_after_growth(block) >= _size_after_growth(best):
-                break
-            best = block
-        return best
-    return next((block for block in candidates if block.reservation is None), None)
+    best = free[place][2]
+    if best.reservation is not None and not may_be_expandable:
+        return next((block for _, _, block in free[place:] if block.reservation is None), None)
+    while best.reservation is not None and place + 1 < len(free):
+        place += 1
+        block = free[place][2]
+        if _size_after_growth(block) >= _size_after_growth(best):
+            break
+        best = block
+    return best
 
 
 def _size_after_growth(block: Block) -> int:

@@ -1,7 +1,7 @@
 """The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
-from snapconv.errors import MalformedSnapshotError
+from snapconv.errors import MalformedSnapshotError, RecorderError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     TIME,
@@ -51,15 +51,29 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
         for key, value in islice(known.items(), _MAX_ENTRIES)
         if type(key) is str
     )
-    settings = AllocatorSettings(
+    # Each backend has a key of its own for it.
+    conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
+    settings = replace(
+        _settings_of_text(conf),
         # -1, or SIZE_MAX where an unsigned type was written, is unlimited.
         max_split_size_bytes=limit if isinstance(limit, int) and 0 <= limit < 1 << 63 else None,
         expandable_segments=known.get("expandable_segments") is True,
         roundup_power2_divisions=_divisions(known.get("roundup_power2_divisions"), where),
-        # Each backend has a key of its own for it.
-        conf=next((text for key, text in entries if key.endswith("ALLOC_CONF")), ""),
+        garbage_collection_threshold=_threshold(known.get("garbage_collection_threshold")),
     )
     return settings, entries
+
+
+def _settings_of_text(conf: str) -> AllocatorSettings:
+    """Read what stands in no key but in the text; nothing of a text that torch would refuse."""
+    try:
+        return AllocatorSettings.from_conf(conf)
+    except RecorderError:
+        return AllocatorSettings(conf=conf)
+
+
+def _threshold(raw: object) -> float:
+    return raw if isinstance(raw, float) and 0 <= raw < 1 else 0.0
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:

@@ -346,3 +346,88 @@ def test_an_allocator_that_adopts_segments_goes_on_where_they_stood():
     assert copy.segments() == original.segments()
     assert copy.malloc(2 * MIB) == original.malloc(2 * MIB) == addrs[1]
     assert copy.allocated_bytes == original.allocated_bytes
+
+
+def gc_model(limit):
+    """Four large segments, of 30, 24, 32 and 40 MiB; the first was freed a search before the second."""
+    model = allocator("garbage_collection_threshold:0.4,per_process_memory_fraction:0.5", limit=limit)
+    first, second = model.malloc(30 * MIB), model.malloc(24 * MIB)
+    model.free(first)
+    model.malloc(32 * MIB)
+    model.free(second)
+    model.malloc(40 * MIB)
+    return model
+
+
+def test_garbage_collection_releases_free_segments_of_average_age_and_more():
+    # Above 0.4 * 200 MiB by 6 MiB when the last segment is wanted. Ages 2 and 1: the average is 1.5.
+    model = gc_model(200 * MIB)
+    assert last(model, "segment_free").size == 30 * MIB
+    assert model.reserved_bytes == (24 + 32 + 40) * MIB
+
+
+def test_garbage_collection_goes_on_until_enough_is_released():
+    # 0.4 * 120 MiB = 48 MiB; the segment of 32 MiB is in use, the other two are released one by one.
+    model = gc_model(120 * MIB)
+    assert [e.size // MIB for e in model.history if e.action == "segment_free"] == [30, 24]
+    assert model.reserved_bytes == 72 * MIB
+
+
+def test_garbage_is_collected_with_a_memory_fraction_only():
+    assert gc_model(None).reserved_bytes == (30 + 24 + 32 + 40) * MIB
+
+
+@pytest.mark.parametrize("threshold", ["1", "-0.1", "half", "nan"])
+def test_a_threshold_outside_of_0_to_1_is_refused(threshold):
+    with pytest.raises(RecorderError, match="garbage_collection_threshold must be at least 0 and below 1"):
+        AllocatorSettings.from_conf(f"garbage_collection_threshold:{threshold}")
+
+
+def test_a_limit_counts_whole_pages_of_expandable_segments_only_after_they_are_mapped():
+    # alloc_block compares what an ordinary segment would need (16 MiB), and a page of 20 MiB is mapped.
+    model = allocator("expandable_segments:True", limit=36 * MIB)
+    model.malloc(5 * MIB)
+    model.malloc(16 * MIB)
+    assert model.reserved_bytes == 40 * MIB
+    model = allocator("expandable_segments:True", limit=36 * MIB - 1)
+    model.malloc(5 * MIB)
+    with pytest.raises(OutOfMemory):
+        model.malloc(16 * MIB)
+
+
+def test_settings_are_changed_one_by_one():
+    found = AllocatorSettings.from_conf("max_split_size_mb:64,expandable_segments:True")
+    changed = found.changed("expandable_segments:False,roundup_power2_divisions:4")
+    assert changed.max_split_size_bytes == 64 * MIB
+    assert not changed.expandable_segments
+    assert changed.roundup_power2_divisions == (4,) * 16
+
+
+def places(model):
+    """Where blocks are, in what state."""
+    return [[(b["address"], b["size"], b["state"]) for b in raw["blocks"]] for raw in model.segments()]
+
+
+def grown(model):
+    """Two ranges of one expandable segment with a hole between, and small blocks beside."""
+    kept = model.malloc(15 * MIB)
+    freed = model.malloc(60 * MIB)
+    model.malloc(25 * MIB)
+    model.malloc(1000)
+    model.free(freed)
+    model.empty_cache()
+    return kept
+
+
+def test_adopted_expandable_segments_grow_and_merge_as_they_did():
+    original = allocator("expandable_segments:True")
+    kept = grown(original)
+    adopted = allocator("expandable_segments:True", base_addr=0x7E00_0000_0000)
+    adopted.adopt(original.segments())
+    assert adopted.segments() == original.segments()
+    assert len(original.segments()) == 3  # with a hole in the middle
+    for model in (original, adopted):
+        model.free(kept)
+        model.malloc(35 * MIB)  # into the hole
+        model.malloc(300 * MIB)  # at the end
+    assert places(adopted) == places(original)

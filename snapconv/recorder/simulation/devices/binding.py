@@ -69,7 +69,7 @@ def _devices(machine: Machine) -> dict[str, Callable[..., Any]]:
 
 def _memory(machine: Machine) -> dict[str, Callable[..., Any]]:
     def set_fraction(fraction: float, index: int) -> None:
-        machine.set_capacity(index, int(fraction * machine.options.total_bytes))
+        machine.set_fraction(index, fraction)
 
     return {
         "memoryStats": machine.memory_stats,

@@ -224,11 +224,16 @@ class Machine:
         fraction = self.settings.memory_fraction
         for device in self.devices:
             if fraction < 1 and device.allocator.capacity == self.options.capacity_bytes:
-                device.allocator.capacity = int(fraction * self.options.total_bytes)
+                self._set_fraction(device, fraction)
 
-    def set_capacity(self, index: int, n_bytes: int) -> None:
-        """Let a device run out at that many bytes."""
-        self.device(index).allocator.capacity = n_bytes
+    def set_fraction(self, index: int, fraction: float) -> None:
+        """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""
+        self._set_fraction(self.device(index), fraction)
+
+    def _set_fraction(self, device: Device, fraction: float) -> None:
+        allocator = device.allocator
+        allocator.capacity = int(fraction * self.options.total_bytes)
+        allocator.limit = allocator.capacity if fraction < 1 else None
 
     def free_and_total(self, index: int | None) -> tuple[int, int]:
         """Say what cudaMemGetInfo would: the device's memory outside its segments, and all of it."""
