@@ -98,6 +98,11 @@ def check_pickle(
     while entry < n_bytes:
         file.seek(entry)
         data = file.read(_CHUNK_BYTES + _LOOKAHEAD_BYTES)
+        if len(data) < min(_CHUNK_BYTES, n_bytes - entry):
+            raise TruncatedFileError(
+                f"the file ends at byte {entry + len(data)}, and had {n_bytes} bytes when it was opened: "
+                "convert it when the job has written all of it"
+            )
         chunk = _Chunk(data, entry, min(_CHUNK_BYTES, n_bytes - entry), n_bytes)
         entry, scalar_run, stop, found = chunk.check(scalar_run)
         n_odd += found

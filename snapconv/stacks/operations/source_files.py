@@ -20,8 +20,9 @@ from snapconv.stacks.paths import is_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.units import counted
 
-# The longest module of torch has 0.6 MB; what is far longer was made by a program.
-_MAX_BYTES = 4 * 2**20
+# The longest module of torch has 0.6 MB; what is far longer was made by a program, and takes a thousand times
+# its size to parse.
+_MAX_BYTES = 2**20
 _MANY = 3
 # What leads from the project's root to a file that is beside it.
 _ABOVE = re.compile(r"^(\.\./)+")

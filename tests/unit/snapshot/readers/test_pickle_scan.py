@@ -196,6 +196,11 @@ class TestTruncation:
         for n in range(len(SMALL)):
             refusal(SMALL[:n], TruncatedFileError)
 
+    @pytest.mark.parametrize("n", [3, 40, 70, 200])
+    def test_a_file_that_becomes_shorter_while_it_is_read_is_refused_with_both_sizes(self, tiny, n):
+        with pytest.raises(TruncatedFileError, match=f"ends at byte {n}, and had 100000 bytes"):
+            check_pickle(io.BytesIO(EVENTS[:n]), 100_000)
+
     def test_the_message_shows_where_the_file_breaks_off(self):
         assert "breaks off at byte 40" in refusal(SMALL[:40], TruncatedFileError)
 
