@@ -280,11 +280,12 @@ class CachingAllocator:
         """List the free blocks of all pools and those in use or pending."""
         return [*self.free_blocks(), *self._active.values()]
 
-    def releasable_bytes(self) -> int:
-        """Count what ``empty_cache`` would give back: unsplit free segments and whole free pages."""
+    def releasable_ranges(self) -> list[tuple[int, int]]:
+        """List what ``empty_cache`` would give back: the address and size of free segments and pages."""
         free = [block for pool in self._release_order() for block in pool.free_blocks()]
-        whole = sum(block.size for block in free if block.reservation is None and block.is_whole_segment)
-        return whole + sum(map(len, map(whole_pages, free)))
+        pages = [(found.start, len(found)) for found in map(whole_pages, free) if found]
+        whole = [block for block in free if block.reservation is None and block.is_whole_segment]
+        return pages + [(block.addr, block.size) for block in whole]
 
     def segments(self) -> list[dict[str, Any]]:
         """List the segments and their blocks as torch's snapshot does, by address."""

@@ -340,7 +340,7 @@ class _Run:
             reserved_bytes=ledger.reserved_bytes,
             allocated_bytes=ledger.allocated_bytes,
             active_bytes=ledger.active_bytes,
-            releasable_bytes=self.allocator.releasable_bytes(),
+            releasable_bytes=sum(size for _, size in self.allocator.releasable_ranges()),
             largest_free_bytes=max((block.size for block in free), default=0),
             n_free_blocks=len(free),
         )

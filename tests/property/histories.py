@@ -198,6 +198,16 @@ def run(program: Program) -> History:
     return History(program, snapshot, complete[first:], complete)
 
 
+def make_calls(program: Program) -> tuple[CachingAllocator, bool]:
+    """Run a program up to its first request that fails; return its allocator, and whether one did."""
+    machine = _Machine(program)
+    for call in program.calls:
+        machine.make(call)
+        if machine.allocator.history and machine.allocator.history[-1].action == "oom":
+            return machine.allocator, True
+    return machine.allocator, False
+
+
 def without_keys(history: History, *keys: str) -> History:
     """Make the history's trace look older by leaving out keys, such as ``pool_id`` or ``time_us``."""
     trace = [{key: entry[key] for key in entry if key not in keys} for entry in history.trace]

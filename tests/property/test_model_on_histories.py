@@ -1,0 +1,62 @@
+"""Replays by the allocator model against the programs that made the traces.
+
+A trace shows when memory was requested and freed, and nothing of why it lies where it does. Under its own
+settings the model must put everything where it lay; under others, where the program would have put it.
+"""
+
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.findings.allocator_calls import find_calls
+from snapconv.findings.model_check import check_model
+from snapconv.findings.what_if import Trial, try_out
+from snapconv.replay.device_replay import replay
+from snapconv.snapshot.load import load_snapshot
+from tests.property.histories import CONFS, make_calls, run, seeded_program
+
+SEEDS = range(100)
+
+
+def calls_of(history, path):
+    path.write_bytes(pickle.dumps(history.snapshot))
+    snapshot = load_snapshot(path)
+    device = snapshot.devices[0]
+    replayed = replay(snapshot, device)
+    return find_calls(snapshot, device, replayed), device, replayed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_own_settings_give_the_own_segments(seed, tmp_path):
+    program = replace(seeded_program(seed, 300), padding=0)
+    if program.conf.startswith("expandable"):
+        # Where a segment begins, and how far it may grow, is in the events only.
+        program = replace(program, capacity=None, record_from=0, keep=None)
+    calls, device, replayed = calls_of(run(program), tmp_path / "snapshot.pickle")
+    check = check_model(calls, device, replayed.allocations.addr)
+    if check.reason and calls.start.n_inexact:
+        pytest.skip("the file does not show how large some blocks of before the trace were")
+    assert check.reason == ""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_other_settings_give_what_the_program_would_have_needed(seed, tmp_path):
+    program = seeded_program(seed, 300)
+    # A call of empty_cache() that found nothing to release left no event.
+    kept = tuple(call for call in program.calls if call.kind not in ("empty_cache", "release_pool"))
+    program = replace(program, calls=kept, padding=0, capacity=None, record_from=0, keep=None)
+    calls, _, _ = calls_of(run(program), tmp_path / "snapshot.pickle")
+    choice = random.Random(seed)
+    conf, capacity = choice.choice(CONFS), choice.choice((None, 96 * MIB, 512 * MIB))
+    outcome = try_out(calls, Trial(AllocatorSettings.from_conf(conf), capacity=capacity))
+    allocator, is_out_of_memory = make_calls(replace(program, conf=conf, capacity=capacity))
+    ledger = allocator.ledger
+    assert (outcome.ran_out is not None) == is_out_of_memory
+    assert outcome.peak_reserved == ledger.max_reserved_bytes
+    assert outcome.peak_allocated == ledger.max_allocated_bytes
+    assert outcome.n_segment_allocs == ledger.n_segment_allocs
+    assert outcome.n_segment_maps == ledger.n_segment_maps
+    assert outcome.end.reserved_bytes == ledger.reserved_bytes
