@@ -273,6 +273,19 @@ def test_a_copied_model_is_a_model():
     assert places(rows[2:]) == where(*average.parameters())
 
 
+def test_an_averaged_model_and_layers_that_torch_copies_have_parameters_of_their_own():
+    with watching() as observer:
+        layer = nn.TransformerEncoderLayer(4, 1, dim_feedforward=4, batch_first=True)
+        model = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+        average = torch.optim.swa_utils.AveragedModel(model)
+        observer.note_now()
+        rows = [row for row in observer.facts({})["parameters"] if row["kind"] == "parameter"]
+    found = {row["name"]: (row["addr"], row["bytes"]) for row in rows}
+    for prefix, owner in ("TransformerEncoder.", model), ("AveragedModel.", average):
+        for name, parameter in owner.named_parameters():
+            assert {found[prefix + name]} == where(parameter)
+
+
 def test_copies_of_a_state_dict_are_noted_with_their_originals():
     with watching() as observer:
         model = nn.Linear(4, 3)
