@@ -14,6 +14,8 @@ from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.torch_surface import Feature
 
 _ABSENT = object()
+# In place of an answer: what torch has there.
+WHAT_IS_THERE = object()
 
 
 class Patches:
@@ -36,10 +38,10 @@ class Patches:
             else:
                 setattr(owner, name, before)
 
-    def set(self, owner: Any, name: str, value: Any, *, otherwise: Any = None) -> None:
+    def set(self, owner: Any, name: str, value: Any, *, otherwise: Any = WHAT_IS_THERE) -> None:
         """Replace an attribute, or add one that the owner itself (not its bases) does not have.
 
-        ``otherwise`` is the answer of a function of ours that fails, where torch has none in its place.
+        ``otherwise`` is the answer of a function of ours that fails, where torch's own would not do.
         """
         guarded = self._guarded(value, inspect.getattr_static(owner, name, None), otherwise)
         self.set_unguarded(owner, name, guarded)
@@ -50,7 +52,7 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def set_existing(self, owner: Any, name: str, value: Any, *, otherwise: Any = None) -> None:
+    def set_existing(self, owner: Any, name: str, value: Any, *, otherwise: Any = WHAT_IS_THERE) -> None:
         """Replace an attribute that this torch has; do nothing where it has none of that name."""
         if hasattr(owner, name):
             self.set(owner, name, value, otherwise=otherwise)
@@ -73,8 +75,9 @@ class Patches:
         if isinstance(value, staticmethod | classmethod):
             return value
         if isinstance(value, FunctionType | MethodType | BuiltinFunctionType):
-            is_there = callable(real) and otherwise is None
-            return self.guarded(value, real if is_there else lambda *_, **__: otherwise)
+            if otherwise is not WHAT_IS_THERE:
+                return self.guarded(value, lambda *_, **__: otherwise)
+            return self.guarded(value, real if callable(real) else lambda *_, **__: None)
         return value
 
     def instead(self, work: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 from snapconv.recorder.simulation.devices.machine import Machine
-from snapconv.recorder.simulation.patches import Patches
+from snapconv.recorder.simulation.devices.statistics import Statistics
+from snapconv.recorder.simulation.patches import WHAT_IS_THERE, Patches
+
+# Answers where ours fails, as of a device with nothing on it: torch's own would look for a real one.
+_OTHERWISE: dict[str, Any] = {
+    "getDeviceIndex": 0,
+    "setDeviceIndex": None,
+    "exchangeDevice": 0,
+    "maybeExchangeDevice": 0,
+    "synchronizeDevice": None,
+    "isAllocatorInitialized": True,
+    "emptyCache": None,
+    "getDeviceStats": Statistics().as_nested_dict([], max_split_size=-1),
+    "resetPeakStats": None,
+    "setAllocatorSettings": None,
+    "getAllocatorSettings": "",
+    "emptyHostCache": None,
+    "resetAccumulatedStats": None,
+}
 
 
 def patch_accelerator(machine: Machine, patches: Patches) -> None:
@@ -21,8 +39,6 @@ def patch_accelerator(machine: Machine, patches: Patches) -> None:
         "setDeviceIndex": exchange,
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
-        "getStream": lambda index: torch.cuda.current_stream(index),
-        "setStream": lambda stream: torch.cuda.set_stream(stream),
         "synchronizeDevice": machine.synchronize,
         "isAllocatorInitialized": lambda: True,
         "emptyCache": machine.empty_cache,
@@ -35,7 +51,12 @@ def patch_accelerator(machine: Machine, patches: Patches) -> None:
         "resetAccumulatedStats": lambda index: machine.device(index).statistics.reset_accumulated(),
     }
     for name, answer in answers.items():
-        patches.set_existing(torch._C, f"_accelerator_{name}", answer)
+        otherwise = _OTHERWISE.get(name, WHAT_IS_THERE)
+        patches.set_existing(torch._C, f"_accelerator_{name}", answer, otherwise=otherwise)
+    # Not functions of ours, but torch's, whose parts are simulated.
+    for name, of_torch in (("getStream", torch.cuda.current_stream), ("setStream", torch.cuda.set_stream)):
+        if hasattr(torch._C, f"_accelerator_{name}"):
+            patches.set_unguarded(torch._C, f"_accelerator_{name}", of_torch)
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
     hooks: dict[str, Any] = {

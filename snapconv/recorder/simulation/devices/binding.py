@@ -20,6 +20,7 @@ _CAPABILITY = (9, 0)
 _N_MULTIPROCESSORS = 132
 
 # What a function answers where ours fails and None would not do: as a device with nothing on it would.
+# Never what torch has there: that of a build with CUDA would look for a driver.
 _OTHERWISE: dict[str, Any] = {
     "getDeviceCount": 1,
     "getDevice": 0,
