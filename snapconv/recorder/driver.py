@@ -159,7 +159,7 @@ class Driver:
         elif self._timer:
             self._times.run(self._timer.end)
         self._at_out_of_memory = None  # the program recovered from it
-        self._say(f"iteration {schedule.iteration + 1} of {schedule.n_iterations} done ({ended.value})")
+        self._say(f"{schedule.iteration + 1} of {schedule.n_iterations} iterations done ({ended.value})")
         schedule.iteration += 1
         if ended is Part.MEMORY and schedule.part is not Part.MEMORY:
             self._keep_memory()

@@ -96,7 +96,7 @@ def record(
         with ExitStack() as program:
 
             def begin() -> None:
-                _begin(driver, timer, options, parts)
+                _begin(driver, timer, options, parts, say)
                 program.enter_context(_steps_counted(entry, options, driver))
 
             program.enter_context(when_imported("torch", lambda: driver.guard.run(begin)))
@@ -127,7 +127,7 @@ def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
     return parts.enter_context(simulated(options.simulation))
 
 
-def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts: ExitStack) -> None:
+def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts: ExitStack, say: Say) -> None:
     """Turn everything on, as soon as torch has been imported."""
     with held_back():
         environment.require_history()
@@ -137,15 +137,19 @@ def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts:
             # Before the observer: it nests around all user code.
             driver.guards.of(Feature.TIMES).enter(parts, lambda: timer)
         driver.begin()
-        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts))
+        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts, say))
         parts.callback(start.cancel)
         start.wait()
 
 
-def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack) -> None:
+def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack, say: Say) -> None:
     """Do all that needs CUDA, when the program has started it and nothing is allocated yet."""
-    environment.require_history()  # the program may have brought its own allocator
-    driver.cuda_started(environment.choose_device(options.device))
+    try:
+        environment.require_history()  # the program may have brought its own allocator
+        driver.cuda_started(environment.choose_device(options.device))
+    except SnapconvError as error:
+        say(f"nothing is recorded: {error}")  # now, and not only when the program has run for a day
+        raise
     guard = driver.guards.of(Feature.OUT_OF_MEMORY)
     guard.enter(parts, lambda: memory_history.out_of_memory_observer(guard.hook(driver.out_of_memory)))
 
@@ -198,11 +202,14 @@ def _turn_off(driver: Driver) -> None:
 
 def _steps_counted(entry: Entry, options: RecordOptions, driver: Driver) -> AbstractContextManager[None]:
     """Let a script's steps end iterations; those of providers are counted where they are run."""
+    has_stopped = False
 
     def on_end() -> None:
-        was_complete = driver.is_complete
+        nonlocal has_stopped
         driver.iteration_ended()
-        if driver.is_complete and not was_complete and options.stop and not driver.guard.is_child:
+        # Also where the recording failed before: whoever wants the capture alone waits for nothing more.
+        if driver.is_complete and options.stop and not has_stopped and not driver.guard.is_child:
+            has_stopped = True
             raise _Stop
 
     if entry.kind == "providers":

@@ -269,7 +269,7 @@ def test_progress_counts_the_iterations(make):
     driver = make(has_timer=False, say=said.append)
     begin(driver)
     driver.iteration_ended()
-    assert said == ["iteration 1 of 2 done (warm-up)"]
+    assert said == ["1 of 2 iterations done (warm-up)"]
 
 
 @pytest.mark.parametrize(("can", "slugs"), [(True, []), (False, ["no-pinned-memory"])])

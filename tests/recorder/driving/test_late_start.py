@@ -164,6 +164,15 @@ def test_a_requested_device_that_is_not_there_is_refused_beside_the_script(run, 
     assert card.count("history all") == 0
 
 
+def test_that_nothing_is_recorded_is_said_when_cuda_starts_and_with_stop_the_script_ends(run, card):
+    script = "import sys\ntorch.cuda.init(); print('a long job', file=sys.stderr); train(5); print('it ran')"
+    done = run(script, options=["--device", "5", "--stop"], simulate=None)
+    assert (done.code, done.out) == (6, "")
+    at_once, _, at_the_end = done.err.partition("a long job\n")
+    assert "nothing is recorded: there is no CUDA device 5" in at_once
+    assert "there is no CUDA device 5" in at_the_end
+
+
 @pytest.mark.parametrize(("rank", "timed"), [("1", 1), ("3", 0)])
 def test_a_local_rank_without_a_card_of_its_number_is_recorded(run, card, monkeypatch, rank, timed):
     monkeypatch.setenv("LOCAL_RANK", rank)
