@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules
 from snapconv.classification.user_rules_file import read_rules
+from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.recorded.params_file import ParamList, load_params
@@ -65,21 +69,42 @@ def read_options(options: AnalysisOptions) -> AnalysisOptions:
 def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
     """Prepare the analysis of a snapshot's devices: what they share, their stacks, is looked at once."""
     rules, stacks = _rules(options), snapshot.stacks
-    project = project_of(stacks, snapshot.recorded_project, options)
+    project = project_of(
+        stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
+    )
     sources = source_lines(options.sources, stacks, project)
     facts = find_stack_facts(stacks, project, rules=frame_rules(rules), sources=sources)
     return Analyzer(snapshot, facts, match_rules(rules, stacks), _params(options))
 
 
-def project_of(stacks: StackTable, recorded: RecordedProject, options: AnalysisOptions) -> Project:
+def project_of(
+    stacks: StackTable,
+    recorded: RecordedProject,
+    options: AnalysisOptions,
+    *,
+    bytes_of_stack: Int64Column | None = None,
+) -> Project:
     """Find the frames of the user's project, as given, as recorded, or else inferred."""
     return find_project(
         stacks,
+        bytes_of_stack=bytes_of_stack,
         root=options.project_root,
         recorded=recorded,
         includes=options.includes,
         path_maps=options.path_maps,
     )
+
+
+def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
+    """The bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
+    totals = np.zeros(len(snapshot.stacks), np.int64)
+    for device in snapshot.devices:
+        events, blocks = device.events, device.blocks
+        is_alloc = (events.action == Action.ALLOC) & (events.stack_id >= 0)
+        totals += sums_by(events.stack_id[is_alloc], events.size[is_alloc], len(totals))
+        has_stack = blocks.stack_id >= 0
+        totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))
+    return totals
 
 
 def _rules(options: AnalysisOptions) -> Sequence[UserRule]:

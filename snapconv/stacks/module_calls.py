@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.paths import is_library, is_python, normal
+from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import frames_of_function
 
@@ -37,9 +37,17 @@ def _label(
 
 
 def _places(stacks: StackTable) -> BoolColumn:
-    """The Python frames that are not torch's own: a Sequential calls all its modules on one line."""
-    paths = map(normal, stacks.frames.filenames)
-    return np.array([is_python(p) and not (is_library(p) and "/torch/" in p) for p in paths], np.bool_)
+    """The Python frames whose line says which module is called.
+
+    Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's library,
+    where every function of a thread is called on one.
+    """
+    return np.array([_is_place(normal(name)) for name in stacks.frames.filenames], np.bool_)
+
+
+def _is_place(path: str) -> bool:
+    is_of_torch = is_library(path) and "/torch/" in path
+    return is_python(path) and not is_of_torch and not is_standard_library(path)
 
 
 def _callers(frames: list[int], is_call: BoolColumn, is_place: BoolColumn) -> list[int]:

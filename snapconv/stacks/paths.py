@@ -22,6 +22,9 @@ _STANDARD_LIBRARY = re.compile(
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
 _HERE = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
+# Debuggers run a program from folders of their own, which no installer filled, and wrap the functions of its
+# threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's of an editor's extension.
+_DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
 
 
@@ -83,8 +86,13 @@ def installed_part(path: str) -> str | None:
     return path[max(ends) :] if ends else None
 
 
+def is_standard_library(path: str) -> bool:
+    """Whether a normal path is that of Python's own library, such as threading.py."""
+    return bool(_STANDARD_LIBRARY.search(path)) and not _PACKAGES.search(path)
+
+
 def is_library(path: str) -> bool:
-    """Whether a normal path belongs to an installed package, the standard library or a compiler cache.
+    """Whether a normal path is of an installed package, the standard library, a debugger or a compiler cache.
 
     A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
     """
@@ -92,8 +100,8 @@ def is_library(path: str) -> bool:
         return False
     if path.startswith("<"):
         return True
-    parts = path.split("/")
-    if _LIBRARY_PARTS & set(parts) or ".triton" in parts or is_generated(path):
+    parts = set(path.split("/"))
+    if parts & _LIBRARY_PARTS or parts & _DEBUGGERS or ".triton" in parts or is_generated(path):
         return True
     if _STANDARD_LIBRARY.search(path):
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, read_only
+from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (
@@ -22,6 +22,7 @@ from snapconv.stacks.paths import (
     is_under,
     normal,
 )
+from snapconv.stacks.stack_roles import innermost_frames
 
 # Folders that contain projects and are none; also every direct child of the second group. Some
 # images mount a single project at /workspace, others clone several below it. The root is what paths are shown
@@ -91,6 +92,7 @@ def parse_include(text: str, *, root: str | None, path_maps: tuple[PathMap, ...]
 def find_project(
     stacks: StackTable,
     *,
+    bytes_of_stack: Int64Column | None = None,
     root: str | None = None,
     recorded: RecordedProject = NOT_RECORDED,
     includes: Sequence[str] = (),
@@ -98,15 +100,18 @@ def find_project(
 ) -> Project:
     """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
 
-    The user's are all Python files that no installer put there: a package beside the script's folder, or
-    installed as editable, as well. A given root excludes what is not below it. ``includes``
+    ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it all
+    stacks count alike. The user's are all Python files that no installer put there: a package beside
+    the script's folder, or installed as editable, as well. A given root excludes what is not below it. ``includes``
     are libraries that count too, beside those that were recorded.
     """
     filenames = stacks.frames.filenames
     path_of = {name: _mapped(name, path_maps) for name in dict.fromkeys(filenames)}
     paths = tuple(path_of[name] for name in filenames)
     mine = _not_installed(set(paths))
-    seen = _infer_root(stacks, paths, {path for path in mine if not is_hidden(path)} or mine)
+    if bytes_of_stack is None:
+        bytes_of_stack = np.ones(len(stacks), np.int64)
+    seen = _infer_root(stacks, paths, {path for path in mine if not is_hidden(path)} or mine, bytes_of_stack)
     root_there = _mapped(recorded.root, path_maps) if recorded.root else None
     chosen = normal(root) if root else root_there or seen
     is_named = bool(root) or (root_there is not None and recorded.is_given)
@@ -170,22 +175,28 @@ def _drive(path: str) -> str:
     return path[:2].lower() if path[1:2] == ":" else ""
 
 
-def _infer_root(stacks: StackTable, paths: tuple[str, ...], mine: set[str]) -> str | None:
-    """The common folder of the user's files, starting from the script that ran."""
-    uses = np.bincount(stacks.frame_ids, minlength=len(paths))
-    folders: Counter[str] = Counter()
-    scripts: Counter[str] = Counter()
-    for frame, path in enumerate(paths):
-        if path in mine and is_absolute(path) and not is_notebook(path):
-            folder = posixpath.dirname(path)
-            folders[folder] += int(uses[frame])
-            if stacks.frames.names[frame] == "<module>":
-                scripts[folder] += int(uses[frame])
-    if not folders:
+def _infer_root(
+    stacks: StackTable, paths: tuple[str, ...], mine: set[str], bytes_of_stack: Int64Column
+) -> str | None:
+    """The common folder of the user's files, starting from the script that most of the bytes come from.
+
+    What starts a program, as a launcher does, is in all stacks too, but never innermost.
+    """
+    is_mine = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], np.bool_)
+    if not is_mine.any():
         return None
+    is_script = is_mine & np.array([name == "<module>" for name in stacks.frames.names], np.bool_)
+    folder_of = [posixpath.dirname(path) for path in paths]
+    folders = {folder_of[frame] for frame in np.flatnonzero(is_mine).tolist()}
+    scripts = {folder_of[frame] for frame in np.flatnonzero(is_script).tolist()}
+    innermost: Counter[str] = Counter(dict.fromkeys(folders, 0))
+    for frame, n_bytes in zip(
+        innermost_frames(stacks, is_mine).tolist(), bytes_of_stack.tolist(), strict=True
+    ):
+        if frame >= 0:
+            innermost[folder_of[frame]] += n_bytes
     # Even a folder that contains projects, where the script is right in it: no other root has the script.
-    start = _most_common(scripts) if scripts else _most_common(folders)
-    common = start
+    common = _most_bytes_below(scripts, innermost) if scripts else _most(innermost)
     for folder in sorted(folders):
         wider = posixpath.commonpath([common, folder]) if common[:1] == folder[:1] else ""
         if not _is_too_wide(wider):
@@ -193,8 +204,20 @@ def _infer_root(stacks: StackTable, paths: tuple[str, ...], mine: set[str]) -> s
     return common
 
 
-def _most_common(folders: Counter[str]) -> str:
-    """The most used folder; of equals, the first by name."""
+def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
+    """The folder of a script below which most of the bytes are, its own files first."""
+    below = {
+        script: (
+            sum(n for folder, n in innermost.items() if folder == script or is_under(folder, script)),
+            innermost[script],
+        )
+        for script in scripts
+    }
+    return min(below, key=lambda script: (-below[script][0], -below[script][1], script))
+
+
+def _most(folders: Counter[str]) -> str:
+    """The folder with the most bytes; of equals, the first by name."""
     return min(folders, key=lambda folder: (-folders[folder], folder))
 
 

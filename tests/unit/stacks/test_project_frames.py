@@ -1,5 +1,6 @@
 """Which frames are the user's: the root, given or inferred, and paths relative to it."""
 
+import numpy as np
 import pytest
 
 from snapconv.snapshot.recorded.metadata import RecordedProject
@@ -61,6 +62,47 @@ def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
     project = project_of(["/workspace/model/net.py", script("/workspace/train.py")])
     assert project.root == "/workspace"
     assert own(project) == ["model/net.py", "train.py"]
+
+
+class TestProgramsStartedByOthers:
+    """The frames of a launcher are in every stack, and those of a debugger wrap the functions of threads."""
+
+    @pytest.mark.parametrize("launcher", ["/opt/launch/run.py", "/a/first.py", "/z/last.py"])
+    def test_the_root_is_where_the_bytes_come_from_not_where_the_launcher_is(self, launcher):
+        stacks = stack_table(
+            [TORCH, "/w/proj/model.py", script("/w/proj/train.py"), ("main", launcher), script(launcher)],
+            [("setup", launcher), script(launcher)],
+        )
+        project = find_project(stacks, bytes_of_stack=np.array([1000, 10]))
+        assert project.root == "/w/proj"
+
+    def test_a_launcher_counts_no_more_where_it_has_more_stacks(self):
+        stacks = stack_table(
+            ["/w/proj/model.py", script("/w/proj/train.py"), script("/opt/launch/run.py")],
+            *([("setup", "/opt/launch/run.py"), (f"f{i}", "/opt/launch/run.py")] for i in range(9)),
+        )
+        project = find_project(stacks, bytes_of_stack=np.array([1000, *[1] * 9]))
+        assert project.root == "/w/proj"
+
+    @pytest.mark.parametrize(
+        "folder",
+        [
+            "/opt/pycharm/plugins/python/helpers/pydev",
+            "/Applications/PyCharm.app/Contents/plugins/python-ce/helpers/pydev",
+            "/home/me/.vscode-server/extensions/ms-python.debugpy-2025.8.0/bundled/libs/debugpy",
+            "/home/me/tools/debugpy/_vendored/pydevd",
+            "C:\\Program Files\\JetBrains\\PyCharm\\plugins\\python\\helpers\\pydev",
+        ],
+    )
+    def test_what_a_debugger_wraps_around_threads_is_nobodys_line(self, folder):
+        stacks = stack_table(
+            ["/w/proj/model.py", ("__call__", f"{folder}/_pydev_bundle/pydev_monkey.py")],
+            [TORCH, ("__call__", f"{folder}/_pydev_bundle/pydev_monkey.py")],
+            ["/w/proj/model.py", script("/w/proj/train.py"), script(f"{folder}/pydevd.py")],
+        )
+        project = find_project(stacks, bytes_of_stack=np.array([100, 10_000, 100]))
+        assert project.root == "/w/proj"
+        assert own(project) == ["model.py", "train.py"]
 
 
 @pytest.mark.parametrize(
