@@ -102,8 +102,8 @@ def find_project(
 
     ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it all
     stacks count alike. The user's are all Python files that no installer put there: a package beside
-    the script's folder, or installed as editable, as well. A given root excludes what is not below it. ``includes``
-    are libraries that count too, beside those that were recorded.
+    the script's folder, or installed as editable, as well. A given root excludes what is not below it.
+    ``includes`` are libraries that count too, beside those that were recorded.
     """
     filenames = stacks.frames.filenames
     path_of = {name: _mapped(name, path_maps) for name in dict.fromkeys(filenames)}

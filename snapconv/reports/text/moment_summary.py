@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.live_totals import CategoryTotal
+from snapconv.findings.module_groups import group_modules
 from snapconv.findings.moment_state import MomentState
 from snapconv.reports.text.size_rows import names_in_a_line, project_shown, size_rows, where
 from snapconv.units import counted, format_bytes, format_share
@@ -28,7 +29,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield from size_rows(rows, "line", like=allocated, rest=(rest, "without a line of the project"))
     if state.modules:
         yield "  modules"
-        rows = [(row.block_bytes, row.module) for row in state.modules]
+        rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
         yield from size_rows(rows, "module", like=allocated)
     if state.operations:
         yield "  operations"

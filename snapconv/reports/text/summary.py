@@ -8,6 +8,7 @@ from pathlib import Path
 from snapconv.classification.categories import Evidence
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.growth import Fate
+from snapconv.findings.module_groups import group_modules
 from snapconv.notes import Note
 from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
@@ -125,8 +126,8 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
         return
     has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
     yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
-    for row in shown[:_N_LINES]:
-        yield f"  {format_bytes(row.block_bytes, like=report.peak_usage_bytes):>14}  {row.module}"
+    for group in group_modules(shown)[:_N_LINES]:
+        yield f"  {format_bytes(group.block_bytes, like=report.peak_usage_bytes):>14}  {group.label}"
 
 
 def _growth_lines(report: MemoryReport) -> Iterator[str]:

@@ -73,4 +73,4 @@ def test_every_moment_can_be_asked_for(moment, capsys):
 def test_a_capture_is_answered_as_a_snapshot_is(capsys):
     code, out, _ = run(capsys, "summary", FIXTURES / "transformer.capture")
     assert code == 0
-    assert "blocks.0.mlp.2" in out
+    assert "blocks.*.mlp.2" in out
