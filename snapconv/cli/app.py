@@ -9,6 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from snapconv.cli.check_command import check
+from snapconv.cli.diff_command import diff
 from snapconv.cli.explain_command import explain
 from snapconv.cli.fragmentation_command import fragmentation
 from snapconv.cli.growth_command import growth
@@ -126,3 +128,7 @@ app.command(
 app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
 app.command("explain", short_help="Show what an allocation was for, and how that is known.")(explain)
 app.command("growth", short_help="Show the lines whose memory grows from iteration to iteration.")(growth)
+app.command(
+    "diff", short_help="Compare two files: what appeared, went and grew, and what it did to the peak."
+)(diff)
+app.command("check", short_help="Check limits for the memory, and end with 7 where one does not hold.")(check)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from snapconv.stacks.paths import PathMap
 
 
-def _no_pipe(path: Path) -> Path:
+def no_pipe(path: Path | None) -> Path | None:
     """Refuse a pipe before it is opened, which may wait for ever."""
     with suppress(OSError):  # what cannot be looked at has its error when it is read
-        if path.is_fifo():
+        if path is not None and path.is_fifo():
             raise InputError(f"{path} is a pipe, and a snapshot is read twice: save it to a file first")
     return path
 
@@ -29,7 +29,7 @@ Snapshot = Annotated[
     typer.Argument(
         metavar="SNAPSHOT",
         help="A snapshot (a pickle, its gzip, JSON, a page of torch's viewer), or a capture's folder.",
-        callback=_no_pipe,
+        callback=no_pipe,
         readable=False,
     ),
 ]

@@ -43,6 +43,14 @@ def print_json(values: object) -> None:
     sys.stdout.flush()
 
 
+def print_text(text: str) -> None:
+    """Print a document that has everything escaped already, its lines as they are."""
+    if sys.stdout is None:  # closed by the parent process
+        return
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def _escaped(text: str) -> str:
     """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
     if text.replace("\n", "").isprintable():

@@ -20,7 +20,7 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_roles import innermost_frames
-from snapconv.units import format_bytes
+from snapconv.units import counted, format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
@@ -297,6 +297,24 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
             grown = int(n_bytes[-1] - n_bytes[start])
             rows = one.row[one.made >= made[start]]
             yield Growth(key, Fate.REPLACED, int(made[start]), int(made[-1]), 1, grown, rows)
+
+
+def why_unknown(phases: Phases, *, n_events: int) -> str:
+    """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
+    if not n_events:
+        return "the file has no trace: only the memory at the dump is known"
+    if not phases.has_steps:
+        return (
+            "no step of an optimizer was found, so iterations are not known: record the program with "
+            "`snapconv record`, and mark its iterations with snapconv.step()"
+        )
+    n = phases.n_iterations
+    if n < LEAST_ITERATIONS:
+        return (
+            f"the file has {counted(n, 'iteration')}, and growth shows from {LEAST_ITERATIONS} on: record "
+            "more, with `snapconv record --iterations 4`"
+        )
+    return ""
 
 
 def growth_notes(

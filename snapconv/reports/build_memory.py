@@ -8,6 +8,7 @@ from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.devices import device_argument
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.growth import why_unknown
 from snapconv.findings.live_totals import totals_by_category, totals_by_line, totals_by_module
 from snapconv.naming.weights.weight_names import weight_names
 from snapconv.reports.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
@@ -87,7 +88,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         weight_naming=_weight_naming(analysis),
         modules_at_peak=totals_by_module(analysis, live),
         growth=tuple(_growth(analysis, lines)),
-        has_steps=analysis.phases.has_steps,
+        growth_unknown=why_unknown(analysis.phases, n_events=len(analysis.device.events)),
         project_includes=project.includes,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from snapconv.findings.growth import LEAST_ITERATIONS, Confidence, Fate
+from snapconv.findings.growth import Confidence, Fate
 from snapconv.reports.memory_report import GrowthRow, MemoryReport
 from snapconv.stacks.project_lines import SourceLine
 
@@ -60,25 +60,7 @@ def build_growth(report: MemoryReport) -> GrowthReport:
     """Put together what grows, line by line."""
     allocated = report.timeline.allocated_bytes
     ends = tuple(int(allocated[row.last_event]) for row in report.iterations if row.last_event >= 0)
-    return GrowthReport(report.device, ends, tuple(_lines(report)), _unknown(report))
-
-
-def _unknown(report: MemoryReport) -> str:
-    """Why growth cannot be seen, and what would show it."""
-    n = len(report.iterations)
-    if not len(report.timeline.allocated_bytes):
-        return "the file has no trace: only the memory at the dump is known"
-    if not report.has_steps:
-        return (
-            "no step of an optimizer was found, so iterations are not known: record the program with "
-            "`snapconv record`, and mark its iterations with snapconv.step()"
-        )
-    if n < LEAST_ITERATIONS:
-        return (
-            f"the file has {n} iteration{'s' * (n != 1)}, and growth shows from {LEAST_ITERATIONS} on: "
-            "record more, with `snapconv record --iterations 4`"
-        )
-    return ""
+    return GrowthReport(report.device, ends, tuple(_lines(report)), report.growth_unknown)
 
 
 def _lines(report: MemoryReport) -> Iterator[GrowthLine]:

@@ -179,7 +179,8 @@ class MemoryReport:
     """Everything known about one device, ready to be written.
 
     ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
-    has one entry per frame of ``stacks``. ``has_steps``: the iterations are training steps.
+    has one entry per frame of ``stacks``. ``growth_unknown`` says why
+    growth cannot be seen, and is empty where it can.
     """
 
     device: int
@@ -205,5 +206,5 @@ class MemoryReport:
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()
     growth: tuple[GrowthRow, ...] = ()
-    has_steps: bool = False
+    growth_unknown: str = ""
     project_includes: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 
 
@@ -148,8 +149,7 @@ def test_every_verdict_is_described():
 
 def test_the_exit_codes_are_those_of_the_program():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    # 7 belongs to a command that is still to come.
-    codes = {str(kind.exit_code) for kind in kinds} - {"7"} | {"0", "2", "129", "130", "141", "143"}
+    codes = {str(kind.exit_code) for kind in kinds} | {"0", "2", "129", "130", "141", "143"}
     assert {row[0] for row in rows(section(text_of("cli.md"), "## Exit codes"))} == codes
 
 
@@ -195,6 +195,23 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         paths |= set(flat(json.loads(capsys.readouterr().out), open_at=open_at))
     described = [path for path in described_json(command) if not path.startswith("time.")]
     assert sorted(described) == sorted(paths - {f"{path}.*" for path in open_at})
+
+
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        ("diff", [("perceptron", "growing"), ("windows_paths", "perceptron")]),
+        ("check", [("growing", "--max-peak", "1GiB", "--format", "json")]),
+    ],
+)
+def test_the_described_json_about_fixtures_is_that_of_the_program(command, runs, capsys):
+    paths = set()
+    for first, *rest in runs:
+        files = [str(ROOT / "fixtures" / f"{name}.pickle") for name in (first, *rest) if name in ALL_FIXTURES]
+        options = [word for word in rest if word not in ALL_FIXTURES]
+        assert main([command, *files, *(options or ["--json"])]) == 0
+        paths |= set(flat(json.loads(capsys.readouterr().out)))
+    assert sorted(described_json(command)) == sorted(paths)
 
 
 def described_json(command):

@@ -1,0 +1,104 @@
+"""``snapconv check``: limits for a file's memory, which a build can fail on."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from snapconv.cli.answers import ReadOptions, read_session
+from snapconv.cli.arguments import Includes, PathMaps, ProjectRoot, Rules, Snapshot, no_pipe
+from snapconv.cli.diff_command import FailOver
+from snapconv.cli.limits import Limits, read_limits
+from snapconv.cli.terminal import print_json, print_lines, print_text
+from snapconv.errors import BudgetExceeded
+
+if TYPE_CHECKING:
+    from snapconv.findings.budgets import Check
+
+_MaxPeak = Annotated[
+    str | None,
+    typer.Option("--max-peak", metavar="SIZE", help="The most that may be allocated at once, such as 38GiB."),
+]
+_MaxReserved = Annotated[
+    str | None, typer.Option("--max-reserved", metavar="SIZE", help="The most that may be reserved at once.")
+]
+_MaxCategory = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max-category",
+        metavar="CATEGORY=SIZE",
+        help="The most that a category may have at the peak, such as activation=20GiB. May be repeated.",
+    ),
+]
+_MaxGrowth = Annotated[
+    str | None,
+    typer.Option(
+        "--max-growth", metavar="SIZE", help="The most that an iteration may add for good, such as 0."
+    ),
+]
+_Baseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline", metavar="FILE", help="A file to compare with, for --fail-over.", callback=no_pipe
+    ),
+]
+_Device = Annotated[
+    str | None, typer.Option("--device", metavar="N", help="Check this device only. Default: each.")
+]
+_Format = Annotated[
+    Literal["text", "json", "github", "junit"],
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        show_default=False,
+        help="text, json, github (a table in Markdown for a job's summary) or junit (XML). Default: text.",
+    ),
+]
+
+
+def check(
+    snapshot: Snapshot,
+    max_peak: _MaxPeak = None,
+    max_reserved: _MaxReserved = None,
+    max_category: _MaxCategory = None,
+    max_growth: _MaxGrowth = None,
+    baseline: _Baseline = None,
+    fail_over: FailOver = None,
+    device: _Device = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    output_format: _Format = "text",
+) -> None:
+    """Check limits for the memory of every device, and end with 7 where one does not hold.
+
+    Limits that are not given here are those of [tool.snapconv.check] in pyproject.toml, of this folder or one
+    above it.
+    """
+    from snapconv.findings.budgets import check_budgets
+    from snapconv.reports.text.check_text import verdict
+    from snapconv.reports.text.summary import note_lines
+
+    budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
+    options = ReadOptions(project_root, include, path_map, rules)
+    session = read_session(snapshot, options, device=device)
+    before = read_session(baseline, options, device=device).devices if baseline else None
+    checks = check_budgets(session.devices, budgets, baseline=before)
+    print_lines(note_lines(session.notes), sys.stderr)
+    _printer(output_format)(checks, str(snapshot))
+    if not all(one.holds for one in checks):
+        raise BudgetExceeded(verdict(checks, str(snapshot)))
+
+
+def _printer(output_format: str) -> "Callable[[Sequence[Check], str], None]":
+    from snapconv.reports.text import check_text
+
+    return {
+        "text": lambda checks, file: print_lines(check_text.check_lines(checks, file), sys.stdout),
+        "json": lambda checks, file: print_json(check_text.check_values(checks, file)),
+        "github": lambda checks, file: print_lines(check_text.github_lines(checks, file), sys.stdout),
+        "junit": lambda checks, file: print_text(check_text.junit_text(checks, file)),
+    }[output_format]

@@ -1,0 +1,85 @@
+"""``snapconv diff``: what is different between two files, and what it did to the peak."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapconv.cli.answers import ReadOptions, read_session
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, no_pipe
+from snapconv.cli.terminal import print_json, print_lines
+from snapconv.errors import BudgetExceeded
+
+if TYPE_CHECKING:
+    from snapconv.findings.budgets import Allowance
+
+_Old = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OLD", help="The file to compare with: a snapshot or a capture.", callback=no_pipe
+    ),
+]
+_New = Annotated[Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe)]
+_Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="N", help="Compare this device only, or `host`. Default: each."),
+]
+FailOver = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-over",
+        metavar="PERCENT",
+        help="End with 7 where a device's peak of allocated bytes is higher by more than this, such as 2%.",
+    ),
+]
+_Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print it as a block of code in Markdown, for a job's summary.")
+]
+
+
+def diff(
+    old: _Old,
+    new: _New,
+    fail_over: FailOver = None,
+    device: _Device = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    as_json: AsJson = False,
+    markdown: _Markdown = False,
+) -> None:
+    """Compare two files at their peaks, by category, line, module and operation: what appeared, went, grew.
+
+    Lines are matched by file, function and order, also where they moved; never by address.
+    """
+    from snapconv.findings.budgets import Budgets, check_budgets
+    from snapconv.reports.comparison_report import Side, build_comparison
+    from snapconv.reports.text.check_text import fenced
+    from snapconv.reports.text.comparison_text import comparison_lines, comparison_values
+    from snapconv.reports.text.summary import note_lines
+
+    allowed = allowance_of(fail_over)
+    options = ReadOptions(project_root, include, path_map)
+    before, after = (read_session(path, options, device=device) for path in (old, new))
+    print_lines(note_lines((*before.notes, *after.notes)), sys.stderr)
+    report = build_comparison(*(Side(one.snapshot, one.project, one.devices) for one in (before, after)))
+    if as_json:
+        print_json(comparison_values(report))
+    else:
+        lines = list(comparison_lines(report))
+        print_lines(fenced(lines) if markdown else lines, sys.stdout)
+    checks = check_budgets(after.devices, Budgets(fail_over=allowed), baseline=before.devices)
+    failed = [check.sentence for check in checks if not check.holds]
+    if failed:
+        raise BudgetExceeded("; ".join(failed))
+
+
+def allowance_of(text: str | None) -> "Allowance | None":
+    """Read ``--fail-over``."""
+    from snapconv.findings.budgets import parse_allowance
+
+    try:
+        return None if text is None else parse_allowance(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--fail-over") from error
