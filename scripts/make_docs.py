@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
 CAPTURE = "fixtures/transformer.capture"
 GROWING = "fixtures/growing.pickle"
+WHAT_IF = ("--setting", "expandable_segments:True", "--setting", "max_split_size_mb:64")
 REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
@@ -312,6 +313,7 @@ GENERATED = (
     "answers.md",
     "growth.md",
     "budgets.md",
+    "what-if.md",
 )
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
@@ -340,6 +342,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "check": partial(answered, "check", GROWING, "--max-peak", "80MiB", "--max-growth", "0"),
     },
     "growth.md": {"session": partial(answered, "growth", GROWING)},
+    "what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},
     "library.md": {"examples": examples},
     "README.md": {"summary": session, "queries": answered_queries},
 }

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snapconv.classification.user_rules import UserRule
-from snapconv.devices import device_argument
+from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
 from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
 from snapconv.findings.moment_state import MomentState, state_at
 from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
+from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
@@ -104,6 +105,21 @@ class Session:
         question = parse_moment(moment) if isinstance(moment, str) else moment
         questions = (END, PEAK, WORST) if question is None else (question,)
         return tuple(self._fragmentation(found, questions) for found in self.devices)
+
+    def what_if(
+        self, request: Request, *, progress: Progress | None = None
+    ) -> tuple[SettingTrials | None, ...]:
+        """Every device under other settings of the allocator, or with less memory, by replays of its trace.
+
+        What is tried: ``Request(settings=("expandable_segments:True",), capacity=38 << 30)``. None for
+        pinned host memory, whose allocator is another.
+        """
+        return tuple(
+            try_settings(self.snapshot, found.device, found.replay, found.history, request, progress=progress)
+            if found.device.device != HOST
+            else None
+            for found in self.devices
+        )
 
     def _fragmentation(
         self, analysis: DeviceAnalysis, questions: tuple[MomentQuestion, ...]

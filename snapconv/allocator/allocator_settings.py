@@ -21,6 +21,17 @@ MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of it
 SEGMENT_GRANULE_BYTES = 2 * MIB
 NPU_PADDING_BYTES = 32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
 
+# The settings that move blocks, as PYTORCH_ALLOC_CONF names them; from_conf skips all others.
+MODELLED_SETTINGS = (
+    "expandable_segments",
+    "garbage_collection_threshold",
+    "large_segment_size_mb",
+    "max_non_split_rounding_mb",
+    "max_split_size_mb",
+    "per_process_memory_fraction",
+    "roundup_power2_divisions",
+)
+
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 
@@ -53,7 +64,7 @@ class AllocatorSettings:
 
     def changed(self, conf: str) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
-        values = _split_conf(conf)
+        values = split_conf(conf)
         large = _megabytes(values, "large_segment_size_mb", at_least=11) or self.large_segment_bytes
         least = large // MIB
         rounding = _megabytes(values, "max_non_split_rounding_mb", at_least=least)
@@ -147,7 +158,7 @@ def _round_to_division(n_bytes: int, divisions: int) -> int:
     return power << 1 if step == 0 else _round_up(n_bytes, step)
 
 
-def _split_conf(conf: str) -> dict[str, str]:
+def split_conf(conf: str) -> dict[str, str]:
     """Split ``key:value,key:[a:b,c:d]`` at the commas outside brackets."""
     text = "".join(conf.split())
     values: dict[str, str] = {}

@@ -46,6 +46,10 @@ class Block:
     frames: Frames | None = None
     segment_frames: Frames | None = None
 
+    def __lt__(self, other: "Block") -> bool:
+        """Order blocks of one size and address: only a file that contradicts itself has such."""
+        return False
+
     @property
     def is_active(self) -> bool:
         """Whether the block is in use, or freed while another stream may still use it."""

@@ -21,6 +21,7 @@ from snapconv.cli.summary_command import summary
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.cli.tree_command import tree
+from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
 
@@ -118,6 +119,7 @@ app.command("tree", short_help="Show live memory as a tree of lines, modules or 
 app.command("fragmentation", short_help="Show what is reserved and not used, and which lines keep it.")(
     fragmentation
 )
+app.command("what-if", short_help="Try other allocator settings, or another card, by a replay.")(what_if)
 app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
 app.command(
     "record",

@@ -15,6 +15,7 @@ from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.columns import Int64Column
 from snapconv.findings.allocator_calls import AllocatorCalls, Operation
+from snapconv.progress import Progress
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
@@ -39,6 +40,7 @@ class ModelCheck:
         return not self.reason
 
 
+_CALLS_PER_STEP = 1 << 16
 _RETURNS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
@@ -46,15 +48,22 @@ class Difference(Exception):
     """The model differs from the trace; for this module alone."""
 
 
-def check_model(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Column) -> ModelCheck:
+def check_model(
+    calls: AllocatorCalls,
+    device: DeviceSnapshot,
+    addr: Int64Column,
+    *,
+    progress: Progress | None = None,
+) -> ModelCheck:
     """Replay all calls of a device under its own settings; ``addr`` are those of its allocations."""
     run = _Check(calls, device, addr)
     n_events = len(calls.events)
     event = -1
     try:
-        for operation, row, event in zip(
-            calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True
-        ):
+        rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
+        for number, (operation, row, event) in enumerate(rows):
+            if progress and not number % _CALLS_PER_STEP:
+                progress("checking the model", number, len(calls))
             run.call(operation, row, event)
         event = -1
         run.compare_end()

@@ -110,12 +110,16 @@ def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolCo
 def _with_blocks(
     layout: MemoryLayout, blocks: list[LiveBlock], pools: tuple[PoolId, ...]
 ) -> Iterator[SegmentLayout]:
-    """Put the live blocks into their segments, none over another."""
-    segments, first = layout.segments, 0
+    """Put the live blocks into their segments; no block or segment lies over another."""
+    segments, first, end = layout.segments, 0, 0
     columns = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id, segments.is_small)
     rows = zip(*(column.tolist() for column in (*columns, segments.is_expandable)), strict=True)
     counts = np.bincount(layout.blocks.segment, minlength=len(segments)).tolist()
     for (addr, size, stream, pool, is_small, is_expandable), count in zip(rows, counts, strict=True):
+        if addr < end:
+            first += count
+            continue
+        end = addr + size
         live = _cut_where_they_overlap(blocks[first : first + count], addr + size)
         first += count
         if is_expandable and live:

@@ -25,12 +25,14 @@ class Trial:
     """What is tried: settings, and the memory that torch can have.
 
     ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
-    where that is not given; garbage collection needs it.
+    where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
+    are placed anew, also where the settings would let them stay where they were.
     """
 
     settings: AllocatorSettings
     capacity: int | None = None
     device_bytes: int | None = None
+    is_placed_anew: bool = False
 
     @property
     def limit(self) -> int | None:
@@ -90,7 +92,8 @@ class Outcome:
 
     ``ran_out`` is the first request that failed; one that failed in the trace
     too is in ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
-    ``served`` are events of requests that failed in the trace and now do not.
+    ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``: the blocks
+    of before the trace were allocated anew, and do not lie where they lay.
     """
 
     trial: Trial
@@ -105,6 +108,7 @@ class Outcome:
     failed_again: tuple[int, ...]
     served: tuple[int, ...]
     end: MemoryState
+    is_placed_anew: bool
     assumptions: tuple[str, ...]
 
     @property
@@ -180,7 +184,8 @@ class _Run:
         """Fill the model with the memory before the first call; False where it does not fit."""
         layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
-        if fits and places_alike(self.trial.settings, self.calls.own):
+        is_alike = places_alike(self.trial.settings, self.calls.own)
+        if fits and is_alike and not self.trial.is_placed_anew:
             for addr, block in self.allocator.adopt_layout(layout.segments).items():
                 self.blocks[layout.rows[addr]] = block
         else:
@@ -361,12 +366,18 @@ class _Run:
             failed_again=tuple(self.failed_again),
             served=tuple(self.served),
             end=self._state(),
+            is_placed_anew=self.is_placed_anew,
             assumptions=tuple(self._assumptions()),
         )
 
     def _assumptions(self) -> Iterator[str]:
         """What the outcome rests on beside the trace."""
         start, calls = self.calls.start, self.calls
+        if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
+            yield (
+                "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "
+                "a capacity that this is a part of"
+            )
         if start.rows and self.is_placed_anew:
             placed = f"{len(start.rows)} blocks of before the trace are placed anew"
             yield f"{placed}, in the order of their addresses"

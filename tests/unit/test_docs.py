@@ -171,6 +171,7 @@ def flat(value, path="", *, open_at=()):
         ("to-sqlite", ("reports[].moments", "reports[].categories_at_peak")),
         ("info", ("devices[].actions", "settings", "annotations")),
         ("growth", ()),
+        ("what-if", ("devices[].tried[].settings",)),
     ],
 )
 def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, capsys):
@@ -191,6 +192,8 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         options = (
             ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []
         )
+        if command == "what-if":
+            options = ["--search"]
         assert main([command, str(tmp_path / name), "--json", *options]) == 0
         paths |= set(flat(json.loads(capsys.readouterr().out), open_at=open_at))
     described = [path for path in described_json(command) if not path.startswith("time.")]

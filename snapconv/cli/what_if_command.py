@@ -1,0 +1,134 @@
+"""``snapconv what-if``: the same run under other settings of the allocator, or on another card."""
+
+from typing import Annotated
+
+import typer
+
+from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot
+from snapconv.cli.terminal import progress_bar
+
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        metavar="KEY:VALUE,…",
+        help="Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. May be repeated: "
+        "each is an alternative.",
+    ),
+]
+_Capacity = Annotated[
+    str | None,
+    typer.Option(
+        "--capacity",
+        metavar="SIZE",
+        help="What torch can have of the device, such as 38GiB. Default: as much as it likes, or, where a "
+        "request failed, what it had then.",
+    ),
+]
+_Card = Annotated[
+    str | None,
+    typer.Option(
+        "--card",
+        metavar="SIZE",
+        help="A card's whole memory, such as 40GiB: what lies outside of torch is subtracted.",
+    ),
+]
+_Outside = Annotated[
+    str | None,
+    typer.Option(
+        "--outside",
+        metavar="SIZE",
+        help="With --card: what the CUDA context, libraries, NCCL and other processes take, as nvidia-smi "
+        "shows it beyond torch's reserved memory.",
+    ),
+]
+_Search = Annotated[
+    bool, typer.Option("--search", help="Try the sensible settings, and rank them by what they reserve.")
+]
+
+
+def what_if(
+    snapshot: Snapshot,
+    setting: _Settings = None,
+    search: _Search = False,
+    capacity: _Capacity = None,
+    card: _Card = None,
+    outside: _Outside = None,
+    device: OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay the trace through a model of torch's allocator, under other settings or with less memory.
+
+    For each: the peaks of reserved and allocated memory, and where it runs out.
+    """
+    from snapconv.findings.setting_trials import Request
+    from snapconv.reports.text.what_if_text import what_if_lines, what_if_values
+    from snapconv.stacks.project_lines import ProjectLines
+
+    settings = tuple(map(_setting, setting or ()))
+    if not (settings or search or capacity or card):
+        raise typer.BadParameter(
+            "say what to try: --setting, --search, --capacity or --card", param_hint="what-if"
+        )
+    request = Request(settings, search, *_memory(capacity, card, outside))
+    session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
+    with progress_bar(shown=True) as progress:
+        found = dict(
+            zip(
+                (one.device.device for one in session.devices),
+                session.what_if(request, progress=progress),
+                strict=True,
+            )
+        )
+    lines = ProjectLines(session.snapshot.stacks, session.project)
+    answer(
+        session,
+        lambda one: (
+            what_if_values(found[one.device.device], one, lines),
+            what_if_lines(found[one.device.device], one, lines),
+        ),
+        as_json=as_json,
+    )
+
+
+def _setting(text: str) -> str:
+    from snapconv.findings.setting_trials import read_setting
+
+    try:
+        return read_setting(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--setting") from error
+
+
+def _memory(capacity: str | None, card: str | None, outside: str | None) -> tuple[int | None, int | None]:
+    """What torch can have, and what a memory fraction is a part of; None where neither is given."""
+    if capacity is not None and card is not None:
+        raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
+    if outside is not None and card is None:
+        raise typer.BadParameter("it needs --card", param_hint="--outside")
+    if card is None:
+        n_bytes = None if capacity is None else _size(capacity, "--capacity")
+        return n_bytes, n_bytes
+    if outside is None:
+        raise typer.BadParameter(
+            "no file shows what lies outside of torch: give it with --outside, or what torch can have "
+            "with --capacity",
+            param_hint="--card",
+        )
+    total, taken = _size(card, "--card"), _size(outside, "--outside")
+    if taken >= total:
+        raise typer.BadParameter("it leaves nothing of the card", param_hint="--outside")
+    return total - taken, total
+
+
+def _size(text: str, option: str) -> int:
+    from snapconv.recorder.recording_options import parse_capacity
+
+    try:
+        return parse_capacity(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

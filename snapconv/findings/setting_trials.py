@@ -1,0 +1,204 @@
+"""What one device would have needed under other settings, or on another card: trials, beside the record."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
+from snapconv.columns import Int64Column
+from snapconv.errors import RecorderError
+from snapconv.findings.allocator_calls import AllocatorCalls, find_calls
+from snapconv.findings.model_check import ModelCheck, check_model
+from snapconv.findings.what_if import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.progress import Progress
+from snapconv.replay.device_replay import Replay
+from snapconv.replay.history_verdict import History, Verdict
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.units import format_bytes
+
+OWN = "the file's own settings"
+OWN_PLACED_ANEW = f"{OWN}, placed anew"
+# What --search tries: each changes the file's own settings.
+SEARCHED = (
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:16",
+    "max_split_size_mb:128,roundup_power2_divisions:16",
+)
+# Collection works with a memory fraction only, and a fraction is of a known capacity.
+SEARCHED_WITH_CAPACITY = ("garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is tried: alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and memory.
+
+    ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
+    it had then. ``device_bytes`` is what a memory fraction is a part of.
+    """
+
+    settings: tuple[str, ...] = ()
+    is_search: bool = False
+    capacity: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the file itself shows."""
+
+    peak_reserved: int
+    peak_allocated: int
+    n_segment_allocs: int
+    n_segment_maps: int
+    n_ooms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial: its settings as given, and its outcome."""
+
+    name: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SettingTrials:
+    """All trials of one device. ``capacity_from`` says where the capacity is from, empty without one.
+
+    ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
+    out of memory first, the least reserved first. ``estimated`` are reasons why the figures are estimates.
+    """
+
+    device: int
+    n_events: int
+    recorded: Recorded
+    capacity: int | None
+    capacity_from: str
+    tried: tuple[Tried, ...]
+    check: ModelCheck
+    estimated: tuple[str, ...]
+
+
+def read_setting(text: str) -> str:
+    """Check a setting that is to be tried; raises ValueError with what the model has."""
+    try:
+        values = split_conf(text)
+        AllocatorSettings.from_conf(text)
+    except RecorderError as error:
+        raise ValueError(str(error).removeprefix("allocator settings: ")) from error
+    if not values:
+        raise ValueError("expected key:value, got nothing")
+    unknown = [key for key in values if key not in MODELLED_SETTINGS]
+    if unknown:
+        raise ValueError(
+            f"the model has no setting {unknown[0]!r}, or it moves no blocks; "
+            f"it has: {', '.join(MODELLED_SETTINGS)}"
+        )
+    if values.get("expandable_segments", "True") not in ("True", "False"):
+        raise ValueError(f"expandable_segments must be True or False, got {values['expandable_segments']!r}")
+    return text
+
+
+def try_settings(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    replayed: Replay,
+    history: History,
+    request: Request,
+    *,
+    requested_bytes: Int64Column | None = None,
+    progress: Progress | None = None,
+) -> SettingTrials:
+    """Replay one device under its own settings and under each of the others.
+
+    ``requested_bytes`` replaces what the allocations requested, one entry for each.
+    """
+    calls = find_calls(snapshot, device, replayed)
+    check = check_model(calls, device, replayed.allocations.addr, progress=progress)
+    if requested_bytes is not None:
+        calls = replace(calls, requested_bytes=requested_bytes)
+    capacity, capacity_from = _capacity(calls, request)
+    request = replace(request, capacity=capacity)
+    own = Trial(calls.own, request.capacity, request.device_bytes)
+    others = [(text, replace(own, settings=calls.own.changed(text))) for text in _texts(request)]
+    others = [(text, trial) for text, trial in others if _differs(trial.settings, calls.own)]
+    tried = [Tried(OWN, try_out(calls, own, progress=progress))]
+    tried_others = [Tried(text, try_out(calls, trial, progress=progress)) for text, trial in others]
+    if request.is_search:
+        tried_others.sort(key=lambda one: (one.outcome.ran_out is not None, one.outcome.peak_reserved))
+    if calls.start.rows and {one.outcome.is_placed_anew for one in (*tried, *tried_others)} == {False, True}:
+        # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
+        anew = replace(own, is_placed_anew=True)
+        tried.append(Tried(OWN_PLACED_ANEW, try_out(calls, anew, progress=progress)))
+    tried += tried_others
+    return SettingTrials(
+        device=device.device,
+        n_events=len(device.events),
+        recorded=_recorded(device, replayed),
+        capacity=capacity,
+        capacity_from=capacity_from,
+        tried=tuple(tried),
+        check=check,
+        estimated=tuple(_reasons(check, history, [one.outcome for one in tried])),
+    )
+
+
+def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
+    return replace(settings, conf=own.conf) != own
+
+
+def _texts(request: Request) -> Iterator[str]:
+    yield from request.settings
+    if request.is_search:
+        yield from (text for text in SEARCHED if text not in request.settings)
+        yield from SEARCHED_WITH_CAPACITY if request.capacity is not None else ()
+
+
+def _capacity(calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
+    if request.capacity is not None:
+        is_part = request.device_bytes not in (None, request.capacity)
+        return request.capacity, f"of a card of {format_bytes(request.device_bytes or 0)}" if is_part else ""
+    failed = np.flatnonzero(calls.events.action == Action.OOM)
+    if len(failed):
+        event = int(failed[0])
+        return capacity_at_oom(calls, event), f"what torch had when event {event} failed"
+    return None, ""
+
+
+def _recorded(device: DeviceSnapshot, replayed: Replay) -> Recorded:
+    def count(action: Action) -> int:
+        return int(np.count_nonzero(device.events.action == action))
+
+    return Recorded(
+        peak_reserved=replayed.reserved.peak,
+        peak_allocated=replayed.allocated.peak,
+        n_segment_allocs=count(Action.SEGMENT_ALLOC),
+        n_segment_maps=count(Action.SEGMENT_MAP),
+        n_ooms=count(Action.OOM),
+    )
+
+
+def _reasons(check: ModelCheck, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Why figures are estimates, each reason once."""
+    if not check.is_exact:
+        where = f"from event {check.event} on" if check.event >= 0 else "at the end"
+        yield f"under the file's own settings the model differs from the file {where}: {check.reason}"
+    if history.verdict is Verdict.TRUNCATED:
+        yield "the oldest events are lost, and with them what they did to fragmentation"
+    yield from dict.fromkeys(reason for outcome in outcomes for reason in outcome.assumptions)
+
+
+def shown_capacity(trials: SettingTrials) -> str:
+    """The capacity and where it is from, as a sentence has it."""
+    if trials.capacity is None:
+        return "on a device that never runs out of memory"
+    source = f", {trials.capacity_from}" if trials.capacity_from else ""
+    return f"with {format_bytes(trials.capacity)}{source}"

@@ -1,0 +1,77 @@
+"""``snapconv what-if``: one screen for every file, and errors that say what to do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli.app import main
+
+ROOT = Path(__file__).parents[3]
+FIXTURES = ROOT / "fixtures"
+REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
+FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
+
+
+def run(capsys, *arguments):
+    code = main(["what-if", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("path", [*FILES, *REAL], ids=lambda path: path.name)
+def test_every_device_of_every_file_is_answered_on_one_screen(path, capsys):
+    code, out, err = run(capsys, path, "--search", "--capacity", "100GiB")
+    assert (code, "Traceback" in err) == (0, False)
+    for device in out.split("\n\n"):
+        lines = device.splitlines()
+        assert 1 <= len(lines) <= 40
+        assert max(map(len, lines)) <= 80
+
+
+def test_a_trial_that_runs_out_says_where_and_for_what(capsys):
+    path = FIXTURES / "training_step.pickle"
+    _, out, _ = run(capsys, path, "--capacity", "0.5GiB", "--setting", "expandable_segments:True")
+    lines = out.splitlines()
+    assert lines[0] == "cuda:0  3403 events replayed, with 512.00 MiB"
+    assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
+    assert " requested by " in lines[4]
+    assert lines[5].startswith("      ")
+
+
+def test_json_has_what_the_table_has(capsys):
+    path = FIXTURES / "training_step.pickle"
+    code, out, _ = run(capsys, path, "--setting", "expandable_segments:True", "--json")
+    (device,) = json.loads(out)["devices"]
+    assert code == 0
+    assert device["model_is_exact"] is True
+    assert [one["setting"] for one in device["tried"]] == [
+        "the file's own settings",
+        "expandable_segments:True",
+    ]
+    assert device["tried"][0]["peak_reserved_bytes"] == device["recorded"]["peak_reserved"]
+    assert device["tried"][1]["settings"]["expandable_segments"] is True
+
+
+def test_a_card_has_less_for_torch_than_its_size(capsys):
+    path = FIXTURES / "training_step.pickle"
+    _, out, _ = run(capsys, path, "--card", "2GiB", "--outside", "512MiB", "--json")
+    assert json.loads(out)["devices"][0]["capacity_bytes"] == 3 << 29
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "say what to try"),
+        (("--setting", "pinned_use_cuda_host_register:True"), "the model has no setting"),
+        (("--capacity", "38"), "expected a size with its unit"),
+        (("--capacity", "1GiB", "--card", "2GiB"), "not both"),
+        (("--card", "2GiB"), "give it with --outside"),
+        (("--outside", "2GiB", "--search"), "it needs --card"),
+        (("--card", "2GiB", "--outside", "2GiB"), "leaves nothing of the card"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_the_file_is_read(options, message, capsys):
+    code, out, err = run(capsys, "no such file", *options)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
