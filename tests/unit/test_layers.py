@@ -35,7 +35,7 @@ LAYERS = (
 )
 GROUND = LAYERS[0] | LAYERS[1]
 LIBRARY = {package for layer in LAYERS for package in layer}
-COMMANDS = {"cli", "__init__", "__main__"}
+COMMANDS = {"cli", "__init__", "__main__", "pytest_plugin"}
 MAY_IMPORT = {
     package: {other for below in LAYERS[:height] for other in below} | {package}
     for height, layer in enumerate(LAYERS)
@@ -51,7 +51,8 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "snapshot": {"numpy", "msgspec"},
         "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
         "recorder": {"torch", "msgspec"},
-        "cli": {"typer", "rich", "msgspec"},
+        "cli": {"typer", "rich", "msgspec", "tomllib"},  # tomllib: not in Python 3.10
+        "pytest_plugin": {"pytest"},
     }
 )
 # The one file beside snapshots that is read: a user's own rules.

@@ -1,0 +1,123 @@
+"""The pytest plugin: limits for the GPU memory of a test, and a fixture that measures it.
+
+    @pytest.mark.gpu_memory(max_peak="2GiB")
+    def test_a_step_fits(): ...
+
+    def test_checkpointing_saves(gpu_memory):
+        ...
+        assert gpu_memory.peak_bytes < 1 << 30
+
+It is loaded into every run of pytest where snapconv is installed: it imports nothing but pytest until a test
+uses it.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from snapconv.recorder.measured_block import MeasuredBlock
+
+_NAME = "gpu_memory"
+_MARK = (
+    f"{_NAME}(max_peak='2GiB', simulate=None): fail the test where it allocates more GPU memory at once than "
+    "this, beside what was allocated before it; simulated where there is no GPU; simulate=True: always."
+)
+_WIDER_SCOPES = ("session", "package", "module", "class")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", _MARK)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have a marked test measured from before its own fixtures on, and after those that it shares."""
+    names = getattr(item, "fixturenames", None)
+    if item.get_closest_marker(_NAME) is None or names is None or _NAME in names:
+        return
+    known = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # there is no public way
+    shared = [name for name in names if name in known and known[name][-1].scope in _WIDER_SCOPES]
+    names.insert(max((names.index(name) + 1 for name in shared), default=0), _NAME)
+
+
+@pytest.fixture(name=_NAME)
+def measured_test(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[MeasuredBlock]":
+    """Measure the GPU memory of the test: ``peak_bytes``, ``peaks`` by device, ``is_simulated``."""
+    from snapconv.recorder.measured_block import MeasuredBlock
+
+    _, simulate = _limits(request.node)
+    with MeasuredBlock(tmp_path_factory.mktemp(_NAME), simulate=simulate) as block:
+        yield block
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Compare the peak with the limit of the mark when the test has passed so far."""
+    result = yield
+    block = getattr(item, "funcargs", {}).get(_NAME)
+    if block is not None and item.get_closest_marker(_NAME) is not None:
+        _check(item, block)
+    return result
+
+
+def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
+    from snapconv.units import format_bytes
+
+    limit, _ = _limits(item)
+    if limit is None or block.peak_bytes <= limit:
+        return
+    more = format_bytes(block.peak_bytes - limit)
+    simulated = ", simulated" if block.is_simulated else ""
+    block.end()
+    shown = "\n".join(_at_the_peak(block.captures[-1])) if block.captures else ""
+    pytest.fail(
+        f"the test allocated {format_bytes(block.peak_bytes)} of GPU memory at once, {more} over the limit "
+        f"of {format_bytes(limit)}{simulated}\n{shown}",
+        pytrace=False,
+    )
+
+
+def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
+    """Read the arguments of the mark: the limit in bytes, and whether to simulate."""
+    from snapconv.recorder.recording_options import parse_capacity
+
+    mark = item.get_closest_marker(_NAME)
+    if mark is None:
+        return None, None
+    wrong = [*map(repr, mark.args), *(name for name in mark.kwargs if name not in ("max_peak", "simulate"))]
+    if wrong:
+        pytest.fail(
+            f"{_NAME} takes max_peak and simulate by their names, not {', '.join(wrong)}", pytrace=False
+        )
+    given, mistake = mark.kwargs.get("max_peak"), ""
+    try:
+        limit = None if given is None else parse_capacity(str(given))
+    except ValueError as error:
+        mistake = str(error)
+    if mistake:
+        pytest.fail(f"{_NAME}: max_peak: {mistake}", pytrace=False)
+    return limit, mark.kwargs.get("simulate")
+
+
+def _at_the_peak(capture: Path) -> Iterator[str]:
+    """What was live at the peak: the largest categories and lines, and how to see more."""
+    from snapconv.findings.live_totals import totals_by_category, totals_by_line
+    from snapconv.session import load
+    from snapconv.stacks.project_lines import ProjectLines
+    from snapconv.units import format_bytes, printable
+
+    session = load(capture)
+    lines = ProjectLines(session.snapshot.stacks, session.project)
+    for found in session.devices:
+        live = found.allocations.live_at(found.peak_event)
+        rows = [(row.block_bytes, row.category) for row in totals_by_category(found, live)]
+        by_line = totals_by_line(found.allocations, live, lines)
+        rows = sorted(rows, reverse=True)[:3]
+        rows += [(row.block_bytes, f"{row.line.place} in {row.line.function}") for row in by_line[:5]]
+        yield from (f"{format_bytes(n_bytes):>14}  {printable(name)}" for n_bytes, name in rows if n_bytes)
+    yield f"see more: snapconv to-sqlite {capture}"

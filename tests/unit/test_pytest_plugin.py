@@ -1,0 +1,177 @@
+"""The pytest plugin in runs of pytest of its own: what it costs those who do not use it, what it fails."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("numpy", "torch", "msgspec", "typer", "snapconv.recorder", "snapconv.session", "snapconv.cli")
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+USES = """
+import pytest, torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1024, 1024, bias=False)
+    def forward(self, x):
+        return self.layer(x)
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.ones(3)
+
+@pytest.fixture
+def net():
+    return Net().cuda()
+"""
+
+
+def run(folder, source, *options):
+    """Run a test file with the plugin alone; where snapconv is installed, pytest has it already."""
+    (folder / "test_it.py").write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:snapconv", "-p", "snapconv.pytest_plugin"),
+            *(
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:hypothesispytest",
+                "--strict-markers",
+                "-W",
+                "error",
+                *options,
+            ),
+        ],
+        cwd=folder,
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(folder)},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_run_that_does_not_use_it_imports_nothing_for_it(tmp_path):
+    shown = run(
+        tmp_path,
+        f"""
+import sys, pytest
+def test_one(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_two(n, tmp_path): pass
+def test_loaded():
+    assert "snapconv.pytest_plugin" in sys.modules
+    assert [name for name in {HEAVY!r} if name in sys.modules] == []
+""",
+    )
+    assert "4 passed" in shown
+
+
+def test_the_mark_is_known(tmp_path):
+    assert "@pytest.mark.gpu_memory(max_peak='2GiB'" in run(tmp_path, "", "--markers")
+
+
+def test_the_fixture_is_listed_with_what_it_does(tmp_path):
+    assert "Measure the GPU memory of the test" in run(tmp_path, "", "--fixtures")
+
+
+@NEEDS_TORCH
+def test_a_test_over_its_limit_fails_and_says_what_held_the_memory(tmp_path):
+    """The weight and its gradient, of 4 MiB each, and the batch."""
+    shown = run(
+        tmp_path,
+        f"""{USES}
+@pytest.mark.gpu_memory(max_peak="8MiB", simulate=True)
+def test_step(net):
+    net(torch.randn(64, 1024, device="cuda")).sum().backward()
+""",
+    )
+    assert "1 failed" in shown
+    assert "over the limit of 8.00 MiB, simulated" in shown
+    assert "4.00 MiB  gradient" in shown
+    assert "in net" in shown
+
+
+@NEEDS_TORCH
+def test_a_test_within_its_limit_passes_and_nothing_of_the_simulation_stays(tmp_path):
+    shown = run(
+        tmp_path,
+        f"""{USES}
+@pytest.mark.gpu_memory(max_peak="9MiB", simulate=True)
+def test_step(net, shared):
+    net(torch.randn(64, 1024, device="cuda")).sum().backward()
+
+def test_next(shared):
+    assert torch.cuda.is_available() is {_has_gpu()}
+""",
+    )
+    assert "2 passed" in shown
+
+
+@NEEDS_TORCH
+def test_the_fixture_has_what_the_test_allocated_beside_what_was_there(tmp_path):
+    shown = run(
+        tmp_path,
+        f"""{USES}
+@pytest.mark.gpu_memory(simulate=True)
+def test_peak(gpu_memory):
+    assert gpu_memory.is_simulated
+    assert gpu_memory.peak_bytes == 0
+    held = torch.empty(1 << 20, device="cuda")
+    del held
+    assert gpu_memory.peak_bytes == 4 << 20
+    assert gpu_memory.peaks == {{0: 4 << 20}}
+""",
+    )
+    assert "1 passed" in shown
+
+
+@NEEDS_TORCH
+def test_a_test_that_fails_by_itself_shows_its_own_failure(tmp_path):
+    shown = run(
+        tmp_path,
+        f"""{USES}
+@pytest.mark.gpu_memory(max_peak="1MiB", simulate=True)
+def test_step(net):
+    raise ValueError("its own")
+""",
+    )
+    assert "ValueError: its own" in shown
+    assert "over the limit" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("max_peek='1GiB'", "not max_peek"),
+        ("'1GiB'", "not '1GiB'"),
+        ("max_peak='9'", "max_peak: expected a size with its unit"),
+        ("max_peak=9", "max_peak: expected a size with its unit"),
+    ],
+)
+def test_a_mistake_in_the_mark_is_an_error_before_the_test(tmp_path, arguments, message):
+    shown = run(
+        tmp_path,
+        f"""
+import pytest
+@pytest.mark.gpu_memory({arguments})
+def test_it(): pass
+""",
+    )
+    assert "1 error" in shown
+    assert message in shown
+
+
+def _has_gpu():
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip() == "True"
