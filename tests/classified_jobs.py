@@ -34,6 +34,7 @@ COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
+CACHE_UPDATE = frames(("update", f"{SITE}/transformers/cache_utils.py")) + FORWARD
 ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)
 ENGINE = frames(*ENGINE_FRAMES)
 RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE

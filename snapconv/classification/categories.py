@@ -15,6 +15,7 @@ class Category(IntEnum):
     WORKSPACE = 6
     TEMPORARY = 7
     COMMUNICATION = 8
+    KV_CACHE = 9
 
     @property
     def label(self) -> str:

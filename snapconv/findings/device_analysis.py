@@ -238,8 +238,11 @@ def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
 def _activations(
     allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration, n_events: int
 ) -> tuple[int, Int64Column]:
-    """The first moment of the iteration with most bytes of activations, and their rows."""
-    rows = np.flatnonzero(category == Category.ACTIVATION)
+    """The first moment of the iteration with most bytes of activations, and their rows.
+
+    Skyline has no cache of keys and values: what modules made and keep is an activation there.
+    """
+    rows = np.flatnonzero((category == Category.ACTIVATION) | (category == Category.KV_CACHE))
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
     end = allocations.freed_event[rows]

@@ -37,20 +37,20 @@ from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.version import VERSION
 
-# TBD's classes, each with the category that makes it up, and the classes that are parts of "dynamic".
+# TBD's classes, each with the categories that make it up, and the classes that are parts of "dynamic".
 _CLASSES = (
-    ("weights", Category.WEIGHT),
-    ("gradients", Category.GRADIENT),
-    ("activations", Category.ACTIVATION),
-    ("workspace", Category.WORKSPACE),
+    ("weights", (Category.WEIGHT,)),
+    ("gradients", (Category.GRADIENT,)),
+    ("activations", (Category.ACTIVATION, Category.KV_CACHE)),
+    ("workspace", (Category.WORKSPACE,)),
 )
 _DYNAMIC = "dynamic"
 _DYNAMIC_CLASSES = (
-    ("optimizer", Category.OPTIMIZER_STATE),
-    ("input", Category.INPUT),
-    ("temporary", Category.TEMPORARY),
-    ("communication", Category.COMMUNICATION),
-    ("unknown", Category.UNKNOWN),
+    ("optimizer", (Category.OPTIMIZER_STATE,)),
+    ("input", (Category.INPUT,)),
+    ("temporary", (Category.TEMPORARY,)),
+    ("communication", (Category.COMMUNICATION,)),
+    ("unknown", (Category.UNKNOWN,)),
 )
 
 
@@ -168,12 +168,13 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     allocations, replay = analysis.allocations, analysis.replay
     event = analysis.peak_event
 
-    def requested(category: Category) -> int:
-        return int(allocations.requested_bytes[live & (analysis.classification.category == category)].sum())
+    def requested(categories: tuple[Category, ...]) -> int:
+        rows = live & np.isin(analysis.classification.category, categories)
+        return int(allocations.requested_bytes[rows].sum())
 
-    for name, category in _CLASSES:
-        yield BreakdownRow(name, None, requested(category))
-    dynamic = [(name, requested(category)) for name, category in _DYNAMIC_CLASSES]
+    for name, categories in _CLASSES:
+        yield BreakdownRow(name, None, requested(categories))
+    dynamic = [(name, requested(categories)) for name, categories in _DYNAMIC_CLASSES]
     yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
     for name, size in dynamic:
         yield BreakdownRow(name, _DYNAMIC, size)

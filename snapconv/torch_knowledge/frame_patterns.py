@@ -35,6 +35,7 @@ class Role(IntEnum):
     COMPILED = 16
     PINNED_BATCH = 17
     OFFLOADED = 18
+    CACHE_UPDATE = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(vllm/(v1/)?worker/|sglang/srt/mem_cache/|transformers/cache_utils\.py$)",
         "keys and values of the tokens so far, kept for all later tokens",
         "sources of these packages; vLLM's seen with torch 2.5",
+    ),
+    FrameRule(
+        "cache-update",
+        Role.CACHE_UPDATE,
+        r"^(update|update_indexer|batch_repeat_interleave|batch_select_indices|reorder_cache)$",
+        r"transformers/cache_utils\.py$",
+        "keys and values of the tokens so far, made anew with those of another token",
+        "transformers 4.36-5.0",
     ),
     FrameRule(
         "process-group",

@@ -35,7 +35,7 @@ def communication(features: Features, decided: Decided) -> BoolColumn:
     return _everywhere(features, decided)
 
 
-@role_rule(Role.CACHE, Category.ACTIVATION)
+@role_rule(Role.CACHE, Category.KV_CACHE)
 def cache(features: Features, decided: Decided) -> BoolColumn:
     """Keys and values that an engine keeps."""
     return _everywhere(features, decided)

@@ -7,6 +7,7 @@ from snapconv.classification.features import Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD
 from snapconv.classification.rules.in_backward import WITHIN
+from snapconv.classification.rules.of_inference import only_infers
 from snapconv.columns import BoolColumn
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -22,6 +23,11 @@ KEPT_INTO_BACKWARD = Reason(
 LIVE_AT_DUMP = Reason(
     "made-in-forward-and-live-at-dump",
     "made in forward, never freed, and no backward follows",
+    uses_phases=True,
+)
+CACHE_GREW = Reason(
+    "cache-that-grew",
+    "made anew by a cache of keys and values in a forward without a backward, and kept there",
     uses_phases=True,
 )
 RAN_AGAIN = Reason(
@@ -68,16 +74,34 @@ def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
     return features.in_forward & reaches_backward(features)
 
 
+@rule(CACHE_GREW, Category.KV_CACHE, Evidence.FRAMES)
+def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
+    """What a cache of keys and values makes anew for every token; in training backward needs it as well."""
+    kept = decided.shared(_outlives_its_line, features)
+    if only_infers(features):
+        kept = kept | _is_live_after_forward(features)
+    return features.made_through(Role.CACHE_UPDATE) & kept
+
+
 @rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
 def in_forward_and_live_at_dump(features: Features, _: Decided) -> BoolColumn:
     """Made in a forward that the trace ends in, or that nothing follows."""
+    return _is_live_after_forward(features)
+
+
+def _is_live_after_forward(features: Features) -> BoolColumn:
     kept = ~features.is_freed & features.is_live_at_dump
     return features.in_forward & kept & _without_backward(features)
 
 
 @rule(RAN_AGAIN, Category.ACTIVATION, Evidence.LIFETIME)
-def kept_while_its_line_ran_again(features: Features, _: Decided) -> BoolColumn:
-    """What lives while its own stack allocates twice more: a cache of keys and values, a list of results.
+def kept_while_its_line_ran_again(features: Features, decided: Decided) -> BoolColumn:
+    """What lives while its own stack allocates twice more: a cache of keys and values, a list of results."""
+    return decided.shared(_outlives_its_line, features)
+
+
+def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
+    """What lives while its own stack allocates twice more.
 
     What a loop over layers passes from one to the next, or forward to its end, does not outlive that forward.
     """
@@ -228,6 +252,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     input_from_nothing,
     freed_by_engine,
     kept_into_backward,
+    cache_that_grew,
     in_forward_and_live_at_dump,
     kept_while_its_line_ran_again,
     freed_before_backward,

@@ -50,7 +50,7 @@ _LEAST_CACHE_BLOCKS = 4
 _NEARLY = 0.8
 
 
-def _only_infers(features: Features) -> bool:
+def only_infers(features: Features) -> bool:
     """Whether modules ran and nothing shows that anything is trained."""
     certain = features.phases.certain
     trains = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)
@@ -75,7 +75,7 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     rows = rows[np.argsort(addr[rows])]
     found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
     repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
-    if not _only_infers(features) or len(repeated) < _LEAST_SIZES:
+    if not only_infers(features) or len(repeated) < _LEAST_SIZES:
         return weights
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]
@@ -171,7 +171,7 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
             yield size
 
 
-@rule(FOR_EVERY_LAYER, Category.ACTIVATION, Evidence.SIZES)
+@rule(FOR_EVERY_LAYER, Category.KV_CACHE, Evidence.SIZES)
 def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     """One block or two for every layer that are no weights, and contain no data copied from elsewhere.
 
@@ -180,7 +180,7 @@ def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     sizes = features.sizes
     weights = sizes[decided.has(Category.WEIGHT)]
     n_layers = _layers(weights)
-    if n_layers is None or not _only_infers(features):
+    if n_layers is None or not only_infers(features):
         return np.zeros(len(sizes), np.bool_)
     from_elsewhere = features.made_through(Role.COPY) | features.made_through(Role.CLONE)
     filled = features.made_through(Role.FACTORY) | features.has_no_frames | np.bool_(not features.has_cpp)

@@ -57,7 +57,7 @@ MADE_BY = {
     "checkpoint-load": (("load_file", f"{SITE}/safetensors/torch.py"), WEIGHT),
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),
     "serving-weights": (("create_weights", f"{SITE}/vllm/model_executor/layers/linear.py"), WEIGHT),
-    "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), ACTIVATION),
+    "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), Category.KV_CACHE),
     "fsdp-parameters": (("flatten_tensors", f"{TORCH}/distributed/fsdp/_flat_param.py"), WEIGHT),
 }
 OLDER = {
@@ -180,6 +180,26 @@ LIVES = (
         "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
         "freed-before-backward",
         TEMPORARY,
+        LIFETIME,
+    ),
+    (
+        "alloc FORWARD, free FORWARD, alloc FORWARD, free FORWARD, alloc CACHE_UPDATE",
+        "cache-that-grew",
+        Category.KV_CACHE,
+        Evidence.FRAMES,
+    ),
+    (
+        "alloc CACHE_UPDATE, alloc CACHE_UPDATE, alloc CACHE_UPDATE, does MAIN, free CACHE_UPDATE",
+        "cache-that-grew",
+        Category.KV_CACHE,
+        Evidence.FRAMES,
+    ),
+    ("alloc CACHE_UPDATE, free FORWARD, does MAIN", "freed-before-backward", TEMPORARY, LIFETIME),
+    ("alloc CACHE_UPDATE, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, Evidence.FREE_SITE),
+    (
+        "does FORWARD, does ENGINE, does STEP, alloc CACHE_UPDATE",
+        "made-in-forward-and-live-at-dump",
+        ACTIVATION,
         LIFETIME,
     ),
     (

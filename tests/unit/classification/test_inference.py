@@ -158,7 +158,7 @@ def test_as_many_blocks_as_there_are_layers_are_a_cache(stack, n_each, found):
     for _ in range(n_each * N_LAYERS):
         job.older(NO_FRAMES, CACHE) if stack is None else job.alloc(stack, CACHE)
     job.does(FORWARD)
-    told = (Category.ACTIVATION, Evidence.SIZES, "one-for-every-layer")
+    told = (Category.KV_CACHE, Evidence.SIZES, "one-for-every-layer")
     assert found(job, CACHE) == [told] * n_each * N_LAYERS
 
 
@@ -169,7 +169,7 @@ def test_what_is_made_for_every_weight_may_be_states_and_is_no_cache(factor, fou
         job.alloc(ZEROS, int(factor * LAYER[1]))
     job.does(FORWARD)
     made = found(job, int(factor * LAYER[1]))
-    assert Category.ACTIVATION not in {category for category, *_ in made}
+    assert not {Category.ACTIVATION, Category.KV_CACHE} & {category for category, *_ in made}
 
 
 @pytest.mark.parametrize(("n_blocks", "stack"), [(3, ZEROS), (5, ZEROS), (4, COPY)])
@@ -178,4 +178,4 @@ def test_other_numbers_and_copied_data_are_no_cache(n_blocks, stack, found):
     for _ in range(n_blocks):
         job.alloc(stack, CACHE)
     job.does(FORWARD)
-    assert Category.ACTIVATION not in {category for category, *_ in found(job, CACHE)}
+    assert not {Category.ACTIVATION, Category.KV_CACHE} & {category for category, *_ in found(job, CACHE)}
