@@ -12,6 +12,8 @@ from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
 from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
 from snapconv.findings.moment_state import MomentState, state_at
 from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
+from snapconv.findings.oom_remedies import Remedies, find_remedies
+from snapconv.findings.out_of_memory import OutOfMemory, find_out_of_memory
 from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
@@ -96,6 +98,33 @@ class Session:
             )
             for found in self.devices
         )
+
+    def explain_oom(
+        self,
+        device: int | None = None,
+        *,
+        number: int = 1,
+        device_total: int | None = None,
+        replay: bool = True,
+        thorough: bool = False,
+        progress: Progress | None = None,
+    ) -> tuple[OutOfMemory, Remedies | None]:
+        """Why the request failed that was the ``number``-th of a device (by default the first) to do so.
+
+        With what would have served it, each tried by a replay, unless ``replay`` is False. Without a failed
+        allocation in the file, it is the memory at the dump. Raises InputError where there are fewer.
+        """
+        (analysis, *_) = (self if device is None else self.of_device(device)).devices
+        found = find_out_of_memory(
+            self.snapshot, self.project, analysis, number=number, device_total=device_total
+        )
+        if found.request is None or not replay:
+            return found, None
+        event = found.request.event
+        remedies = find_remedies(
+            self.snapshot, self.project, analysis, event, thorough=thorough, progress=progress
+        )
+        return found, remedies
 
     def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
         """What is reserved and not in use on every device, at a moment; by default at three of them.

@@ -31,6 +31,16 @@ OneDevice = Annotated[
 ]
 
 
+DeviceTotal = Annotated[
+    str | None,
+    typer.Option(
+        "--device-total",
+        metavar="SIZE",
+        help="The device's memory, such as 80GiB, where the file does not have it (nvidia-smi shows it).",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """How a file is read: what counts as the project, and what names things in it."""
@@ -50,6 +60,16 @@ def moment_question(text: str) -> "MomentQuestion":
         return parse_moment(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--at") from error
+
+
+def device_total_of(text: str | None) -> int | None:
+    """Read ``--device-total``."""
+    from snapconv.recorder.recording_options import parse_capacity
+
+    try:
+        return None if text is None else parse_capacity(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device-total") from error
 
 
 def read_session(snapshot: Path, options: ReadOptions, *, device: str | None) -> "Session":

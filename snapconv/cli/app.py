@@ -15,6 +15,7 @@ from snapconv.cli.explain_command import explain
 from snapconv.cli.fragmentation_command import fragmentation
 from snapconv.cli.growth_command import growth
 from snapconv.cli.info_command import info
+from snapconv.cli.oom_command import oom
 from snapconv.cli.params_command import params
 from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
 from snapconv.cli.summary_command import summary
@@ -116,6 +117,7 @@ def _options(
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
 app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
 app.command("tree", short_help="Show live memory as a tree of lines, modules or operations.")(tree)
+app.command("oom", short_help="Explain why memory ran out, and try what would have helped.")(oom)
 app.command("fragmentation", short_help="Show what is reserved and not used, and which lines keep it.")(
     fragmentation
 )

@@ -152,6 +152,7 @@ class Metadata:
     ended_detail: str
     overflowed: bool | None
     max_allocated_bytes: dict[int, int]
+    device_bytes: dict[int, int]
     facts: tuple[tuple[str, str], ...]
     parameters: ParameterTable
     earlier: EarlierTable
@@ -239,7 +240,8 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         ended=how,
         ended_detail=detail,
         overflowed=raw["overflowed"] if type(raw.get("overflowed")) is bool else None,
-        max_allocated_bytes=_max_allocated(Rows.of(raw, "devices")),
+        max_allocated_bytes=_of_devices(Rows.of(raw, "devices"), "max_memory_allocated"),
+        device_bytes=_of_devices(Rows.of(raw, "devices"), "total_bytes"),
         facts=tuple(_facts(raw)),
         parameters=parameters,
         earlier=_earlier(Rows.of(raw, "earlier_parameters"), n_parameters),
@@ -350,9 +352,10 @@ def _not_modelled(raw: object) -> tuple[str, ...]:
     return texts_of(raw.get("not_modelled")) if isinstance(raw, dict) else ()
 
 
-def _max_allocated(rows: Rows) -> dict[int, int]:
+def _of_devices(rows: Rows, key: str) -> dict[int, int]:
+    """A figure of every device that has it."""
     devices = rows.ints("device", ITERATION, missing=0)
-    n_bytes = rows.ints("max_memory_allocated", None, missing=-1)
+    n_bytes = rows.ints(key, None, missing=-1)
     return {d: n for d, n in zip(devices.tolist(), n_bytes.tolist(), strict=True) if n >= 0}
 
 

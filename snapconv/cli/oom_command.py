@@ -1,0 +1,107 @@
+"""``snapconv oom``: why a request failed, who held the memory, and what would have served it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapconv.cli.answers import DeviceTotal, OneDevice, ReadOptions, answer, device_total_of, read_session
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, no_pipe
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
+from snapconv.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from snapconv.findings.device_analysis import DeviceAnalysis
+
+_Snapshot = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SNAPSHOT",
+        help="A snapshot or a capture; without one, --message explains torch's own text.",
+        callback=no_pipe,
+        readable=False,
+    ),
+]
+_Number = Annotated[
+    int, typer.Option("--number", metavar="N", min=1, help="The N-th failed allocation. Default: the first.")
+]
+_Message = Annotated[
+    str | None,
+    typer.Option("--message", metavar="LOG", help="A file with torch's message; - is the standard input."),
+]
+_NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have served it.")]
+_Thorough = Annotated[
+    bool, typer.Option("--thorough", help="Replay the whole trace, and not the last 100000 events.")
+]
+# A log of a long training is larger; the message is looked for in its end.
+_MOST_OF_LOG = 64 << 20
+
+
+def oom(
+    snapshot: _Snapshot = None,
+    message: _Message = None,
+    number: _Number = 1,
+    device_total: DeviceTotal = None,
+    no_replay: _NoReplay = False,
+    thorough: _Thorough = False,
+    device: OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why memory ran out: the request, the verdict, who held the memory, what would have served it.
+
+    Each remedy is tried by a replay. Without a failed allocation in the file, it is about the dump.
+    """
+    if (snapshot is None) == (message is None):
+        raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
+    if message is not None:
+        _explain_text(message, as_json=as_json)
+        return
+    assert snapshot is not None
+    total = device_total_of(device_total)
+    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
+
+    def found(analysis: "DeviceAnalysis") -> "tuple[dict[str, object], Iterable[str]]":
+        from snapconv.reports.text.oom_text import oom_lines, oom_values
+
+        with progress_bar(shown=True) as progress:
+            explained, remedies = session.explain_oom(
+                analysis.device.device,
+                number=number,
+                device_total=total,
+                replay=not no_replay,
+                thorough=thorough,
+                progress=progress,
+            )
+        return oom_values(explained, remedies), oom_lines(explained, remedies)
+
+    answer(session, found, as_json=as_json)
+
+
+def _explain_text(name: str, *, as_json: bool) -> None:
+    from snapconv.findings.oom_message import explain_message
+    from snapconv.reports.text.oom_text import message_lines, message_values
+
+    found = explain_message(_text_of(name))
+    if as_json:
+        print_json(message_values(found))
+    else:
+        print_lines(message_lines(found), sys.stdout)
+
+
+def _text_of(name: str) -> str:
+    """The end of a log, or all of the standard input."""
+    if name == "-":
+        return sys.stdin.read(_MOST_OF_LOG)
+    try:
+        with Path(name).open("rb") as log:
+            log.seek(max(Path(name).stat().st_size - _MOST_OF_LOG, 0))
+            return log.read(_MOST_OF_LOG).decode("utf-8", "replace")
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror}") from error

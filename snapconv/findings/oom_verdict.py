@@ -1,0 +1,213 @@
+"""Why a request failed, decided by figures alone: what was needed, what was free, and where.
+
+torch requests a segment only where it found no block, and gives cached segments back before it fails. So what
+was free inside lay beside live blocks then, or was of another pool or stream; and a segment that would have
+fitted into what the device had free was not refused by the device.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from snapconv.units import counted, format_bytes, format_share
+
+# What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.
+USUAL_OUTSIDE_BYTES = 2 << 30
+# Free pieces of less than this share of what is reserved are what every program has.
+_LEAST_FRAGMENTED = 0.05
+
+
+class OomCause(Enum):
+    """Why a request failed."""
+
+    FULL = "full"
+    FRAGMENTED = "fragmented"
+    OTHER_POOL = "wrong pool or stream"
+    SPLIT_LIMIT = "kept for larger requests"
+    LIMIT = "limited"
+    OUTSIDE = "held outside torch"
+    TOO_LARGE = "larger than the device"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class FreePieces:
+    """Free memory of some kind: how much, in how many pieces, and the largest."""
+
+    n_bytes: int = 0
+    n_pieces: int = 0
+    largest_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The figures at a failed request; None: not known.
+
+    ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device. ``here`` may
+    serve it, ``elsewhere`` is of other pools, streams and sizes; ``returnable_bytes`` of it is in free
+    segments of private pools. ``allowed_bytes`` is a limit that is known. ``splits_below``: blocks of that
+    size serve no smaller request (max_split_size_mb). ``has_pieces``: where free memory lies is known.
+    """
+
+    block_bytes: int
+    segment_bytes: int
+    device_free_bytes: int | None
+    device_total_bytes: int | None
+    reserved_bytes: int
+    live_bytes: int
+    here: FreePieces
+    elsewhere: FreePieces = FreePieces()
+    returnable_bytes: int = 0
+    allowed_bytes: int | None = None
+    splits_below: int | None = None
+    has_pieces: bool = True
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much more the device would have had to have free."""
+        return self.segment_bytes - (self.device_free_bytes or 0)
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """What is in use on the device and not torch's; None: not known."""
+        if self.device_total_bytes is None or self.device_free_bytes is None:
+            return None
+        return max(self.device_total_bytes - self.device_free_bytes - self.reserved_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OomVerdict:
+    """Why a request failed, in a word and a sentence, and what that follows from."""
+
+    cause: str
+    sentence: str
+    reason: str
+    is_inferred: bool
+
+
+def decide_oom(found: Shortage) -> OomVerdict:
+    """Decide why a request failed; the first cause that the figures show."""
+    for attempt in (_too_large, _limit, _kept_pieces, _other_pool, _outside, _fragmented):
+        if verdict := attempt(found):
+            return verdict
+    return _full(found)
+
+
+def _too_large(found: Shortage) -> OomVerdict | None:
+    total = found.device_total_bytes
+    if total is None or found.segment_bytes <= total:
+        return None
+    return OomVerdict(
+        OomCause.TOO_LARGE.value,
+        f"the request of {format_bytes(found.segment_bytes)} is larger than the device "
+        f"({format_bytes(total)})",
+        "no setting and no free memory serves it: look at the shapes at that line",
+        is_inferred=False,
+    )
+
+
+def _limit(found: Shortage) -> OomVerdict | None:
+    need, free = found.segment_bytes, found.device_free_bytes
+    if found.allowed_bytes is not None and found.reserved_bytes + need > found.allowed_bytes:
+        return OomVerdict(
+            OomCause.LIMIT.value,
+            f"stopped by the limit of {format_bytes(found.allowed_bytes)} that the program was given",
+            f"{format_bytes(found.reserved_bytes)} reserved and {format_bytes(need)} more exceed it "
+            "(per_process_memory_fraction)",
+            is_inferred=False,
+        )
+    if free is None or free < need:
+        return None
+    return OomVerdict(
+        OomCause.LIMIT.value,
+        f"stopped by a limit: the device had {format_bytes(free)} free, and {format_bytes(need)} were needed",
+        f"most likely set_per_process_memory_fraction(), at {format_bytes(found.reserved_bytes)} to "
+        f"{format_bytes(found.reserved_bytes + need)}; a file does not contain it",
+        is_inferred=True,
+    )
+
+
+def _kept_pieces(found: Shortage) -> OomVerdict | None:
+    """A piece that is large enough, and was not used."""
+    largest, limit = found.here.largest_bytes, found.splits_below
+    if not found.has_pieces or largest < found.block_bytes:
+        return None
+    if limit is not None and largest >= limit:
+        return OomVerdict(
+            OomCause.SPLIT_LIMIT.value,
+            f"a free block of {format_bytes(largest)} is kept for larger requests by max_split_size_mb",
+            f"blocks of {format_bytes(limit)} and more are never split",
+            is_inferred=False,
+        )
+    return OomVerdict(
+        OomCause.UNKNOWN.value,
+        f"not known: a free block of {format_bytes(largest)} could have served it",
+        "the trace and the segments contradict each other, or the request was of another pool",
+        is_inferred=True,
+    )
+
+
+def _other_pool(found: Shortage) -> OomVerdict | None:
+    elsewhere = found.elsewhere
+    has_piece = elsewhere.largest_bytes >= found.block_bytes
+    has_segments = 0 < found.missing_bytes <= found.returnable_bytes
+    if not found.has_pieces or not (has_piece or has_segments):
+        return None
+    what = (
+        f"a free piece of {format_bytes(elsewhere.largest_bytes)}"
+        if has_piece
+        else f"{format_bytes(found.returnable_bytes)} in free segments"
+    )
+    return OomVerdict(
+        OomCause.OTHER_POOL.value,
+        f"{what} would have served it, and is of another pool or stream",
+        f"of its own there are {format_bytes(found.here.n_bytes)} free, the largest piece "
+        f"{format_bytes(found.here.largest_bytes)}",
+        is_inferred=False,
+    )
+
+
+def _outside(found: Shortage) -> OomVerdict | None:
+    outside = found.outside_bytes
+    if outside is None or outside - USUAL_OUTSIDE_BYTES < found.missing_bytes:
+        return None
+    if _is_fragmented(found) and found.here.n_bytes > outside - USUAL_OUTSIDE_BYTES:
+        return None
+    return OomVerdict(
+        OomCause.OUTSIDE.value,
+        f"{format_bytes(outside)} of the device are held outside torch's allocator",
+        "a context and libraries take up to about 2 GiB: the rest is another process, or a library with an "
+        "allocator of its own",
+        is_inferred=True,
+    )
+
+
+def _fragmented(found: Shortage) -> OomVerdict | None:
+    if not _is_fragmented(found):
+        return None
+    here = found.here
+    pieces = f" in {counted(here.n_pieces, 'piece')}" if found.has_pieces else ""
+    largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
+    return OomVerdict(
+        OomCause.FRAGMENTED.value,
+        f"{format_bytes(here.n_bytes)} are reserved and free{pieces}{largest}: not in one piece",
+        f"that is {format_share(here.n_bytes, found.reserved_bytes)} of what is reserved, beside live blocks",
+        is_inferred=not found.has_pieces,
+    )
+
+
+def _is_fragmented(found: Shortage) -> bool:
+    here = found.here.n_bytes
+    return here >= found.block_bytes and here >= _LEAST_FRAGMENTED * found.reserved_bytes
+
+
+def _full(found: Shortage) -> OomVerdict:
+    live, need = format_bytes(found.live_bytes), format_bytes(found.segment_bytes)
+    free = "" if found.device_free_bytes is None else f", {format_bytes(found.device_free_bytes)} left"
+    here = format_bytes(found.here.n_bytes)
+    return OomVerdict(
+        OomCause.FULL.value,
+        f"full: {live} are in use{free}, and {need} more were needed",
+        f"free inside and of use to it: {here}, {format_share(found.here.n_bytes, found.reserved_bytes)} of "
+        "what is reserved",
+        is_inferred=found.device_free_bytes is None,
+    )

@@ -1,0 +1,260 @@
+"""Why a request failed: each cause made with the allocator's model, and remedies against the model itself."""
+
+import pickle
+
+import pytest
+
+import snapconv
+from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.errors import InputError
+from tests.builders import MIB, TraceBuilder, frame
+
+MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
+OTHER = [frame("load", "/home/me/project/data.py", 3)]
+CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)
+
+
+class Job:
+    """Calls to an allocator, kept so that they can be made again under other settings."""
+
+    def __init__(self, capacity, conf=""):
+        self.capacity = capacity
+        self.calls = []
+        self.model = self._new(conf)
+        self.addrs = {}
+
+    def _new(self, conf):
+        return CachingAllocator(settings=AllocatorSettings.from_conf(conf), capacity=self.capacity)
+
+    def alloc(self, name, size, *, stream=0, pool=(0, 0), frames=OTHER):
+        self.calls.append((name, size, stream, pool))
+        self.addrs[name] = self.model.malloc(size, stream=stream, pool=pool, frames=frames)
+
+    def free(self, *names):
+        for name in names:
+            self.calls.append((name, None, 0, (0, 0)))
+            self.model.free(self.addrs.pop(name), frames=OTHER)
+
+    def fail(self, size, *, stream=0, pool=(0, 0)):
+        with pytest.raises(OutOfMemory):
+            self.alloc("failed", size, stream=stream, pool=pool, frames=MODEL)
+
+    def is_served_under(self, conf):
+        """Whether all calls are served under other settings: the model itself, without any file."""
+        model, addrs = self._new(conf), {}
+        try:
+            for name, size, stream, pool in self.calls:
+                if size is None:
+                    model.free(addrs.pop(name))
+                else:
+                    addrs[name] = model.malloc(size, stream=stream, pool=pool)
+        except OutOfMemory:
+            return False
+        return True
+
+    def explained(self, tmp_path, **options):
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(options.pop("raw", None) or self.model.snapshot()))
+        return snapconv.load(path).explain_oom(**options)
+
+
+def full():
+    job = Job(100 * MIB)
+    job.alloc("a", 60 * MIB)
+    job.alloc("b", 36 * MIB, frames=MODEL)
+    job.fail(30 * MIB)
+    return job
+
+
+def fragmented():
+    """60 MiB cut into three blocks, and the middle one kept: 40 MiB free, not in one piece."""
+    job = Job(100 * MIB)
+    job.alloc("whole", 60 * MIB)
+    job.free("whole")
+    for i in range(3):
+        job.alloc(f"part {i}", 20 * MIB)
+    job.free("part 0", "part 2")
+    job.alloc("rest", 36 * MIB)
+    job.fail(25 * MIB)
+    return job
+
+
+def of_another_stream():
+    job = Job(100 * MIB)
+    job.alloc("whole", 80 * MIB, stream=1)
+    job.free("whole")
+    job.alloc("small", 5 * MIB, stream=1)
+    job.fail(30 * MIB)
+    return job
+
+
+def of_a_private_pool():
+    job = Job(100 * MIB)
+    job.alloc("graph", 90 * MIB, pool=(0, 1))
+    job.free("graph")
+    job.fail(30 * MIB)
+    return job
+
+
+def kept_by_max_split_size():
+    job = Job(100 * MIB, "max_split_size_mb:32")
+    job.alloc("large", 90 * MIB)
+    job.free("large")
+    job.alloc("large again", 88 * MIB)
+    job.model.free(job.addrs.pop("large again"), frames=OTHER)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (full, "full"),
+        (fragmented, "fragmented"),
+        (of_another_stream, "wrong pool or stream"),
+        (of_a_private_pool, "wrong pool or stream"),
+    ],
+)
+def test_the_cause_is_the_one_that_was_made(tmp_path, make, cause):
+    found, _ = make().explained(tmp_path, replay=False)
+    assert (found.verdict.cause, found.verdict.is_inferred) == (cause, False)
+
+
+def test_a_request_is_shown_with_its_line_its_segment_and_its_stream(tmp_path):
+    found, _ = of_another_stream().explained(tmp_path, replay=False)
+    request = found.request
+    assert (request.block_bytes, request.segment_bytes, request.stream) == (30 * MIB, 30 * MIB, 0)
+    assert [line.place for line in request.lines] == ["model.py:5", "train.py:9"]
+    assert request.pool == (0, 0)
+
+
+def test_the_free_memory_is_counted_here_and_everywhere(tmp_path):
+    found, _ = fragmented().explained(tmp_path, replay=False)
+    assert (found.here.n_bytes, found.here.n_pieces, found.here.largest_bytes) == (40 * MIB, 2, 20 * MIB)
+    other, _ = of_another_stream().explained(tmp_path, replay=False)
+    assert (other.here.n_bytes, other.inside.n_bytes) == (0, 75 * MIB)
+
+
+def test_free_memory_of_the_device_that_was_refused_is_a_limit_and_an_inference(tmp_path):
+    job = full()
+    raw = job.model.snapshot()
+    raw["device_traces"][0][-1]["device_free"] = 50 * MIB
+    found, _ = job.explained(tmp_path, raw=raw, replay=False)
+    assert (found.verdict.cause, found.verdict.is_inferred) == ("limited", True)
+    raw["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5"
+    found, _ = job.explained(tmp_path, raw=raw, replay=False)
+    assert (found.verdict.cause, found.verdict.is_inferred) == ("limited", False)
+
+
+def test_a_block_that_max_split_size_keeps_is_named(tmp_path):
+    job = kept_by_max_split_size()
+    raw = job.model.snapshot()
+    failed = {"action": "oom", "size": 10 * MIB, "device_free": 0, "stream": 0, "frames": []}
+    raw["device_traces"][0].append(failed | {"time_us": 1 << 60})
+    found, _ = job.explained(tmp_path, raw=raw, replay=False)
+    assert found.verdict.cause == "kept for larger requests"
+
+
+@pytest.mark.parametrize(
+    ("total", "cause", "outside"),
+    [(100 * MIB, "full", 0), (2 << 30, "full", 1948 * MIB), (4 << 30, "held outside torch", 3996 * MIB)],
+)
+def test_what_is_not_torchs_is_a_figure_of_its_own(tmp_path, total, cause, outside):
+    found, _ = full().explained(tmp_path, replay=False, device_total=total)
+    assert (found.verdict.cause, found.memory.outside_bytes) == (cause, outside)
+
+
+def test_without_the_devices_total_what_is_not_torchs_is_not_known(tmp_path):
+    found, _ = full().explained(tmp_path, replay=False)
+    assert (found.memory.total_bytes, found.memory.outside_bytes) == (None, None)
+
+
+def test_holders_are_those_of_the_moment_and_of_their_iterations(tmp_path):
+    found, _ = full().explained(tmp_path, replay=False)
+    assert [(row.line.place, row.block_bytes) for row in found.state.lines] == [
+        ("data.py:3", 60 * MIB),
+        ("model.py:5", 36 * MIB),
+    ]
+    assert [(row.iteration, row.block_bytes) for row in found.iterations] == [(0, 96 * MIB)]
+
+
+def test_a_program_that_goes_on_has_its_free_memory_at_the_dump(tmp_path):
+    job = full()
+    assert job.explained(tmp_path, replay=False)[0].after is None
+    job.free("a")
+    job.alloc("after", 10 * MIB)
+    after = job.explained(tmp_path, replay=False)[0].after
+    assert (after.free_bytes, after.returnable_bytes) == (50 * MIB, 0)
+
+
+def test_each_failed_allocation_can_be_asked_for(tmp_path):
+    job = full()
+    job.fail(50 * MIB)
+    found, _ = job.explained(tmp_path, replay=False, number=2)
+    assert (found.number, found.n_failed, found.request.block_bytes) == (2, 2, 50 * MIB)
+    with pytest.raises(InputError, match="cuda:0 has no failed allocation 3; it has 2 failed allocations"):
+        job.explained(tmp_path, number=3)
+
+
+def test_a_file_without_a_failed_allocation_is_explained_at_its_dump(tmp_path):
+    job = Job(None)
+    job.alloc("a", 60 * MIB)
+    found, remedies = job.explained(tmp_path)
+    assert (found.request, found.verdict, remedies) == (None, None, None)
+    assert found.state.allocated_bytes == 60 * MIB
+
+
+def test_a_dump_without_a_trace_is_explained_too(tmp_path):
+    raw = TraceBuilder().segment(20 * MIB).alloc(MIB).snapshot()
+    raw["device_traces"] = [[]]
+    found, _ = Job(None).explained(tmp_path, raw=raw)
+    assert (found.state.event, found.inside.n_bytes) == (None, 19 * MIB)
+
+
+SETTINGS = (
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:128",
+    "roundup_power2_divisions:8",
+)
+
+
+@pytest.mark.parametrize("make", [full, fragmented, of_another_stream])
+def test_a_setting_serves_a_request_where_the_allocator_itself_does(tmp_path, make):
+    job = make()
+    _, remedies = job.explained(tmp_path)
+    tried = {remedy.name: remedy.is_served for remedy in remedies.tried}
+    assert {name: tried[name] for name in SETTINGS} == {name: job.is_served_under(name) for name in SETTINGS}
+    assert remedies.n_events == len(job.model.snapshot()["device_traces"][0]) - 1  # a snapshot's event
+
+
+def test_expandable_segments_serve_what_was_fragmented(tmp_path):
+    _, remedies = fragmented().explained(tmp_path)
+    assert "expandable_segments:True" in [remedy.name for remedy in remedies.tried if remedy.is_served]
+
+
+def test_a_line_freed_before_the_phase_is_tried(tmp_path):
+    job = Job(100 * MIB)
+    job.alloc("logits", 60 * MIB, frames=OTHER)
+    job.alloc("weight", 10 * MIB, frames=[CALL, *MODEL])
+    job.fail(45 * MIB)
+    raw = job.model.snapshot()
+    raw["device_traces"][0][-1]["frames"] = [CALL, *MODEL]
+    _, remedies = job.explained(tmp_path, raw=raw)
+    names = {remedy.name: remedy.is_served for remedy in remedies.tried}
+    assert names.get("freeing 60.00 MiB of data.py:3 before this phase") is True
+
+
+def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):
+    job = full()
+    raw = job.model.snapshot()
+    # A free that the trace never had: under its own settings the request is now served.
+    before = raw["device_traces"][0][-1]["time_us"]
+    addr = raw["segments"][0]["blocks"][0]["address"]
+    free = {"addr": addr, "size": 60 * MIB, "stream": 0, "frames": [], "time_us": before}
+    events = [{**free, "action": action} for action in ("free_requested", "free_completed")]
+    raw["device_traces"][0][-1:-1] = events
+    raw["segments"][0]["blocks"][0]["state"] = "inactive"
+    _, remedies = job.explained(tmp_path, raw=raw)
+    assert remedies.tried == ()
+    assert "under the file's own settings serves the request" in remedies.why_none
