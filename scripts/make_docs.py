@@ -36,6 +36,7 @@ from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
 CAPTURE = "fixtures/transformer.capture"
+OOM_SNAPSHOT = "fixtures/out_of_memory.pickle"
 GROWING = "fixtures/growing.pickle"
 WHAT_IF = ("--setting", "expandable_segments:True", "--setting", "max_split_size_mb:64")
 REPORT = "training_step.memory.sqlite"
@@ -319,6 +320,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
         "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
         "tree": partial(answered, "tree", CAPTURE, "--rows", "12"),
+        "oom": partial(answered, "oom", OOM_SNAPSHOT, "--device-total", "200MiB"),
         "fragmentation": partial(answered, "fragmentation", SNAPSHOT),
     },
     "cli.md": {"commands": commands},

@@ -25,6 +25,8 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
         yield from verdict_lines(found.verdict)
     if found.request:
         yield from _request_lines(found.request)
+    else:
+        yield f"  {place_of(found.state)}"
     yield from _memory_lines(found)
     yield from _holder_lines(found)
     if remedies:
@@ -48,7 +50,7 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 
 def _heading(found: OutOfMemory) -> str:
     if found.verdict is None:
-        return f"no failed allocation in the file: the memory at the dump ({place_of(found.state)})"
+        return "no failed allocation in the file: this is the memory at the dump"
     which = f"failed allocation {found.number} of {found.n_failed}"
     return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
 
@@ -69,7 +71,7 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     state, memory = found.state, found.memory
-    yield "  memory then" if found.request else "  memory at the dump"
+    yield "  memory then"
     pieces = f"{counted(found.inside.n_pieces, 'piece')} up to {format_bytes(found.inside.largest_bytes)}"
     yield size_row(state.active_bytes, "in use")
     yield size_row(found.inside.n_bytes, f"reserved and free, {pieces}")

@@ -1,5 +1,6 @@
 """The commands that answer a question: one screen, for every file that can be read, and errors that help."""
 
+import io
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from snapconv.cli.app import main
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 SCREEN = (40, 80)
-COMMANDS = ("summary", "tree", "fragmentation")
+AT_A_MOMENT = ("summary", "tree", "fragmentation")
+COMMANDS = (*AT_A_MOMENT, "oom")
 
 
 def run(capsys, *arguments):
@@ -48,14 +50,14 @@ def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(comman
     assert "has nothing of device 1; it has: 0, 2" in err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", AT_A_MOMENT)
 def test_what_is_no_moment_is_a_wrong_command_line(command, capsys):
     code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "noon")
     assert code == 2
     assert "iteration:3" in err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", AT_A_MOMENT)
 def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(command, capsys):
     code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "iteration:3")
     assert code == 3
@@ -66,7 +68,7 @@ def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(co
     "moment", ["peak", "start", "end", "worst", "largest activations", "iteration:1", "17"]
 )
 def test_every_moment_can_be_asked_for(moment, capsys):
-    for command in COMMANDS:
+    for command in AT_A_MOMENT:
         assert run(capsys, command, FIXTURES / "training_step.pickle", "--at", moment)[0] == 0
 
 
@@ -74,3 +76,41 @@ def test_a_capture_is_answered_as_a_snapshot_is(capsys):
     code, out, _ = run(capsys, "summary", FIXTURES / "transformer.capture")
     assert code == 0
     assert "blocks.*.mlp.2" in out
+
+
+LOG = """epoch 3
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total
+[rank1]: capacity of 80.00 GiB of which 1.00 GiB is free. Of the allocated memory 70.00 GiB is
+[rank1]: allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated.
+"""
+
+
+def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, capsys, monkeypatch):
+    log = tmp_path / "train.log"
+    log.write_text(LOG, encoding="utf-8")
+    code, out, err = run(capsys, "oom", "--message", log)
+    assert (code, err) == (0, "")
+    assert out.startswith("CUDA out of memory on device 1: fragmented\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(LOG))
+    assert run(capsys, "oom", "--message", "-") == (0, out, "")
+    code, values, _ = run(capsys, "oom", "--message", log, "--json")
+    assert json.loads(values)["verdict"]["cause"] == "fragmented"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["oom"], 2, "give a SNAPSHOT, or --message LOG"),
+        (["oom", "FILE", "--message", "LOG"], 2, "give a SNAPSHOT, or --message LOG"),
+        (["oom", "--message", "LOG"], 3, "cannot be read"),
+        (["oom", "--message", "FILE"], 3, "no out-of-memory message"),
+        (["oom", "FILE", "--device-total", "80"], 2, "such as 24GiB"),
+        (["oom", "FILE", "--number", "2"], 3, "no failed allocation 2; it has 1 failed allocation"),
+    ],
+)
+def test_a_wrong_question_has_an_error_that_helps(arguments, code, words, tmp_path, capsys):
+    file = FIXTURES / "out_of_memory.pickle"
+    names = {"FILE": file, "LOG": tmp_path / "missing.log"}
+    found, out, err = run(capsys, *(names.get(word, word) for word in arguments))
+    assert (found, out) == (code, "")
+    assert words in " ".join(err.split())
