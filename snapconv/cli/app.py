@@ -99,7 +99,9 @@ def _signals_raise() -> Iterator[None]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print_lines([f"snapconv {VERSION}"], sys.stdout)
+        from snapconv.native.library import kind
+
+        print_lines([f"snapconv {VERSION} ({kind()})"], sys.stdout)
         raise typer.Exit
 
 

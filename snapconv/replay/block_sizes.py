@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import Int64Column, read_only
+from snapconv.columns import Int8Column, Int64Column, read_only
+from snapconv.native.library import core
+from snapconv.replay.compiled_replay import walk_compiled
 from snapconv.replay.lifetimes import releases
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
@@ -41,13 +43,16 @@ def derive_block_sizes(
     events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
 ) -> BlockSizes:
     """Undo the events from the last to the first and read each block's size off its neighbours."""
+    kind = _kinds(events, blocks)
+    compiled = core()
+    if compiled:
+        found = walk_compiled(compiled, kind, events.addr, events.size, segments, blocks, rules)
+        if found:
+            return read_only(BlockSizes(*found))
     memory = _Memory(segments, blocks)
     rounded = rules.rounded(events.size)
     least_remainder = rules.least_remainder(rounded)
     sizes = np.zeros(len(events), np.int64)
-    kind = np.where(releases(events, blocks), _RELEASE, np.where(events.action == Action.ALLOC, _ALLOC, 0))
-    moves_segment = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
-    kind = np.where(moves_segment, events.action, kind)
     for stop in range(len(events), 0, -_CHUNK_EVENTS):
         start = max(0, stop - _CHUNK_EVENTS)
         chunk = slice(start, stop)
@@ -61,6 +66,16 @@ def derive_block_sizes(
         )
         memory.undo(rows, sizes)
     return read_only(BlockSizes(sizes, memory.least_space, memory.n_conflicts))
+
+
+def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
+    own = np.zeros(len(Action), np.int8)
+    own[Action.ALLOC] = _ALLOC
+    segment_actions = slice(Action.SEGMENT_ALLOC, Action.SEGMENT_UNMAP + 1)
+    own[segment_actions] = np.arange(len(Action), dtype=np.int8)[segment_actions]
+    kind = own[events.action]
+    kind[releases(events, blocks)] = _RELEASE
+    return kind
 
 
 class _Memory:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, take
+from snapconv.native.library import core
+from snapconv.replay.compiled_replay import pair_compiled
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 
@@ -43,7 +45,8 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     A free whose address was not allocated in the trace belongs to a pre-existing allocation; a second
     such free at one address (lost events, skipped actions) is counted and left out.
     """
-    traced = _pair(events, releases(events, blocks))
+    is_release = releases(events, blocks)
+    traced = _pair_compiled(events, is_release) or _pair(events, is_release)
     live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
     is_open = traced.end_event < 0
     block_of_open = _find(traced.addr[is_open], blocks.addr[live], live)
@@ -62,7 +65,16 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
         n_implicit_frees=traced.n_implicit_frees,
         n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
     )
-    return take(rows, np.lexsort((rows.addr, rows.alloc_event)))
+    return take(rows, _in_order(rows.alloc_event, rows.addr, len(events)))
+
+
+def _in_order(alloc: Int64Column, addr: Int64Column, n_events: int) -> Int64Column:
+    """The rows without an alloc by address, then the others by their alloc, without a sort."""
+    first = np.flatnonzero(alloc < 0)
+    first = first[np.argsort(addr[first], kind="stable")]
+    row_of_event = np.full(n_events, -1, np.int64)
+    row_of_event[alloc[alloc >= 0]] = np.flatnonzero(alloc >= 0)
+    return np.concatenate((first, row_of_event[row_of_event >= 0]))
 
 
 def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
@@ -80,6 +92,29 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     _, last = np.unique(events.addr[newest_first], return_index=True)
     requests[newest_first[last]] = False
     return np.asarray(frees | requests)
+
+
+def _pair_compiled(events: EventTable, is_release: BoolColumn) -> Lifetimes | None:
+    compiled = core()
+    if compiled is None:
+        return None
+    kind = np.zeros(len(Action), np.int8)
+    kind[[Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.FREE]] = (1, 2, 3, 4)
+    found = pair_compiled(compiled, kind[events.action], events.addr, is_release)
+    if found is None:
+        return None
+    (alloc, requested, completed, end, addr), n_orphans, n_implicit = found
+    return Lifetimes(
+        alloc_event=alloc,
+        free_requested_event=requested,
+        free_completed_event=completed,
+        end_event=end,
+        addr=addr,
+        block_id=np.full(len(addr), -1, np.int64),
+        n_orphan_frees=n_orphans,
+        n_implicit_frees=n_implicit,
+        n_missing_from_segments=0,
+    )
 
 
 def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:

@@ -38,7 +38,9 @@ class RoundingRules:
         if self.sizes_are_blocks:
             return requested_bytes
         padded = np.maximum(requested_bytes + self.settings.padding_bytes, 1)
-        plain = -(-padded // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        plain = (padded + (MIN_BLOCK_BYTES - 1)) & -MIN_BLOCK_BYTES
+        if not any(self.settings.roundup_power2_divisions):
+            return plain
         divisions = self._divisions(padded)
         divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
         return np.where(divided, _next_division(padded, np.maximum(divisions, 1)), plain)
@@ -57,8 +59,6 @@ class RoundingRules:
 
     def _divisions(self, size: Int64Column) -> Int64Column:
         table = np.array(self.settings.roundup_power2_divisions, np.int64)
-        if not table.any():
-            return np.zeros_like(size)
         return table[np.clip(_log2_floor(size) - _FIRST_INTERVAL_LOG2, 0, N_ROUNDUP_INTERVALS - 1)]
 
 

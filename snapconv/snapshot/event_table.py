@@ -31,7 +31,7 @@ from snapconv.snapshot.fields import (
 )
 from snapconv.snapshot.stack_table import StackInterner
 
-_CHUNK_EVENTS = 1 << 16
+CHUNK_EVENTS = 1 << 16
 
 
 class Action(IntEnum):
@@ -58,7 +58,8 @@ _KNOWN_KEYS = frozenset(
     "action addr device_free size stream frames time_us compile_context user_metadata internal_metadata "
     "pool_id forward_frames category".split()
 )
-_ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
+# The codes of the actions by their names in a file.
+ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 
 # The actions whose address and size the analysis reads; elsewhere the file may have any value.
 _MOVES_MEMORY = np.zeros(len(Action), np.bool_)
@@ -112,15 +113,15 @@ class TraceReader:
     def read(self, trace: list[object], where: str) -> EventTable:
         """Turn one device's trace into columns, and empty the list on the way to free its memory."""
         parts = []
-        for start in range(0, len(trace), _CHUNK_EVENTS):
-            chunk = trace[start : start + _CHUNK_EVENTS]
+        for start in range(0, len(trace), CHUNK_EVENTS):
+            chunk = trace[start : start + CHUNK_EVENTS]
             trace[start : start + len(chunk)] = repeat(None, len(chunk))
             parts.append(self._read_chunk(chunk, lambda i, start=start: f"{where}[{start + i}]"))  # type: ignore[misc]
             if self.progress:
                 self.progress(start + len(chunk))
         trace.clear()
         events = _concatenate(parts)
-        check_total(events.size[_MOVES_MEMORY[events.action]], where)
+        check_sizes(events.action, events.size, where)
         return events
 
     def _read_chunk(self, rows: list[object], path: Path) -> EventTable:
@@ -137,10 +138,7 @@ class TraceReader:
         zeros = np.zeros(len(events), np.int64)
         action = self._actions(events, path)
         addr, size, time_us = _or(ints("addr", 0), zeros), _or(ints("size", 0), zeros), ints("time_us", -1)
-        check_range(addr, ADDRESS, "addr", path=path, where=_MOVES_MEMORY[action])
-        check_range(size, BYTES, "size", path=path, where=_MOVES_MEMORY[action])
-        check_range(size, _WANTED_BYTES, "size", path=path, where=action == Action.OOM)
-        check_range(time_us, TIME, "time_us", path=path)
+        check_numbers(action, addr, size, time_us, path=path)
         return EventTable(
             action=action,
             addr=np.where(action == Action.OOM, _or(ints("device_free", 0), zeros), addr),
@@ -157,16 +155,31 @@ class TraceReader:
     def _actions(self, events: list[dict[str, object]], path: Path) -> Int8Column:
         values = raw_column(events, "action")
         try:
-            return np.fromiter(map(_ACTION_CODES.__getitem__, values), np.int8, len(values))  # type: ignore[arg-type]
+            return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))  # type: ignore[arg-type]
         except (KeyError, TypeError):
             pass
         for i, value in enumerate(values):
             if type(value) is not str:
                 got = "nothing" if value is None else type(value).__name__
                 raise MalformedSnapshotError(f"{path(i)}.action: expected str, got {got}")
-            if value not in _ACTION_CODES:
+            if value not in ACTION_CODES:
                 self.unknown_actions[shown(value)] += 1
-        return np.array([_ACTION_CODES.get(str(value), 0) for value in values], np.int8)
+        return np.array([ACTION_CODES.get(str(value), 0) for value in values], np.int8)
+
+
+def check_numbers(
+    action: Int8Column, addr: Int64Column, size: Int64Column, time_us: Int64Column | None, *, path: Path
+) -> None:
+    """Raise MalformedSnapshotError for the first number that cannot be right, column by column."""
+    check_range(addr, ADDRESS, "addr", path=path, where=_MOVES_MEMORY[action])
+    check_range(size, BYTES, "size", path=path, where=_MOVES_MEMORY[action])
+    check_range(size, _WANTED_BYTES, "size", path=path, where=action == Action.OOM)
+    check_range(time_us, TIME, "time_us", path=path)
+
+
+def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
+    """Raise MalformedSnapshotError if the sizes add up to more than any process can have moved."""
+    check_total(size[_MOVES_MEMORY[action]], where)
 
 
 def _or(column: Int64Column | None, otherwise: Int64Column) -> Int64Column:

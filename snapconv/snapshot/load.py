@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +14,16 @@ from snapconv.capture_format import snapshot_file
 from snapconv.columns import take
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
+from snapconv.native.library import core
 from snapconv.notes import Note
 from snapconv.progress import Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
+from snapconv.snapshot.compiled_events import CompiledTraceReader
 from snapconv.snapshot.era import Era, Traits, infer_era
 from snapconv.snapshot.event_table import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
-from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
+from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
+from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
@@ -38,6 +41,8 @@ _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
     "host_segments", "host_traces", "trace_alloc_overflowed", "trace_alloc_max_entries", METADATA_KEY,
 }  # fmt: skip
+
+Trace = list[object] | CompiledTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,46 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     path = snapshot_file(Path(path))
     try:
         with _collector_off():
-            raw, container = read_raw(path, progress)
-            return _Reading(path, container, progress).read(as_snapshot_dict(raw))
+            compiled, is_odd = _load_compiled(path, progress)
+            return compiled or _load_plain(path, progress, is_odd=is_odd)
     except (InputError, UnsafePickleError) as error:
         raise type(error)(f"{path}: {error}") from error
     except MemoryError as error:
         raise InputError(f"{path}: the snapshot does not fit into this machine's memory") from error
+
+
+def _load_plain(path: Path, progress: Progress | None, *, is_odd: bool) -> Snapshot:
+    raw, container = read_raw(path, progress)
+    snapshot = _Reading(path, container, progress).read(as_snapshot_dict(raw))
+    if is_odd and container.n_bytes >= _LARGE_BYTES:
+        return replace(snapshot, notes=(*snapshot.notes, _READ_IN_PYTHON))
+    return snapshot
+
+
+# Below that, nobody notices which of the two has read a file.
+_LARGE_BYTES = 16 << 20
+_READ_IN_PYTHON = Note(
+    "read-in-python",
+    "the file is written in a way that the compiled core does not expect, so it was read in Python: with the "
+    "same result, but in several times the time and memory",
+)
+
+
+def _load_compiled(path: Path, progress: Progress | None) -> tuple[Snapshot | None, bool]:
+    """Read a file with the compiled core; None where the twin has to, and whether the file is odd.
+
+    The twin has the errors, too: what is refused here is read again by it.
+    """
+    compiled = core()
+    if compiled is None:
+        return None, False
+    try:
+        raw, container = read_raw_compiled(path, compiled, progress)
+        return _Reading(path, container, progress).read(as_snapshot_dict(raw)), False
+    except NoPickle:
+        return None, False
+    except (OddFile, InputError):
+        return None, True
 
 
 @contextmanager
@@ -154,7 +193,7 @@ class _Reading:
             _list(raw.get("host_segments"), "host_segments"), "host_segments", HOST
         )
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
-        *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
+        *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
         recorded, notes = read_metadata(raw.get(METADATA_KEY), self.stacks)
@@ -202,25 +241,39 @@ class _Reading:
         self.sizes_missing |= sizes_missing
         return segments, blocks
 
-    def _read_traces(self, raw: list[object], raw_host: list[object]) -> list[EventTable]:
+    def _read_traces(self, raw: list[object], raw_host: Trace) -> list[EventTable]:
         """Read the trace of every CUDA device, and last the one of pinned host memory."""
         named = {f"device_traces[{i}]": trace for i, trace in enumerate(raw)}
-        lists = {where: _list(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
+        lists = {where: _trace(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
         reject_shared(list(lists.values()), list(lists).__getitem__)
         if len(raw) > DEVICE.high + 1:
             raise MalformedSnapshotError(
                 f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
             )
         n_events, n_read = sum(map(len, lists.values())), 0
+        compiled = CompiledTraceReader(self.stacks, self.texts, self.pools)
         traces = []
         for device, (where, trace) in enumerate(lists.items()):
-            reader = TraceReader(self.stacks, self.texts, self.pools, self.unknown_actions, self.unknown_keys)
-            if self.progress:
-                reader.progress = _counting_on(self.progress, n_read, n_events)
-            table = reader.read(trace, where)
+            progress = _counting_on(self.progress, n_read, n_events) if self.progress else None
+            if isinstance(trace, CompiledTrace):
+                table = compiled.read(trace, where, progress)
+            else:
+                table = self._plain_reader(progress).read(trace, where)
             n_read += len(table)
             traces.append(self._in_order(table, device if device < len(raw) else HOST))
+        self._count_unknown(lists.values())
         return traces
+
+    def _plain_reader(self, progress: Callable[[int], None] | None) -> TraceReader:
+        return TraceReader(
+            self.stacks, self.texts, self.pools, self.unknown_actions, self.unknown_keys, progress
+        )
+
+    def _count_unknown(self, traces: Iterable[Trace]) -> None:
+        """Take over what the compiled core has counted, of all traces at once."""
+        events = next((trace.events for trace in traces if isinstance(trace, CompiledTrace)), None)
+        for is_action, text, n in events.unknown if events else ():
+            (self.unknown_actions if is_action else self.unknown_keys)[shown(text)] += n
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""
@@ -344,6 +397,10 @@ def _list(value: object, where: str) -> list[object]:
     if not isinstance(value, list):
         raise MalformedSnapshotError(f"{where}: expected list, got {type(value).__name__}")
     return value
+
+
+def _trace(value: object, where: str) -> Trace:
+    return value if isinstance(value, CompiledTrace) else _list(value, where)
 
 
 def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[int], None]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from snapconv.snapshot.era import Traits
 from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.readers.compiled_pickle import CompiledTrace
 from snapconv.snapshot.stack_table import StackTable
 
 _ENOUGH_SEGMENTS = 50
@@ -16,7 +17,10 @@ def have_block_addresses(raw_segments: list[object]) -> bool:
 
 def are_of_a_plot(raw_traces: list[object]) -> bool:
     """Whether torch's profiler drew the traces."""
-    return any(_first_has(trace, "category") for trace in raw_traces)
+    return any(
+        trace.first_has_category() if isinstance(trace, CompiledTrace) else _first_has(trace, "category")
+        for trace in raw_traces
+    )
 
 
 def _first_block_has(segment: object, key: str) -> bool:

@@ -22,6 +22,7 @@ LAYERS = (
     {"torch_knowledge"},
     {"allocator"},
     {"columns"},
+    {"native"},
     {"snapshot"},
     {"stacks"},
     {"replay"},

@@ -11,7 +11,10 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterator
+from ctypes import CDLL
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +22,9 @@ import msgspec
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.progress import Progress
+from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.fields import shown
+from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
 from snapconv.snapshot.readers.json_text import ANYTHING, is_truncated, reason_of, refuse_empty_lists
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
 
@@ -82,6 +87,43 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
         raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
 
 
+def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) -> tuple[object, Container]:
+    """Read a pickle, packed or not, with the compiled core; the traces in the value are CompiledTrace.
+
+    Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read_compiled(file, os.fstat(file.fileno()).st_size, core, progress)
+    except (OSError, InputError) as error:
+        raise OddFile from error
+
+
+def _read_compiled(
+    file: io.BufferedReader, n_bytes: int, core: CDLL, progress: Progress | None
+) -> tuple[object, Container]:
+    head = file.read(_SNIFF_BYTES)
+    pieces: Iterator[bytes] = iter(())
+    file.seek(0)
+    is_gzip = head[:2] == b"\x1f\x8b"
+    fill: Fill = file.readinto
+    if is_gzip:
+        pieces = _gunzip(file, n_bytes, progress)
+        head = next(pieces, b"")
+        fill = fill_from_pieces(chain([head], pieces))
+    if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+        raise NoPickle
+
+    def report(n_read: int) -> None:
+        if progress and not is_gzip:
+            progress("loading", n_read, n_bytes)
+
+    raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM, report=report)
+    for _ in pieces:
+        pass  # the end of a gzip file has its checksum
+    return raw, Container("pickle", n_bytes, is_gzip, pickle_protocol=head[1])
+
+
 def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
@@ -90,7 +132,7 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
     if head[:1] == b"\x80":
         return _read_pickle(file, n_bytes, head, progress)
     if head[:2] == b"\x1f\x8b":
-        data = _gunzip(file, n_bytes, progress)
+        data = b"".join(_gunzip(file, n_bytes, progress))
         if data[:2] == b"\x1f\x8b":
             raise NotASnapshotError("the file is gzipped twice: decompress it once (gzip -d FILE)")
         value, container = _read(io.BytesIO(data), len(data), progress)
@@ -115,22 +157,23 @@ def _read_pickle(
     return value, Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
 
 
-def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> bytes:
+def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> Iterator[bytes]:
+    """Unpack a file piece by piece; whatever is wrong with it shows at the latest after the last one."""
     limit = n_bytes * _MAX_GZIP_RATIO + _MAX_GZIP_FREE_BYTES
-    parts, n_unpacked = [], 0
+    n_unpacked = 0
     decompress = zlib.decompressobj(wbits=31)
     try:
         # Small pieces: at every member's end zlib copies what is left of the piece.
         while packed := file.read(1 << 16):
             while packed:
                 part = decompress.decompress(packed, limit - n_unpacked + 1)
-                parts.append(part)
                 n_unpacked += len(part)
                 if n_unpacked > limit:
                     raise MalformedSnapshotError(
                         f"the gzip file unpacks to more than {_MAX_GZIP_RATIO} times its size, which no "
                         "snapshot does; if it is one all the same, decompress it yourself (gzip -d FILE)"
                     )
+                yield part
                 packed = decompress.unconsumed_tail
                 if decompress.eof and decompress.unused_data.startswith(b"\x1f\x8b"):
                     packed = decompress.unused_data
@@ -143,7 +186,6 @@ def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> bytes:
         raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
     if not decompress.eof:
         raise TruncatedFileError(f"the gzip file breaks off at byte {n_bytes}")
-    return b"".join(parts)
 
 
 def _read_json(data: bytes) -> object:

@@ -128,18 +128,21 @@ class _Chunk:
 
     def check(self, scalar_run: int) -> tuple[int, int, int, int]:
         """Walk the chunk: (offset of the next token, scalar run, STOP or -1, odd tuples)."""
-        self._refuse_emptiness()
         n_lane_bytes = min(max(self.n_bytes // 8192, _MIN_LANE_BYTES), _MAX_LANE_BYTES)
         starts = np.arange(0, self.n_bytes, n_lane_bytes, dtype=np.int64)
         ends = np.minimum(starts + n_lane_bytes, self.n_bytes)
         estimates, runs = self._estimate_entries(starts)
         runs[0] = scalar_run
         walk = self._walk(estimates, ends, runs)
-        return self._follow(walk, estimates, runs, ends)
+        found = self._follow(walk, estimates, runs, ends)
+        self._refuse_emptiness((found[0] if found[2] < 0 else found[2] + 1) - self.base)
+        return found
 
-    def _refuse_emptiness(self) -> None:
-        n_containers = sum(map(self.data.count, _EMPTY_CONTAINERS))
-        if n_containers > max(self.n_bytes // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
+    def _refuse_emptiness(self, end: int) -> None:
+        """Refuse a chunk of too many containers, up to its last token; the compiled core counts the same."""
+        end = min(end, _CHUNK_BYTES)
+        n_containers = sum(self.data.count(opcode, 0, end) for opcode in _EMPTY_CONTAINERS)
+        if n_containers > max(end // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
             raise UnsafePickleError(
                 f"from byte {self.base} on, the pickle is little more than empty containers, which would "
                 "take 100 times the memory of the file: not read"

@@ -47,6 +47,14 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int, *, progress: Progress | None
         ) from error
 
 
+def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
+    """Build the values of a pickle that the compiled core wrote, and give what its memo has by index."""
+    unpickler = _PlainUnpickler(io.BytesIO(data))
+    value = unpickler.load()
+    memo: Any = unpickler.memo.copy()  # typeshed has the type of the Python twin of the unpickler
+    return value, memo
+
+
 class _PlainUnpickler(_NoCode, pickle.Unpickler):
     """Python's C unpickler without globals."""
 

@@ -13,6 +13,7 @@ import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.cli.app import app, main
+from snapconv.native.library import kind
 from snapconv.version import VERSION
 
 FRAMES = [
@@ -116,7 +117,7 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):
 
 
 def test_the_version_is_shown(snapconv):
-    assert snapconv("--version") == Done(0, f"snapconv {VERSION}\n", "")
+    assert snapconv("--version") == Done(0, f"snapconv {VERSION} ({kind()})\n", "")
 
 
 # --- wrong command lines, inputs and outputs

@@ -64,20 +64,20 @@ class TestColumns:
     def test_chunks_change_nothing(self, n, monkeypatch):
         trace = TraceBuilder().segment().alloc(512).free().alloc(1024).oom(1 << 40, 5).events
         whole = read(*trace)
-        monkeypatch.setattr(event_table, "_CHUNK_EVENTS", n)
+        monkeypatch.setattr(event_table, "CHUNK_EVENTS", n)
         cut = read(*trace)
         for name in ("action", "addr", "size", "stream", "stack_id", "time_us"):
             assert getattr(cut, name).tolist() == getattr(whole, name).tolist()
 
     def test_a_key_that_only_a_later_chunk_has_is_minus_one_before(self, monkeypatch):
-        monkeypatch.setattr(event_table, "_CHUNK_EVENTS", 1)
+        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 1)
         table = read(event(), event(compile_context="0/0", pool_id=(0, 1), user_metadata="x"))
         assert table.compile_context_id.tolist() == [-1, 0]
         assert table.user_metadata_id.tolist() == [-1, 1]
         assert table.pool_id.tolist() == [-1, 0]
 
     def test_progress_counts_the_events_that_were_read(self, monkeypatch):
-        monkeypatch.setattr(event_table, "_CHUNK_EVENTS", 2)
+        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 2)
         into, seen = reader(), []
         into.progress = seen.append
         read(*[event()] * 5, into=into)
@@ -210,7 +210,7 @@ class TestWhatIsRefused:
             reader().read(trace, "device_traces[0]")
 
     def test_the_path_counts_across_chunks(self, monkeypatch):
-        monkeypatch.setattr(event_table, "_CHUNK_EVENTS", 2)
+        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 2)
         with pytest.raises(
             MalformedSnapshotError, match=r"^device_traces\[0\]\[4\]\.size: expected int, got str$"
         ):

@@ -165,6 +165,7 @@ class TestErrors:
             raise MemoryError
 
         monkeypatch.setattr(load_module, "read_raw", fail)
+        monkeypatch.setattr(load_module, "read_raw_compiled", fail)
         with pytest.raises(InputError, match="does not fit into this machine's memory"):
             load(small().snapshot())
 

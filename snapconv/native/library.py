@@ -1,0 +1,102 @@
+"""The compiled core, if it is there: ``src/`` has it in C, and whatever it does has a twin in Python.
+
+SNAPCONV_NATIVE in the environment chooses: ``auto`` takes the core where it was built, ``no`` never does,
+``require`` makes it an error that it is missing. It means the same when the package is built.
+"""
+
+import ctypes
+import functools
+import os
+import sys
+from pathlib import Path
+
+from snapconv.errors import SnapconvError
+
+ABI = 1
+VARIABLE = "SNAPCONV_NATIVE"
+_MODES = ("auto", "no", "require")
+FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
+
+# What every call that may end early returns; core.h has the same names.
+MORE, DONE, ODD, NO_MEMORY = range(4)
+
+_POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
+_RETURNS_STATUS = {
+    "snapconv_reader_define": "pbuiii",
+    "snapconv_reader_feed": "ppLp",
+    "snapconv_pairing_add": "pLLpp",
+    "snapconv_walk_undo": "pLpppppp",
+}
+_RETURNS_POINTER = {
+    "snapconv_reader_new": "U",
+    "snapconv_pairing_new": "Upppppp",
+    "snapconv_walk_new": "LpppLpp",
+}
+_RETURNS_NOTHING = {
+    "snapconv_reader_free": "p",
+    "snapconv_reader_events": "pp",
+    "snapconv_reader_drop_column": "pi",
+    "snapconv_pairing_free": "p",
+    "snapconv_pairing_finish": "pp",
+    "snapconv_walk_free": "p",
+}
+_RETURNS_COUNT = {"snapconv_walk_conflicts": "p", "snapconv_walk_least_space": "ppp"}
+_TYPES = {
+    "p": _POINTER,
+    "b": ctypes.c_char_p,
+    "u": ctypes.c_uint32,
+    "i": ctypes.c_int32,
+    "L": _INT64,
+    "U": ctypes.c_uint64,
+}
+
+
+def core() -> ctypes.CDLL | None:
+    """The compiled core, or None where the twins have to do; every call of it lets other threads run.
+
+    Raises SnapconvError where SNAPCONV_NATIVE requires what is not there.
+    """
+    mode = os.environ.get(VARIABLE) or "auto"
+    if mode not in _MODES:
+        raise SnapconvError(f"{VARIABLE}={mode}: expected one of {', '.join(_MODES)}")
+    if mode == "no":
+        return None
+    library, reason = _load()
+    if library is None and mode == "require":
+        raise SnapconvError(f"{VARIABLE}=require, but there is no compiled core: {reason}")
+    return library
+
+
+def kind() -> str:
+    """Which of the two reads files, for ``snapconv --version``."""
+    return "pure Python" if core() is None else "compiled core"
+
+
+def random_seed() -> int:
+    """A seed for hashes, which no file can foresee."""
+    return int.from_bytes(os.urandom(8), "little")
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    if not FILE.exists():
+        return None, "this installation was made without a C compiler"
+    try:
+        library = ctypes.CDLL(str(FILE))
+        library.snapconv_abi.restype = ctypes.c_int32
+        found = library.snapconv_abi()
+    except (OSError, AttributeError) as error:
+        return None, f"{FILE.name} cannot be loaded: {error}"
+    if found != ABI:
+        return None, f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again"
+    for functions, result in (
+        (_RETURNS_STATUS, ctypes.c_int32),
+        (_RETURNS_POINTER, _POINTER),
+        (_RETURNS_NOTHING, None),
+        (_RETURNS_COUNT, _INT64),
+    ):
+        for name, arguments in functions.items():
+            function = getattr(library, name)
+            function.argtypes = [_TYPES[letter] for letter in arguments]
+            function.restype = result
+    return library, ""

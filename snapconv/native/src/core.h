@@ -1,0 +1,123 @@
+/* The compiled core: everything that Python calls, through ctypes (library.py).
+ *
+ * Nothing here knows Python, opens a file or makes an error text. Whatever is odd ends with ODD: then the twin,
+ * which is the same in Python, does the work from the beginning and finds the right words.
+ */
+#ifndef SNAPCONV_CORE_H
+#define SNAPCONV_CORE_H
+
+#include <stdint.h>
+
+/* Raised with every change to this file; library.py expects the same number. */
+#define SNAPCONV_ABI 1
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+enum status { MORE = 0, DONE = 1, ODD = 2, NO_MEMORY = 3 };
+
+EXPORT int32_t snapconv_abi(void);
+
+/* Reading: the bytes of a pickle, in pieces, to the columns of its events and a pickle of the rest. */
+
+typedef struct reader reader;
+
+/* The columns of events, in the order of snapconv_events.columns. A column that no event fills is NULL. */
+enum column {
+    COLUMN_ACTION, /* int8: what snapconv_reader_define gave for the word, 0 for any other */
+    COLUMN_HAS_CATEGORY, /* int8: 1 where there is such a key */
+    COLUMN_ADDR, /* int64: device_free where the action is an OOM */
+    COLUMN_SIZE,
+    COLUMN_STREAM,
+    COLUMN_TIME, /* INT64_MIN where it is missing */
+    COLUMN_FRAMES, /* int32 from here on: memo indices of the rest; -1: missing, -2: an empty list */
+    COLUMN_COMPILE_CONTEXT,
+    COLUMN_USER_METADATA,
+    COLUMN_INTERNAL_METADATA,
+    COLUMN_POOL,
+    N_COLUMNS
+};
+
+/* What a key of an event is; the words come from Python. */
+enum field {
+    FIELD_UNKNOWN,
+    FIELD_ACTION,
+    FIELD_ADDR,
+    FIELD_DEVICE_FREE,
+    FIELD_SIZE,
+    FIELD_STREAM,
+    FIELD_TIME,
+    FIELD_FRAMES,
+    FIELD_COMPILE_CONTEXT,
+    FIELD_USER_METADATA,
+    FIELD_INTERNAL_METADATA,
+    FIELD_POOL,
+    FIELD_CATEGORY,
+    FIELD_IGNORED,
+    FIELD_FILENAME, /* of a frame: a dictionary that has it is interned */
+    N_FIELDS
+};
+
+/* How often a key or an action that is not known was met; in the order of first appearance. */
+typedef struct {
+    uint32_t text; /* memo index in the rest */
+    uint32_t is_action;
+    uint64_t count;
+} unknown_word;
+
+typedef struct {
+    uint64_t n_events;
+    uint64_t n_traces; /* placeholders in the rest: bytes objects of two uint64, first event and count */
+    uint64_t n_rest_bytes;
+    const uint8_t *rest; /* a pickle; its memo has every text, list and dictionary by its index */
+    uint64_t n_unknown;
+    const unknown_word *unknown;
+    const void *columns[N_COLUMNS];
+} snapconv_events;
+
+EXPORT reader *snapconv_reader_new(uint64_t seed);
+EXPORT void snapconv_reader_free(reader *r);
+EXPORT int32_t snapconv_reader_define(reader *r, const uint8_t *text, uint32_t n_bytes, int32_t field,
+                                      int32_t action, int32_t is_oom);
+/* Takes whole tokens only: what is beyond *n_taken has to come again, with more behind it. */
+EXPORT int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_bytes, int64_t *n_taken);
+EXPORT void snapconv_reader_events(const reader *r, snapconv_events *found);
+EXPORT void snapconv_reader_drop_column(reader *r, int32_t column);
+
+/* Pairing: the events of a device, in pieces, to lifetimes. The columns of these are the caller's, have a place
+ * for every event, and get -1 where there is no such event.
+ */
+
+typedef struct pairing pairing;
+
+EXPORT pairing *snapconv_pairing_new(uint64_t seed, const uint8_t *is_release, int64_t *alloc, int64_t *requested,
+                                     int64_t *completed, int64_t *end, int64_t *addr);
+EXPORT void snapconv_pairing_free(pairing *p);
+/* kind: 0 nothing, 1 alloc, 2 free requested, 3 free completed, 4 both halves of a free at once. */
+EXPORT int32_t snapconv_pairing_add(pairing *p, int64_t first_event, int64_t n_events, const int8_t *kind,
+                                    const int64_t *addr);
+/* counts: lifetimes, frees without an alloc, allocations without a free whose address is allocated again. */
+EXPORT void snapconv_pairing_finish(pairing *p, int64_t counts[3]);
+
+/* The walk back from the final segments; NULL where memory does not suffice or the segments make no sense. */
+
+typedef struct walk walk;
+
+/* Both sorted by address; the blocks are those that are live. */
+EXPORT walk *snapconv_walk_new(int64_t n_segments, const int64_t *addr, const int64_t *n_bytes,
+                               const uint8_t *is_expandable, int64_t n_blocks, const int64_t *block_segment,
+                               const int64_t *block_addr);
+EXPORT void snapconv_walk_free(walk *w);
+/* Undoes a piece of the events, last first. kind: 0 nothing, 1 alloc, 3 release, 4 to 7 the segments' actions as
+ * in event_table.py. block_bytes of an alloc is set.
+ */
+EXPORT int32_t snapconv_walk_undo(walk *w, int64_t n_events, const int8_t *kind, const int64_t *addr,
+                                  const int64_t *size, const int64_t *rounded, const int64_t *least_remainder,
+                                  int64_t *block_bytes);
+EXPORT int64_t snapconv_walk_conflicts(const walk *w);
+EXPORT int64_t snapconv_walk_least_space(const walk *w, int64_t *addr, int64_t *space);
+
+#endif

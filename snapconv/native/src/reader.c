@@ -1,0 +1,573 @@
+/* The machine that reads a pickle: opcodes to a stack of values, dictionaries with an action to columns. */
+
+#include <stdlib.h>
+
+#include "core.h"
+#include "event_columns.h"
+
+enum {
+    MAX_VALUES = 1 << 22, /* on the stack: 64 MiB; torch's C++ writer puts a whole list there */
+    MAX_MARKS = 1 << 20,
+    MAX_FRAMES = 1 << 16, /* of one stack */
+    MAX_TUPLE = 3,
+    MAX_INTEGER_BYTES = 9,
+    CHUNK_BYTES = 1 << 24, /* these three as in pickle_scan.py, which refuses the same files */
+    MIN_CONTAINER_BYTES = 4,
+    FEW_CONTAINERS = 1000000
+};
+
+/* An entry of the file's memo: a value without what only the stack needs. */
+typedef struct {
+    uint8_t tag;
+    uint8_t was_read; /* its container may stand in several places, and may not grow any more */
+    uint32_t id;
+} memo_entry;
+
+struct reader {
+    rest rest;
+    event_columns events;
+    meaning *meanings;
+    size_t n_meanings_max;
+    value *stack;
+    size_t n_stack, n_stack_max;
+    size_t *marks;
+    size_t n_marks, n_marks_max;
+    memo_entry *memo;
+    size_t n_memo, n_memo_max;
+    uint64_t n_taken; /* bytes of whole tokens so far */
+    uint64_t frame_end; /* the farthest that a FRAME has announced */
+    uint64_t chunk_start; /* where the count of containers began */
+    uint64_t n_containers;
+};
+
+int32_t snapconv_abi(void) { return SNAPCONV_ABI; }
+
+reader *snapconv_reader_new(uint64_t seed) {
+    reader *r = calloc(1, sizeof *r);
+    if (r != NULL && !rest_init(&r->rest, seed)) {
+        snapconv_reader_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+static void free_machine(reader *r) {
+    free(r->meanings);
+    free(r->stack);
+    free(r->marks);
+    free(r->memo);
+    r->meanings = NULL;
+    r->stack = NULL;
+    r->marks = NULL;
+    r->memo = NULL;
+}
+
+void snapconv_reader_free(reader *r) {
+    if (r != NULL) {
+        free_machine(r);
+        rest_free(&r->rest);
+        events_free(&r->events);
+        free(r);
+    }
+}
+
+/* The memo index of a text; texts that are new mean nothing. */
+static uint32_t text_id(reader *r, const uint8_t *text, uint32_t n_bytes) {
+    uint32_t n_before = r->rest.n_statements;
+    uint32_t id = rest_text(&r->rest, text, n_bytes);
+    if (id == NO_ID || !reserve((void **)&r->meanings, &r->n_meanings_max, (size_t)id + 1, sizeof(meaning))) {
+        return NO_ID;
+    }
+    if (id == n_before) {
+        r->meanings[id] = (meaning){0, 0, 0};
+    }
+    return id;
+}
+
+int32_t snapconv_reader_define(reader *r, const uint8_t *text, uint32_t n_bytes, int32_t field, int32_t action,
+                               int32_t is_oom) {
+    uint32_t id = text_id(r, text, n_bytes);
+    if (id == NO_ID) {
+        return NO_MEMORY;
+    }
+    meaning *known = r->meanings + id; /* one word may be both: annotate, say */
+    if (field) {
+        known->field = (uint8_t)field;
+    }
+    if (action) {
+        known->action = (uint8_t)action;
+        known->is_oom = is_oom != 0;
+    }
+    return MORE;
+}
+
+static int push(reader *r, value v) {
+    if (r->n_stack == r->n_stack_max) {
+        if (r->n_stack >= MAX_VALUES) {
+            return ODD;
+        }
+        if (!reserve((void **)&r->stack, &r->n_stack_max, r->n_stack + 1, sizeof(value))) {
+            return NO_MEMORY;
+        }
+    }
+    r->stack[r->n_stack++] = v;
+    return MORE;
+}
+
+static int push_plain(reader *r, int tag, int64_t number) {
+    return push(r, (value){.tag = (uint8_t)tag, .memo = NO_MEMO, .number = number});
+}
+
+static size_t fence(const reader *r) { return r->n_marks ? r->marks[r->n_marks - 1] : 0; }
+
+static int push_mark(reader *r) {
+    if (r->n_marks >= MAX_MARKS) {
+        return ODD;
+    }
+    if (!reserve((void **)&r->marks, &r->n_marks_max, r->n_marks + 1, sizeof(size_t))) {
+        return NO_MEMORY;
+    }
+    r->marks[r->n_marks++] = r->n_stack;
+    return MORE;
+}
+
+/* Takes the last mark off, and gives where its items begin; -1 without a mark or what stands before it. */
+static int64_t pop_mark(reader *r, size_t n_before) {
+    if (r->n_marks == 0) {
+        return -1;
+    }
+    size_t first = r->marks[--r->n_marks];
+    return first >= fence(r) + n_before ? (int64_t)first : -1;
+}
+
+/* Puts the value on top into the memo. Picklers number their entries one by one; any other index is odd. */
+static int put_memo(reader *r, uint64_t index) {
+    if (index != r->n_memo || r->n_memo >= NO_MEMO || r->n_stack == fence(r)) {
+        return ODD;
+    }
+    value *top = r->stack + r->n_stack - 1;
+    bool may_grow = top->tag == TAG_LIST || top->tag == TAG_DICT || top->tag == TAG_NEW_LIST ||
+                    top->tag == TAG_NEW_DICT;
+    if (top->tag < TAG_TEXT || (may_grow && (top->is_copy || top->memo != NO_MEMO))) {
+        return ODD;
+    }
+    if (!reserve((void **)&r->memo, &r->n_memo_max, r->n_memo + 1, sizeof(memo_entry))) {
+        return NO_MEMORY;
+    }
+    bool is_run = top->tag == TAG_EVENTS || top->tag == TAG_TRACE;
+    r->memo[r->n_memo] = (memo_entry){top->tag, 0, is_run ? 0 : (uint32_t)top->number};
+    if (may_grow) {
+        top->memo = (uint32_t)r->n_memo;
+    }
+    r->n_memo++;
+    return MORE;
+}
+
+/* Events are rows: one that stands in two places is odd. */
+static int get_memo(reader *r, uint64_t index) {
+    if (index >= r->n_memo) {
+        return ODD;
+    }
+    memo_entry *entry = r->memo + index;
+    if (entry->tag >= TAG_EVENTS) {
+        return ODD;
+    }
+    if (entry->tag >= TAG_DICT) {
+        entry->was_read = 1;
+    }
+    return push(r, (value){.tag = entry->tag, .is_copy = 1, .memo = NO_MEMO, .number = entry->id});
+}
+
+/* Whether a container may be filled further: it is the one on which the file's memo has no other eye. */
+static bool may_grow(const reader *r, const value *v) {
+    return !v->is_copy && (v->memo == NO_MEMO || !r->memo[v->memo].was_read);
+}
+
+/* Makes a new container what its first items show; the memo learns it too. */
+static void settle(reader *r, value *container, int tag, int64_t number) {
+    if (container->memo != NO_MEMO) {
+        r->memo[container->memo].tag = (uint8_t)tag;
+        r->memo[container->memo].id = tag >= TAG_EVENTS ? 0 : (uint32_t)number;
+    }
+    container->tag = (uint8_t)tag;
+    container->number = number;
+}
+
+static bool has_events(const value *items, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].tag == TAG_EVENTS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool are_frames(const value *items, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].tag != TAG_FRAME) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int first_items(reader *r, value *list, const value *items, size_t n) {
+    if (n == 1 && items->tag == TAG_EVENTS) {
+        uint32_t n_events = items->memo;
+        settle(r, list, TAG_TRACE, items->number);
+        list->memo = n_events;
+        return MORE;
+    }
+    if (has_events(items, n)) {
+        return ODD;
+    }
+    bool is_stack = n <= MAX_FRAMES && are_frames(items, n);
+    uint32_t id = rest_new(&r->rest, ']', items, n, 'e', is_stack);
+    if (id == NO_ID) {
+        return ODD;
+    }
+    settle(r, list, is_stack ? TAG_STACK : TAG_LIST, id);
+    return MORE;
+}
+
+static int more_items(reader *r, value *list, const value *items, size_t n) {
+    if (list->tag == TAG_TRACE) {
+        bool follows = n == 1 && items->tag == TAG_EVENTS && items->number == list->number + list->memo;
+        if (!follows || list->memo > UINT32_MAX - items->memo) {
+            return ODD;
+        }
+        list->memo += items->memo;
+        return MORE;
+    }
+    if (list->tag != TAG_LIST || !may_grow(r, list) || has_events(items, n)) {
+        return ODD;
+    }
+    return rest_grow(&r->rest, (uint32_t)list->number, items, n, 'e') ? MORE : NO_MEMORY;
+}
+
+/* Appends the items from first on to the list below them. */
+static int fill_list(reader *r, size_t first) {
+    size_t n = r->n_stack - first;
+    value *list = r->stack + first - 1;
+    int status = MORE;
+    if (n) {
+        bool is_new = list->tag == TAG_NEW_LIST && may_grow(r, list);
+        status = is_new ? first_items(r, list, list + 1, n) : more_items(r, list, list + 1, n);
+    }
+    r->n_stack = first;
+    return status;
+}
+
+/* What a new dictionary is, by its keys. A frame has plain values: interned, it is the same by identity. */
+static int kind_of(const reader *r, const value *pairs, size_t n) {
+    int kind = TAG_DICT;
+    bool is_plain = true;
+    for (size_t i = 0; i < n; i += 2) {
+        int field = r->meanings[pairs[i].number].field;
+        if (field == FIELD_ACTION) {
+            return TAG_EVENTS;
+        }
+        if (field == FIELD_FILENAME) {
+            kind = TAG_FRAME;
+        }
+        is_plain = is_plain && pairs[i + 1].tag <= TAG_TEXT;
+    }
+    return is_plain ? kind : TAG_DICT;
+}
+
+/* An event joins those just before it on the stack, as torch's C++ writer leaves them there by the million. */
+static int add_event(reader *r, size_t first) {
+    size_t n_pairs = (r->n_stack - first) / 2, row = r->events.n;
+    value *event = r->stack + first - 1;
+    int status = events_add(&r->events, event + 1, n_pairs, r->meanings);
+    if (status != MORE) {
+        return status;
+    }
+    if (row >= UINT32_MAX - 1) {
+        return ODD;
+    }
+    settle(r, event, TAG_EVENTS, (int64_t)row);
+    event->memo = 1;
+    r->n_stack = first;
+    value *before = event - 1;
+    if (first - 1 > fence(r) && before->tag == TAG_EVENTS && before->number + before->memo == (int64_t)row) {
+        before->memo++;
+        r->n_stack--;
+    }
+    return MORE;
+}
+
+/* Sets the pairs from first on in the dictionary below them. */
+static int fill_dict(reader *r, size_t first) {
+    size_t n = r->n_stack - first;
+    value *dict = r->stack + first - 1, *pairs = dict + 1;
+    if (dict->tag != TAG_NEW_DICT && dict->tag != TAG_DICT) {
+        return ODD;
+    }
+    if (n == 0) {
+        return MORE;
+    }
+    if (n % 2 || !may_grow(r, dict)) {
+        return ODD;
+    }
+    for (size_t i = 0; i < n; i += 2) {
+        if (pairs[i].tag != TAG_TEXT) {
+            return ODD;
+        }
+    }
+    if (has_events(pairs, n)) {
+        return ODD;
+    }
+    if (dict->tag == TAG_NEW_DICT) {
+        int kind = kind_of(r, pairs, n);
+        if (kind == TAG_EVENTS) {
+            return add_event(r, first);
+        }
+        uint32_t id = rest_new(&r->rest, '}', pairs, n, 'u', kind == TAG_FRAME);
+        if (id == NO_ID) {
+            return ODD;
+        }
+        settle(r, dict, kind, id);
+    } else if (!rest_grow(&r->rest, (uint32_t)dict->number, pairs, n, 'u')) {
+        return NO_MEMORY;
+    }
+    r->n_stack = first;
+    return MORE;
+}
+
+/* A snapshot's tuples are pairs of small numbers; the scan in Python calls any other odd, too. */
+static int make_tuple(reader *r, size_t first) {
+    size_t n = r->n_stack - first;
+    if (n > MAX_TUPLE) {
+        return ODD;
+    }
+    for (size_t i = first; i < r->n_stack; i++) {
+        if (r->stack[i].tag > TAG_INT) {
+            return ODD;
+        }
+    }
+    uint32_t id = rest_tuple(&r->rest, r->stack + first, n);
+    if (id == NO_ID) {
+        return ODD;
+    }
+    r->n_stack = first;
+    return push_plain(r, TAG_TUPLE, id);
+}
+
+static int read_text(reader *r, const uint8_t *text, uint64_t n_bytes) {
+    if (n_bytes > UINT32_MAX / 2) {
+        return ODD;
+    }
+    uint32_t id = text_id(r, text, (uint32_t)n_bytes);
+    return id == NO_ID ? ODD : push_plain(r, TAG_TEXT, id);
+}
+
+/* LONG1: signed bytes, the lowest first; 64 bits at most, with or without a sign. */
+static int read_long(reader *r, const uint8_t *bytes, int n_bytes) {
+    if (n_bytes > MAX_INTEGER_BYTES) {
+        return ODD;
+    }
+    if (n_bytes == MAX_INTEGER_BYTES) {
+        bool is_unsigned = bytes[8] == 0 && bytes[7] & 0x80;
+        return is_unsigned ? push_plain(r, TAG_ULONG, (int64_t)load_bytes(bytes, 8)) : ODD;
+    }
+    uint64_t number = load_bytes(bytes, n_bytes);
+    if (n_bytes && n_bytes < 8 && bytes[n_bytes - 1] & 0x80) {
+        number |= UINT64_MAX << (8 * n_bytes);
+    }
+    return push_plain(r, TAG_LONG, (int64_t)number);
+}
+
+static int read_frame(reader *r, uint64_t end_of_head, uint64_t n_bytes) {
+    if (n_bytes > INT64_MAX - end_of_head) {
+        return ODD;
+    }
+    if (end_of_head + n_bytes > r->frame_end) {
+        r->frame_end = end_of_head + n_bytes;
+    }
+    return MORE;
+}
+
+/* Ends the stream: one value is left, no frame goes on. The memo of the file is of no more use. */
+static int stop(reader *r, uint64_t end) {
+    if (r->n_stack != 1 || r->n_marks || r->frame_end > end || r->stack[0].tag >= TAG_EVENTS) {
+        return ODD;
+    }
+    if (!rest_finish(&r->rest, r->stack)) {
+        return NO_MEMORY;
+    }
+    free_machine(r);
+    return DONE;
+}
+
+/* Bytes of an opcode with its fixed argument or the length before its argument; 0: no snapshot has it. */
+static const uint8_t HEAD_BYTES[256] = {
+    ['('] = 1, ['}'] = 1, [']'] = 1, ['u'] = 1, ['s'] = 1, ['e'] = 1, ['a'] = 1, ['t'] = 1, ['N'] = 1, ['.'] = 1,
+    [0x85] = 1, [0x86] = 1, [0x87] = 1, [0x88] = 1, [0x89] = 1, [0x94] = 1,
+    [0x80] = 2, ['K'] = 2, ['q'] = 2, ['h'] = 2, [0x8c] = 2, [0x8a] = 2,
+    ['M'] = 3,
+    ['J'] = 5, ['r'] = 5, ['j'] = 5, ['X'] = 5,
+    [0x95] = 9, ['G'] = 9, [0x8d] = 9,
+};
+
+/* The bytes that follow the head of a token, as many as its length says. */
+static uint64_t argument_bytes(const uint8_t *at) {
+    switch (at[0]) {
+    case 0x8c: case 0x8a:
+        return at[1];
+    case 'X':
+        return load_bytes(at + 1, 4);
+    case 0x8d:
+        return load_bytes(at + 1, 8);
+    default:
+        return 0;
+    }
+}
+
+static int fill_from_mark(reader *r, int (*fill)(reader *, size_t)) {
+    int64_t first = pop_mark(r, 1);
+    return first < 0 ? ODD : fill(r, (size_t)first);
+}
+
+static int fill_last(reader *r, size_t n_items, int (*fill)(reader *, size_t)) {
+    return r->n_stack >= fence(r) + n_items + 1 ? fill(r, r->n_stack - n_items) : ODD;
+}
+
+static int tuple_of_last(reader *r, size_t n) {
+    return r->n_stack >= fence(r) + n ? make_tuple(r, r->n_stack - n) : ODD;
+}
+
+static int tuple_from_mark(reader *r) {
+    int64_t first = pop_mark(r, 0);
+    return first < 0 ? ODD : make_tuple(r, (size_t)first);
+}
+
+/* Does what one token says; at is whole, and offset is where it stands in the file. */
+static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) {
+    switch (at[0]) {
+    case '(': return push_mark(r);
+    case '}': return push_plain(r, TAG_NEW_DICT, 0);
+    case ']': return push_plain(r, TAG_NEW_LIST, 0);
+    case 'u': return fill_from_mark(r, fill_dict);
+    case 's': return fill_last(r, 2, fill_dict);
+    case 'e': return fill_from_mark(r, fill_list);
+    case 'a': return fill_last(r, 1, fill_list);
+    case 't': return tuple_from_mark(r);
+    case 0x85: return tuple_of_last(r, 1);
+    case 0x86: return tuple_of_last(r, 2);
+    case 0x87: return tuple_of_last(r, 3);
+    case 'N': return push_plain(r, TAG_NONE, 0);
+    case 0x88: return push_plain(r, TAG_TRUE, 1);
+    case 0x89: return push_plain(r, TAG_FALSE, 0);
+    case 'K': return push_plain(r, TAG_INT, at[1]);
+    case 'M': return push_plain(r, TAG_INT, (int64_t)load_bytes(at + 1, 2));
+    case 'J': return push_plain(r, TAG_INT, (int32_t)load_bytes(at + 1, 4));
+    case 'G': return push_plain(r, TAG_FLOAT, (int64_t)load_bytes(at + 1, 8));
+    case 0x8a: return read_long(r, at + 2, at[1]);
+    case 0x8c: return read_text(r, at + 2, n_bytes - 2);
+    case 'X': return read_text(r, at + 5, n_bytes - 5);
+    case 0x8d: return read_text(r, at + 9, n_bytes - 9);
+    case 'h': return get_memo(r, at[1]);
+    case 'j': return get_memo(r, load_bytes(at + 1, 4));
+    case 'q': return put_memo(r, at[1]);
+    case 'r': return put_memo(r, load_bytes(at + 1, 4));
+    case 0x94: return put_memo(r, r->n_memo);
+    case 0x95: return read_frame(r, offset + 9, load_bytes(at + 1, 8));
+    case 0x80: return offset == 0 && at[1] >= 2 && at[1] <= 5 ? MORE : ODD;
+    case '.': return stop(r, offset + 1);
+    default: return ODD;
+    }
+}
+
+static uint64_t count_containers(const uint8_t *bytes, size_t n) {
+    uint64_t total = 0;
+    while (n) {
+        uint8_t found = 0;
+        size_t n_now = n < UINT8_MAX ? n : UINT8_MAX;
+        for (size_t i = 0; i < n_now; i++) {
+            found = (uint8_t)(found + ((bytes[i] == ']') | (bytes[i] == '}') | (bytes[i] == 0x8f)));
+        }
+        total += found;
+        bytes += n_now;
+        n -= n_now;
+    }
+    return total;
+}
+
+/* Counts what was taken, and closes the chunk where it ends; ODD where it is little more than containers. */
+static int count_taken(reader *r, const uint8_t *bytes, size_t n, bool is_end) {
+    uint64_t n_before = r->n_taken - r->chunk_start, n_left = CHUNK_BYTES - n_before;
+    r->n_containers += count_containers(bytes, n < n_left ? n : (size_t)n_left);
+    r->n_taken += n;
+    if (!is_end && n < n_left) {
+        return MORE;
+    }
+    uint64_t most = (n < n_left ? n_before + n : CHUNK_BYTES) / MIN_CONTAINER_BYTES;
+    bool is_hollow = r->n_containers > (most > FEW_CONTAINERS ? most : FEW_CONTAINERS);
+    r->chunk_start = r->n_taken;
+    r->n_containers = 0;
+    return is_hollow ? ODD : MORE;
+}
+
+/* Runs whole tokens until the bytes, the chunk or the stream end; *at moves on. */
+static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, size_t *at) {
+    int status = MORE;
+    while (status == MORE && *at < n_most) {
+        const uint8_t *token = bytes + *at;
+        size_t n_head = HEAD_BYTES[*token], n_left = n - *at;
+        if (n_head == 0) {
+            return ODD;
+        }
+        if (n_left < n_head) {
+            break;
+        }
+        uint64_t n_argument = argument_bytes(token);
+        if (n_left - n_head < n_argument) {
+            break;
+        }
+        status = run(r, token, r->n_taken + *at, n_head + n_argument);
+        *at += n_head + (size_t)n_argument;
+    }
+    return status;
+}
+
+int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_bytes, int64_t *n_taken) {
+    size_t n = n_bytes > 0 ? (size_t)n_bytes : 0, start = 0;
+    int status = MORE;
+    while (status == MORE && start < n) {
+        uint64_t n_most = r->chunk_start + CHUNK_BYTES - r->n_taken;
+        size_t at = 0, n_here = n - start;
+        status = run_tokens(r, bytes + start, n_here, n_most < n_here ? (size_t)n_most : n_here, &at);
+        if (at == 0) {
+            break;
+        }
+        if (status == MORE || status == DONE) {
+            int counted = count_taken(r, bytes + start, at, status == DONE);
+            status = counted == MORE ? status : counted;
+        }
+        start += at;
+    }
+    *n_taken = (int64_t)start;
+    return status;
+}
+
+void snapconv_reader_events(const reader *r, snapconv_events *found) {
+    *found = (snapconv_events){
+        .n_events = r->events.n,
+        .n_traces = r->rest.n_traces,
+        .n_rest_bytes = r->rest.out.n,
+        .rest = r->rest.out.bytes,
+        .n_unknown = r->events.n_unknown,
+        .unknown = r->events.unknown,
+    };
+    for (int i = 0; i < N_COLUMNS; i++) {
+        found->columns[i] = r->events.columns[i];
+    }
+}
+
+void snapconv_reader_drop_column(reader *r, int32_t column) {
+    if (column >= 0 && column < N_COLUMNS) {
+        free(r->events.columns[column]);
+        r->events.columns[column] = NULL;
+    }
+}

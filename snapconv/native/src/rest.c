@@ -1,0 +1,211 @@
+#include "rest.h"
+
+#include <stdlib.h>
+
+#include "hashing.h"
+
+enum { FIRST_TABLE = 1 << 12, MAX_VALUE_BYTES = 19, PLACEHOLDER_BYTES = 16 };
+
+bool rest_init(rest *r, uint64_t seed) {
+    *r = (rest){.seed = seed, .n_table = FIRST_TABLE};
+    r->table = calloc(FIRST_TABLE, sizeof(interned));
+    if (r->table == NULL || !buffer_reserve(&r->out, 2)) {
+        return false;
+    }
+    r->out.bytes[r->out.n++] = 0x80;
+    r->out.bytes[r->out.n++] = 4;
+    return true;
+}
+
+void rest_free(rest *r) {
+    buffer_free(&r->out);
+    free(r->table);
+    r->table = NULL;
+}
+
+static void put(rest *r, int byte) { r->out.bytes[r->out.n++] = (uint8_t)byte; }
+
+static void put_number(rest *r, uint64_t number, int n_bytes) {
+    store_bytes(r->out.bytes + r->out.n, number, n_bytes);
+    r->out.n += (size_t)n_bytes;
+}
+
+static void put_value(rest *r, const value *v) {
+    switch (v->tag) {
+    case TAG_NONE:
+        put(r, 'N');
+        break;
+    case TAG_FALSE:
+        put(r, 0x89);
+        break;
+    case TAG_TRUE:
+        put(r, 0x88);
+        break;
+    case TAG_INT:
+        put(r, 'J');
+        put_number(r, (uint64_t)v->number, 4);
+        break;
+    case TAG_LONG:
+    case TAG_ULONG:
+        put(r, 0x8a);
+        put(r, v->tag == TAG_LONG ? 8 : 9);
+        put_number(r, (uint64_t)v->number, 8);
+        if (v->tag == TAG_ULONG) {
+            put(r, 0);
+        }
+        break;
+    case TAG_FLOAT:
+        put(r, 'G');
+        put_number(r, (uint64_t)v->number, 8);
+        break;
+    case TAG_NEW_DICT:
+        put(r, '}');
+        break;
+    case TAG_NEW_LIST:
+        put(r, ']');
+        break;
+    case TAG_TRACE:
+        put(r, 'C');
+        put(r, PLACEHOLDER_BYTES);
+        put_number(r, (uint64_t)v->number, 8);
+        put_number(r, v->memo, 8);
+        r->n_traces++;
+        break;
+    default:
+        put(r, 'j');
+        put_number(r, (uint64_t)v->number, 4);
+    }
+}
+
+static bool put_values(rest *r, const value *items, size_t n) {
+    if (n > (SIZE_MAX / 4) / MAX_VALUE_BYTES || !buffer_reserve(&r->out, n * MAX_VALUE_BYTES + 16)) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        put_value(r, items + i);
+    }
+    return true;
+}
+
+/* Puts what stands on the stack of the rest into its memo, and takes it off. */
+static uint32_t close_statement(rest *r) {
+    if (r->n_statements == NO_ID - 1 || !buffer_reserve(&r->out, 2)) {
+        return NO_ID;
+    }
+    put(r, 0x94);
+    put(r, '0');
+    return r->n_statements++;
+}
+
+static bool grow_table(rest *r) {
+    size_t n_new = r->n_table * 2;
+    interned *table = calloc(n_new, sizeof(interned));
+    if (table == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < r->n_table; i++) {
+        if (r->table[i].n_bytes == 0) {
+            continue;
+        }
+        size_t at = r->table[i].hash & (n_new - 1);
+        while (table[at].n_bytes) {
+            at = (at + 1) & (n_new - 1);
+        }
+        table[at] = r->table[i];
+    }
+    free(r->table);
+    r->table = table;
+    r->n_table = n_new;
+    return true;
+}
+
+/* Closes the statement whose bytes begin at start; or removes it where there is one with the same bytes. */
+static uint32_t close_interned(rest *r, size_t start) {
+    size_t n = r->out.n - start;
+    if (n > UINT32_MAX || (2 * r->n_interned >= r->n_table && !grow_table(r))) {
+        return NO_ID;
+    }
+    const uint8_t *bytes = r->out.bytes + start;
+    uint32_t hash = (uint32_t)hash_bytes(r->seed, bytes, n);
+    size_t at = hash & (r->n_table - 1);
+    for (int n_probes = 0; r->table[at].n_bytes; at = (at + 1) & (r->n_table - 1)) {
+        const interned *known = r->table + at;
+        if (known->hash == hash && known->n_bytes == n && memcmp(r->out.bytes + known->offset, bytes, n) == 0) {
+            r->out.n = start;
+            return known->id;
+        }
+        if (++n_probes > MAX_PROBES) {
+            return NO_ID;
+        }
+    }
+    uint32_t id = close_statement(r);
+    if (id != NO_ID) {
+        r->table[at] = (interned){start, (uint32_t)n, hash, id};
+        r->n_interned++;
+    }
+    return id;
+}
+
+uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes) {
+    size_t start = r->out.n;
+    if (!buffer_reserve(&r->out, (size_t)n_bytes + 5)) {
+        return NO_ID;
+    }
+    put(r, 'X');
+    put_number(r, n_bytes, 4);
+    if (n_bytes) {
+        memcpy(r->out.bytes + r->out.n, text, n_bytes);
+    }
+    r->out.n += n_bytes;
+    return close_interned(r, start);
+}
+
+uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill, bool is_interned) {
+    size_t start = r->out.n;
+    if (!buffer_reserve(&r->out, 2)) {
+        return NO_ID;
+    }
+    put(r, empty);
+    put(r, '(');
+    if (!put_values(r, items, n)) {
+        return NO_ID;
+    }
+    put(r, fill);
+    return is_interned ? close_interned(r, start) : close_statement(r);
+}
+
+uint32_t rest_tuple(rest *r, const value *items, size_t n) {
+    size_t start = r->out.n;
+    if (!buffer_reserve(&r->out, 1)) {
+        return NO_ID;
+    }
+    put(r, '(');
+    if (!put_values(r, items, n)) {
+        return NO_ID;
+    }
+    put(r, 't');
+    return close_interned(r, start);
+}
+
+bool rest_grow(rest *r, uint32_t id, const value *items, size_t n, char fill) {
+    if (!buffer_reserve(&r->out, 6)) {
+        return false;
+    }
+    put(r, 'j');
+    put_number(r, id, 4);
+    put(r, '(');
+    if (!put_values(r, items, n)) {
+        return false;
+    }
+    put(r, fill);
+    put(r, '0');
+    return true;
+}
+
+bool rest_finish(rest *r, const value *root) {
+    if (!put_values(r, root, 1)) {
+        return false;
+    }
+    put(r, '.');
+    return true;
+}

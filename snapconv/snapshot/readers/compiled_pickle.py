@@ -1,0 +1,246 @@
+"""A pickle through the compiled core: events as columns, and everything else as plain values, as ever.
+
+The core reads bytes through a window and keeps no object per event, frame or text. What it leaves of the file
+is another, small pickle, which Python's own unpickler reads with the same locks as any. Traces in it are
+placeholders, and become CompiledTrace.
+
+Whatever is odd gives OddFile, and the file goes through the twin: pickle_scan, unpickle and event_table.
+Their errors are the only ones that there are, so nothing here has a message of its own.
+"""
+
+import ctypes
+import io
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import Int8Column, Int32Column, Int64Column
+from snapconv.native.library import DONE, MORE, NO_MEMORY, random_seed
+from snapconv.snapshot.readers.unpickle import load_own_pickle
+
+_WINDOW_BYTES = 1 << 18
+# A text must fit into the window as a whole.
+_MAX_WINDOW_BYTES = 1 << 24
+_FIELDS = (
+    "action addr device_free size stream time_us frames compile_context user_metadata internal_metadata "
+    "pool_id category forward_frames filename"
+).split()
+MISSING_TIME = -(1 << 63)
+NO_ID, EMPTY_LIST_ID = -1, -2
+
+# Puts the next bytes into a buffer and returns how many; 0 at the end.
+Fill = Callable[[memoryview], int]
+
+
+class OddFile(Exception):
+    """The core cannot read this; the twin can, or has the right error for it."""
+
+
+class NoPickle(OddFile):
+    """This is no pickle, nor one in gzip: only those come to the core."""
+
+
+class _UnknownWord(ctypes.Structure):
+    _fields_ = (("text", ctypes.c_uint32), ("is_action", ctypes.c_uint32), ("count", ctypes.c_uint64))
+
+
+_COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("action", np.int8),
+    ("has_category", np.int8),
+    ("addr", np.int64),
+    ("size", np.int64),
+    ("stream", np.int64),
+    ("time_us", np.int64),
+    ("frames", np.int32),
+    ("compile_context", np.int32),
+    ("user_metadata", np.int32),
+    ("internal_metadata", np.int32),
+    ("pool_id", np.int32),
+)
+
+
+class _Found(ctypes.Structure):
+    _fields_ = (
+        ("n_events", ctypes.c_uint64),
+        ("n_traces", ctypes.c_uint64),
+        ("n_rest_bytes", ctypes.c_uint64),
+        ("rest", ctypes.c_void_p),
+        ("n_unknown", ctypes.c_uint64),
+        ("unknown", ctypes.POINTER(_UnknownWord)),
+        ("columns", ctypes.c_void_p * len(_COLUMNS)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledEvents:
+    """The events of all traces of a file, as columns; None for one that no event fills.
+
+    ``frames`` and the columns after it are keys of ``objects``, NO_ID where there is nothing, EMPTY_LIST_ID
+    for an empty list. ``unknown`` counts what no torch is known to write, in order of first appearance:
+    whether it is an action (or else a key), the text, how often.
+    """
+
+    action: Int8Column
+    has_category: Int8Column | None
+    addr: Int64Column | None
+    size: Int64Column | None
+    stream: Int64Column | None
+    time_us: Int64Column | None
+    frames: Int32Column | None
+    compile_context: Int32Column | None
+    user_metadata: Int32Column | None
+    internal_metadata: Int32Column | None
+    pool_id: Int32Column | None
+    objects: Mapping[int, Any]
+    unknown: tuple[tuple[bool, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTrace:
+    """One trace: rows of the columns that all traces share."""
+
+    events: CompiledEvents
+    start: int
+    n_events: int
+
+    def __len__(self) -> int:
+        return self.n_events
+
+    def rows(self, column: Any) -> Any:
+        """The part of a column that is of this trace."""
+        return None if column is None else column[self.start : self.start + self.n_events]
+
+    def first_has_category(self) -> bool:
+        """Whether the first event has a category, as in what torch's profiler draws."""
+        column = self.rows(self.events.has_category)
+        return column is not None and bool(column[0])
+
+
+def read_compiled(
+    core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int, report: Callable[[int], None]
+) -> object:
+    """Read a pickle to its raw value, with every trace that stands in its place as a CompiledTrace.
+
+    ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
+    ``report`` is called with the bytes read so far. Raises OddFile, or MemoryError.
+    """
+    with _reader(core, actions, oom) as reader:
+        _feed(core, reader, fill, report)
+        found = _Found()
+        core.snapconv_reader_events(reader, ctypes.byref(found))
+        rest = ctypes.string_at(found.rest, found.n_rest_bytes)
+        try:
+            raw, objects = load_own_pickle(rest)
+        except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
+            raise OddFile from error
+        del rest
+        columns: dict[str, Any] = {}
+        for number, (name, dtype) in enumerate(_COLUMNS):
+            columns[name] = _copied(found.columns[number], found.n_events, dtype)
+            core.snapconv_reader_drop_column(reader, number)
+        words = [found.unknown[i] for i in range(found.n_unknown)]
+        unknown = tuple((bool(word.is_action), objects[word.text], word.count) for word in words)
+    if columns["action"] is None:
+        columns["action"] = np.empty(0, np.int8)
+    events = CompiledEvents(**columns, objects=objects, unknown=unknown)
+    return _with_traces(raw, events, found.n_traces)
+
+
+@contextmanager
+def _reader(core: ctypes.CDLL, actions: Mapping[str, int], oom: int) -> Iterator[int]:
+    reader = core.snapconv_reader_new(random_seed())
+    if reader is None:
+        raise MemoryError
+    try:
+        words = dict.fromkeys((*_FIELDS, *actions))
+        for word in words:
+            text, action = word.encode(), actions.get(word, 0)
+            field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
+            if core.snapconv_reader_define(reader, text, len(text), field, action, action == oom) != MORE:
+                raise MemoryError
+        yield reader
+    finally:
+        core.snapconv_reader_free(reader)
+
+
+def _feed(core: ctypes.CDLL, reader: int, fill: Fill, report: Callable[[int], None]) -> None:
+    """Push the bytes through, a window at a time; a token that is cut off comes again with the next."""
+    window = bytearray(_WINDOW_BYTES)
+    n_left, n_read, taken = 0, 0, ctypes.c_int64()
+    while True:
+        with memoryview(window) as view:
+            n_new = fill(view[n_left:])
+        if not n_new:
+            raise OddFile
+        n_read += n_new
+        n = n_left + n_new
+        status = core.snapconv_reader_feed(reader, _address(window), n, ctypes.byref(taken))
+        report(n_read)
+        if status == DONE:
+            return
+        if status != MORE:
+            raise MemoryError if status == NO_MEMORY else OddFile
+        n_left = n - taken.value
+        if n_left == len(window):
+            if len(window) >= _MAX_WINDOW_BYTES:
+                raise OddFile
+            window = window + bytes(len(window))
+        else:
+            window[:n_left] = window[taken.value : n]
+
+
+def _address(window: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(window))
+
+
+def _copied(address: int | None, n_rows: int, dtype: Any) -> NDArray[Any] | None:
+    if address is None:
+        return None
+    column = np.empty(n_rows, dtype)
+    ctypes.memmove(column.ctypes.data, address, column.nbytes)
+    return column
+
+
+def _with_traces(raw: object, events: CompiledEvents, n_traces: int) -> object:
+    """Put the traces in the place of their placeholders; a trace that stands anywhere else is odd."""
+    traces: list[CompiledTrace] = []
+
+    def trace_of(value: object) -> object:
+        if type(value) is not bytes:  # which no file has that comes here
+            return value
+        traces.append(CompiledTrace(events, *struct.unpack("<QQ", value)))
+        return traces[-1]
+
+    if isinstance(raw, dict):
+        key = "device_traces" if "device_traces" in raw else "traces"
+        if isinstance(raw.get(key), list):
+            raw[key] = [trace_of(value) for value in raw[key]]
+        if "host_traces" in raw:
+            raw["host_traces"] = trace_of(raw["host_traces"])
+    in_order = all(one.start < other.start for one, other in pairwise(traces))
+    # What is unknown is counted in the order of the file, and reported in that of the traces.
+    if len(traces) != n_traces or (events.unknown and not in_order):
+        raise OddFile
+    return raw
+
+
+def fill_from_pieces(pieces: Iterator[bytes]) -> Fill:
+    """Fill a window from pieces of any length."""
+    left = io.BytesIO()
+
+    def fill(window: memoryview) -> int:
+        nonlocal left
+        while not (n := left.readinto(window)):
+            piece = next(pieces, None)
+            if piece is None:
+                return 0
+            left = io.BytesIO(piece)
+        return n
+
+    return fill

@@ -1,0 +1,83 @@
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli.app import main
+from snapconv.errors import SnapconvError
+from snapconv.native import library
+from tests.twins import needs_core, twin
+
+HEADER = Path(library.__file__).parent / "src" / "core.h"
+
+
+@pytest.fixture
+def another_library(monkeypatch, tmp_path):
+    """Let another file stand in the place of the core."""
+    library._load.cache_clear()
+    monkeypatch.setattr(library, "FILE", tmp_path / library.FILE.name)
+    yield tmp_path / library.FILE.name
+    library._load.cache_clear()
+
+
+def test_python_and_c_have_the_same_version_of_the_interface():
+    assert f"#define SNAPCONV_ABI {library.ABI}\n" in HEADER.read_text(encoding="utf-8")
+
+
+def test_every_function_of_the_header_is_declared_with_as_many_arguments():
+    text = " ".join(HEADER.read_text(encoding="utf-8").split())
+    declared = {}
+    for part in text.split("EXPORT ")[3:]:  # the first two are the macro's own definitions
+        head, _, arguments = part.split(";")[0].partition("(")
+        name = head.split()[-1].lstrip("*")
+        declared[name] = 0 if arguments.strip(") ") == "void" else arguments.count(",") + 1
+    assert declared.pop("snapconv_abi", None) == 0
+    ours = (
+        library._RETURNS_STATUS | library._RETURNS_POINTER | library._RETURNS_NOTHING | library._RETURNS_COUNT
+    )
+    assert declared == {name: len(arguments) for name, arguments in ours.items()}
+
+
+def test_no_leaves_the_core_out():
+    with twin("no"):
+        assert library.core() is None
+        assert library.kind() == "pure Python"
+
+
+@needs_core
+def test_require_takes_the_core():
+    with twin("require"):
+        assert isinstance(library.core(), ctypes.CDLL)
+        assert library.kind() == "compiled core"
+
+
+def test_without_the_file_auto_is_the_twin_and_require_an_error(another_library):
+    with twin("auto"):
+        assert library.core() is None
+    with twin("require"), pytest.raises(SnapconvError, match=r"there is no compiled core: .* C compiler"):
+        library.core()
+
+
+def test_a_file_that_is_no_library_is_named(another_library):
+    another_library.write_bytes(b"no library")
+    with twin("require"), pytest.raises(SnapconvError, match=r"core\..* cannot be loaded"):
+        library.core()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_library_of_another_version_is_not_used(another_library, tmp_path):
+    source = tmp_path / "other.c"
+    source.write_text("int snapconv_abi(void) { return 0; }\n", encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", another_library, source], check=True)
+    with twin("auto"):
+        assert library.core() is None
+    with twin("require"), pytest.raises(SnapconvError, match=f"another version \\(0, not {library.ABI}\\)"):
+        library.core()
+
+
+def test_another_word_is_an_error_with_the_words_that_there_are(capsys):
+    with twin("maybe"):
+        assert main(["--version"]) == 1
+    assert capsys.readouterr().err == "error: SNAPCONV_NATIVE=maybe: expected one of auto, no, require\n"
