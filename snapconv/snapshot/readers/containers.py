@@ -103,14 +103,13 @@ def _read_compiled(
     file: io.BufferedReader, n_bytes: int, core: CDLL, progress: Progress | None
 ) -> tuple[object, Container]:
     head = file.read(_SNIFF_BYTES)
-    pieces: Iterator[bytes] = iter(())
     file.seek(0)
     is_gzip = head[:2] == b"\x1f\x8b"
     fill: Fill = file.readinto
+    unpacked = _Counted(_gunzip(file, n_bytes, progress))
     if is_gzip:
-        pieces = _gunzip(file, n_bytes, progress)
-        head = next(pieces, b"")
-        fill = fill_from_pieces(chain([head], pieces))
+        head = next(unpacked, b"")
+        fill = fill_from_pieces(chain([head], unpacked))
     if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         raise NoPickle
 
@@ -119,9 +118,26 @@ def _read_compiled(
             progress("loading", n_read, n_bytes)
 
     raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM, report=report)
-    for _ in pieces:
+    for _ in unpacked if is_gzip else ():
         pass  # the end of a gzip file has its checksum
-    return raw, Container("pickle", n_bytes, is_gzip, pickle_protocol=head[1])
+    n_unpacked_bytes = unpacked.n_bytes if is_gzip else n_bytes
+    return raw, Container("pickle", n_bytes, n_unpacked_bytes, is_gzip, pickle_protocol=head[1])
+
+
+class _Counted:
+    """Pieces of bytes, with how many bytes have gone by."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.n_bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        piece = next(self._pieces)
+        self.n_bytes += len(piece)
+        return piece
 
 
 def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
