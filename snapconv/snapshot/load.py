@@ -189,9 +189,8 @@ class _Reading:
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
         is_plot = are_of_a_plot(raw_traces)
         memory = self._read_memory(raw_segments, "segments")
-        host_memory = self._read_memory(
-            _list(raw.get("host_segments"), "host_segments"), "host_segments", HOST
-        )
+        raw_host_segments = _list(raw.get("host_segments"), "host_segments")
+        host_memory = self._read_memory(raw_host_segments, "host_segments", HOST)
         annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
