@@ -55,6 +55,7 @@ PROGRAMS = (
     Program("lightning", "lightning_autoencoder.py", is_short=True),
     Program("lightning-mixed", "lightning_mixed.py"),
     Program("timm", "timm_vit.py", needs="timm"),
+    Program("torchvision", "torchvision_resnet.py", needs="torchvision"),
     Program("diffusion", "diffusion_latents.py"),
     Program("nanogpt", "nanogpt/train.py", is_short=True),
     Program("nanogpt-float16", "nanogpt/train.py", ("--dtype=float16", "--dropout=0.1")),
