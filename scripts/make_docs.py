@@ -318,6 +318,7 @@ GENERATED = (
 )
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
+        "verdict": partial(answered, OOM_SNAPSHOT),
         "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
         "tree": partial(answered, "tree", CAPTURE, "--rows", "12"),
         "oom": partial(answered, "oom", OOM_SNAPSHOT, "--device-total", "200MiB"),

@@ -22,6 +22,7 @@ from snapconv.cli.summary_command import summary
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.cli.tree_command import tree
+from snapconv.cli.verdict_command import verdict, with_command
 from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     try:
-        app(argv)
+        app(with_command(argv, _commands()))
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
             return _NOBODY_READS
@@ -75,6 +76,11 @@ def _run(argv: list[str]) -> int:
         give_up_stdout()
         raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
     return 0
+
+
+def _commands() -> set[str]:
+    """The names of all commands."""
+    return {info.name for info in app.registered_commands if info.name}
 
 
 @contextmanager
@@ -117,6 +123,7 @@ def _options(
 
 # The short help is given so that `snapconv --help` never cuts it off with dots.
 app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
+app.command("verdict", short_help="Say what matters most; `snapconv FILE` does it too.")(verdict)
 app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
 app.command("tree", short_help="Show live memory as a tree of lines, modules or operations.")(tree)
 app.command("oom", short_help="Explain why memory ran out, and try what would have helped.")(oom)

@@ -44,8 +44,8 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
     """The verdict in a sentence, and its reason."""
     inferred = " (inferred)" if verdict.is_inferred else ""
-    yield from _wrapped(f"{verdict.sentence}{inferred}", "  ")
-    yield from _wrapped(verdict.reason, "    ")
+    yield from wrapped(f"{verdict.sentence}{inferred}", "  ")
+    yield from wrapped(verdict.reason, "    ")
 
 
 def _heading(found: OutOfMemory) -> str:
@@ -117,7 +117,7 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
 def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     if remedies.why_none:
         yield "  what would have served it: not known"
-        yield from _wrapped(remedies.why_none, "    ")
+        yield from wrapped(remedies.why_none, "    ")
         return
     yield f"  what would have served it, each replayed over the last {counted(remedies.n_events, 'event')}"
     for remedy in remedies.tried:
@@ -128,7 +128,7 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         if not remedy.is_served:
             by_detail.setdefault(remedy.detail, []).append(remedy.name)
     for detail, names in by_detail.items():
-        first, *rest = _wrapped(f"{', '.join(names)}: {detail}", "         ")
+        first, *rest = wrapped(f"{', '.join(names)}: {detail}", "         ")
         yield f"    no   {first.lstrip()}"
         yield from rest
     assumptions = dict.fromkeys(text for remedy in remedies.tried for text in remedy.assumptions)
@@ -136,7 +136,7 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         yield f"    estimated: {text}"[:_WIDTH]
 
 
-def _wrapped(text: str, indent: str) -> Iterator[str]:
+def wrapped(text: str, indent: str) -> Iterator[str]:
     """A sentence in lines of the terminal's width."""
     line = indent
     for word in text.split():
@@ -182,7 +182,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
     for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
         yield size_row(n_bytes, f"process {pid}")
     for note in found.notes:
-        yield from _wrapped(note, "  ")
+        yield from wrapped(note, "  ")
     if found.n_messages > 1:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
     yield "  sizes in the text have two decimals: what follows from them is about right"

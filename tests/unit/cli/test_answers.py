@@ -12,7 +12,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 SCREEN = (40, 80)
 AT_A_MOMENT = ("summary", "tree", "fragmentation")
-COMMANDS = (*AT_A_MOMENT, "oom")
+COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
 
 
 def run(capsys, *arguments):
@@ -114,3 +114,29 @@ def test_a_wrong_question_has_an_error_that_helps(arguments, code, words, tmp_pa
     found, out, err = run(capsys, *(names.get(word, word) for word in arguments))
     assert (found, out) == (code, "")
     assert words in " ".join(err.split())
+
+
+def test_a_file_without_a_command_has_its_verdict_and_the_next_command(capsys):
+    file = str(FIXTURES / "out_of_memory.pickle")
+    code, out, _ = run(capsys, file)
+    assert code == 0
+    assert run(capsys, "verdict", file)[1] == out
+    *_, last = out.splitlines()
+    assert last == f"  next: snapconv oom {file}"
+    assert main(last.split()[2:]) == 0  # what it says to type can be typed
+
+
+def test_a_folder_without_a_command_is_a_capture(capsys, monkeypatch):
+    monkeypatch.chdir(FIXTURES)
+    code, out, _ = run(capsys, "transformer.capture", "--json")
+    assert (code, json.loads(out)["devices"][0]["about"]) == (0, "peak")
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "words"),
+    [("sumary", 2, "No such command 'sumary'"), ("missing.pickle", 3, "missing.pickle: cannot be read")],
+)
+def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word, code, words, capsys):
+    found, out, err = run(capsys, word)
+    assert (found, out) == (code, "")
+    assert words in err
