@@ -64,14 +64,14 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     """
     _check_given_output(path, options)
     analysis = read_options(options.analysis)
-    timing, notes = _timing(path, options)
+    timing, notes = times_of_device(path, options.device)
     has_times = timing is not None
     time_outputs = [time_output_path(path, options)] if has_times else []
     if options.output is not None:  # with several devices the names differ; most captures have one
         likely = output_path(path, options, None, has_times=has_times)
         _check_outputs(path, [likely, *time_outputs], force=options.force)
     snapshot = load_snapshot(path, progress=progress)
-    devices = _chosen(snapshot, options.device)
+    devices = chosen_devices(snapshot, options.device)
     outputs = _outputs(path, options, devices, of_file=snapshot.devices, has_times=has_times)
     _check_outputs(path, [*outputs, *time_outputs], force=options.force)
     analyzer = analyzer_of(snapshot, analysis)
@@ -83,25 +83,26 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
     extended = options.extended
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
-    time = (time_outputs[0], _time_report(timing, snapshot, options)) if timing else None
+    time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
     return Conversion(snapshot, analyzer.project, tuple(reports), time, notes)
 
 
-def _timing(path: Path, options: ConvertOptions) -> tuple[Timing | None, tuple[Note, ...]]:
+def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tuple[Note, ...]]:
     """Read the times of a capture: None where it has none, or of another device."""
     file = timing_file(path)
     if file is None:
         return None, ()
     timing, notes = load_timing(file)
-    return (timing if timing and options.device in (None, timing.device) else None), notes
+    return (timing if timing and device in (None, timing.device) else None), notes
 
 
-def _time_report(timing: Timing, snapshot: Snapshot, options: ConvertOptions) -> TimeReport:
+def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
+    """The report of a capture's times, with the project of its snapshot."""
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
-    project = project_of(timing.stacks, recorded, options.analysis)
+    project = project_of(timing.stacks, recorded, options)
     return build_time_report(timing, project)
 
 
@@ -112,7 +113,7 @@ def _check_given_output(path: Path, options: ConvertOptions) -> None:
         return
     if not output.name:
         raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.memory.sqlite")
-    _check_is_no_input(path, output)
+    check_is_no_input(path, output)
     if output.is_dir():
         raise OutputWriteError(f"cannot write {output}: it is a folder; name a file inside it")
     if timing_file(path) is None:
@@ -123,11 +124,12 @@ def _check_given_output(path: Path, options: ConvertOptions) -> None:
 def _check_outputs(path: Path, outputs: Sequence[Path], *, force: bool) -> None:
     """Refuse outputs that cannot be written, and the snapshot under any of its names."""
     for output in outputs:
-        _check_is_no_input(path, output)
+        check_is_no_input(path, output)
     check_outputs(outputs, force=force)
 
 
-def _check_is_no_input(path: Path, output: Path) -> None:
+def check_is_no_input(path: Path, output: Path) -> None:
+    """Refuse an output that is the snapshot, under any of its names."""
     for file in files_of(path):
         with os_errors(output):
             is_input = output.exists() and file.exists() and output.samefile(file)
@@ -165,7 +167,7 @@ def output_path(path: Path, options: ConvertOptions, device: int | None, *, has_
     """
     ordinal = "" if device is None else f".{HOST_NAME}" if device == HOST else f".cuda{device}"
     if options.output is None:
-        stem = _stem(path)
+        stem = stem_of_outputs(path)
         return stem.with_name(f"{stem.name}{ordinal}.memory.sqlite")
     name, kind, ending = _split_output(options.output.name)
     if has_times or kind == ".time":
@@ -176,13 +178,13 @@ def output_path(path: Path, options: ConvertOptions, device: int | None, *, has_
 def time_output_path(path: Path, options: ConvertOptions) -> Path:
     """Where a run time report goes: beside the memory report, with ``.time`` for ``.memory``."""
     if options.output is None:
-        stem = _stem(path)
+        stem = stem_of_outputs(path)
         return stem.with_name(f"{stem.name}.time.sqlite")
     name, _kind, ending = _split_output(options.output.name)
     return options.output.with_name(f"{name}.time{ending or '.sqlite'}")
 
 
-def _stem(path: Path) -> Path:
+def stem_of_outputs(path: Path) -> Path:
     """What the outputs are named after: the snapshot without its suffixes, or the capture."""
     if is_capture(path):
         return stem_of(path)
@@ -204,7 +206,8 @@ def _split_output(name: str) -> tuple[str, str, str]:
     return name, "", ""
 
 
-def _chosen(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
+def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
+    """The device that was named, or all; raises InputError where the file does not have it."""
     if device is None:
         return snapshot.devices
     found = tuple(d for d in snapshot.devices if d.device == device)

@@ -23,6 +23,7 @@ from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.cli.tree_command import tree
 from snapconv.cli.verdict_command import verdict, with_command
+from snapconv.cli.view_command import view
 from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
@@ -132,6 +133,7 @@ app.command("fragmentation", short_help="Show what is reserved and not used, and
 )
 app.command("what-if", short_help="Try other allocator settings, or another card, by a replay.")(what_if)
 app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
+app.command("view", short_help="Write a page that shows a snapshot in any browser, or compares two.")(view)
 app.command(
     "record",
     short_help="Run a training script and record its memory and its times.",

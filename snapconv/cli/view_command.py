@@ -1,0 +1,85 @@
+"""``snapconv view``: a file, or two to compare, as one page that opens in any browser."""
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snapconv.cli.arguments import (
+    Includes,
+    PathMaps,
+    ProjectRoot,
+    Quiet,
+    Rules,
+    Snapshot,
+    Sources,
+    device_number,
+    path_maps_of,
+)
+from snapconv.cli.terminal import print_lines, progress_bar
+from snapconv.units import format_bytes
+
+_Newer = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[NEWER]",
+        help="A second file, recorded later: both on one axis, with what differs.",
+        readable=False,
+    ),
+]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="PATH", help="The page's file. Default: SNAPSHOT.view.html."),
+]
+_Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+_OneDevice = Annotated[
+    str | None,
+    typer.Option("--device", metavar="N", help="Show this device only, or `host`. Default: each."),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing page.")]
+
+
+def view(
+    snapshot: Snapshot,
+    newer: _Newer = None,
+    output: _Output = None,
+    open_page: _Open = False,
+    device: _OneDevice = None,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    source: Sources = None,
+    force: _Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a page that shows a snapshot: its timeline, what was live at any moment, the allocator's map.
+
+    One file that needs no network and no program but a browser. It holds the file paths and function names of
+    the job: think of that before you pass it on.
+    """
+    from snapconv.pipeline import AnalysisOptions
+    from snapconv.reports.text.summary import note_lines
+    from snapconv.view import ViewOptions, write_view
+
+    options = ViewOptions(
+        output=output,
+        device=device_number(device),
+        force=force,
+        analysis=AnalysisOptions(
+            project_root=project_root,
+            includes=tuple(include or ()),
+            path_maps=path_maps_of(path_map or []),
+            rules=rules or (),
+            sources=tuple(source or ()),
+        ),
+    )
+    with progress_bar(shown=not quiet) as progress:
+        made = write_view(snapshot, options, other=newer, progress=progress)
+    if not quiet:
+        print_lines(note_lines(made.notes), sys.stderr)
+        print_lines([f"written: {made.path} ({format_bytes(made.n_bytes)})"], sys.stdout)
+    if open_page:
+        webbrowser.open(made.path.resolve().as_uri())

@@ -1,0 +1,213 @@
+"""One device for a page: its figures, its curves at a level of detail, its allocations, its segments."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rule_catalog import reason_of
+from snapconv.columns import Int32Column, Int64Column
+from snapconv.devices import device_argument, device_name
+from snapconv.findings.annotation_spans import AnnotationSpans, find_annotation_spans
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.segment_lifetimes import find_segment_lifetimes
+from snapconv.findings.tensor_names import tensor_names
+from snapconv.findings.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
+from snapconv.phases.trace_phases import Phase
+from snapconv.reports.html.column_encoding import EncodedColumn, encode_column, page_text
+from snapconv.reports.html.view_rows import view_rows
+from snapconv.reports.html.view_stacks import view_stacks
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.project_frames import Project
+
+# Bins of the level of detail that the page's first picture is made of: many more than a screen's pixels.
+_MOST_BINS = 20_000
+# Of more annotated ranges the longest, of more out-of-memory events the first.
+_MOST_SPANS, _MOST_OOM = 20_000, 1_000
+
+Columns = dict[str, EncodedColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDevice:
+    """``facts`` are plain values, ``detail`` those that the page needs after its first picture.
+
+    ``level`` is drawn first, ``columns`` are read when it stands.
+    """
+
+    facts: dict[str, object]
+    detail: dict[str, object]
+    level: Columns
+    columns: Columns
+
+
+def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> ViewDevice:
+    """Put together what a page shows of one device."""
+    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_MOST_BINS)
+    streams = np.unique(np.concatenate(_streams(analysis)))
+    rows = view_rows(analysis, streams)
+    stacks = view_stacks(snapshot, project, rows.stack_ids)
+    spans = find_annotation_spans(snapshot, analysis.device)
+    kept = _longest(spans)
+    names = tensor_names(analysis)
+    named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
+    detail: dict[str, object] = {
+        "frames": stacks.frames,
+        "operations": [page_text(name) for name in analysis.operations],
+        "modules": [page_text(name) for name in analysis.modules.names],
+        "module_evidence": [evidence.label for evidence in analysis.modules.evidence],
+        "reasons": _reasons(analysis),
+        "pools": [str(pool) for pool in snapshot.pools],
+        "streams": [str(stream) for stream in streams.tolist()],
+        "tensor_names": [name for _, name in named],
+    }
+    columns = {
+        **rows.columns,
+        **stacks.columns,
+        "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
+        **_event_columns(analysis),
+        **_segment_columns(analysis, streams),
+    }
+    facts = {**_facts(analysis), **_span_facts(snapshot, spans, kept), "level_bin": level.events_per_bin}
+    level_columns = {**_level_columns(level), **_span_columns(analysis, spans, kept)}
+    return ViewDevice(facts, detail, level_columns, columns)
+
+
+def _streams(analysis: DeviceAnalysis) -> tuple[Int64Column, ...]:
+    device = analysis.device
+    return analysis.allocations.stream, device.events.stream, device.segments.stream
+
+
+def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
+    replay, peak = analysis.replay, analysis.peak_event
+    device, table = analysis.device, analysis.allocations
+    at_peak = bytes_by_category(table, analysis.classification.category, np.array([peak]))[0]
+    live = table.live_at(peak)
+    counts = np.bincount(analysis.classification.category[live], minlength=len(Category))
+    times = device.events.time_us
+    return {
+        "name": device_name(device.device),
+        "argument": device_argument(device.device),
+        "n_events": len(device.events),
+        "n_allocations": len(table),
+        "has_times": times is not None and len(times) > 0,
+        "peak_event": peak,
+        "peak_bytes": replay.allocated.peak,
+        "peak_categories": [[int(n_bytes), int(n)] for n_bytes, n in zip(at_peak, counts, strict=True)],
+        "start_bytes": replay.allocated.start,
+        "end_bytes": replay.allocated.end,
+        "active_start_bytes": replay.active.start,
+        "active_peak_bytes": replay.active.peak,
+        "reserved_start_bytes": replay.reserved.start,
+        "reserved_peak_bytes": replay.reserved.peak,
+        "reserved_at_peak_bytes": replay.reserved.at(peak),
+        "requested_peak_bytes": replay.requested.peak,
+        "history": analysis.history.verdict.value,
+        "history_reason": page_text(analysis.history.reason),
+        "notes": [[note.slug, page_text(note.message)] for note in analysis.notes],
+        "phases": [phase.name.lower() for phase in Phase],
+        "oom": list(_oom(analysis)),
+        "start_categories": [
+            int(n) for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
+        ],
+    }
+
+
+def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
+    events = analysis.device.events
+    for event in np.flatnonzero(events.action == Action.OOM)[:_MOST_OOM].tolist():
+        yield {
+            "event": event,
+            "requested": int(events.size[event]),
+            "free": int(events.addr[event]),
+            "allocated": analysis.replay.allocated.at(event),
+            "reserved": analysis.replay.reserved.at(event),
+        }
+
+
+def _longest(spans: AnnotationSpans) -> Int32Column:
+    """The rows of the spans that are shown."""
+    length = spans.last_event - spans.first_event
+    return np.sort(np.argsort(-length, kind="stable")[:_MOST_SPANS]).astype(np.int32)
+
+
+def _span_facts(snapshot: Snapshot, spans: AnnotationSpans, kept: Int32Column) -> Mapping[str, object]:
+    used = np.unique(spans.name_id[kept])
+    return {
+        "span_names": [page_text(snapshot.texts[i]) if i >= 0 else "" for i in used.tolist()],
+        "n_spans_left_out": len(spans) - len(kept),
+    }
+
+
+def _level_columns(level: TimelineLevel) -> Columns:
+    columns = {
+        "level_max_event": encode_column(level.max_event, differences=True),
+        "level_min_event": encode_column(level.min_event, differences=True),
+    }
+    for name in ("active_max", "active_min", "reserved_max", "reserved_min"):
+        columns[f"level_{name}"] = encode_column(getattr(level, name), differences=True)
+    for category in Category:
+        for name, values in (("max", level.at_max), ("min", level.at_min)):
+            columns[f"level_{name}_{int(category)}"] = encode_column(values[:, category], differences=True)
+    return columns
+
+
+def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, kept: Int32Column) -> Columns:
+    phase = analysis.phases.phase
+    begins = np.flatnonzero(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
+    name = np.unique(spans.name_id[kept], return_inverse=True)[1].reshape(-1)
+    first, last, depth = spans.first_event[kept], spans.last_event[kept], spans.depth[kept]
+    iterations = [it for it in analysis.iterations if it.first_event >= 0]
+    return {
+        "iteration_first": encode_column(np.array([it.first_event for it in iterations]), differences=True),
+        "iteration_peak": encode_column(np.array([it.peak_bytes for it in iterations])),
+        "phase_first": encode_column(begins, differences=True),
+        "phase": encode_column(phase[begins]),
+        "span_name": encode_column(name),
+        "span_first": encode_column(first, differences=True),
+        "span_length": encode_column(last - first),
+        "span_depth": encode_column(depth),
+    }
+
+
+def _event_columns(analysis: DeviceAnalysis) -> Columns:
+    times = analysis.device.events.time_us
+    if times is None:
+        return {}
+    return {"time": encode_column(times - times[0] if len(times) else times, differences=True)}
+
+
+def _segment_columns(analysis: DeviceAnalysis, streams: Int64Column) -> Columns:
+    found = find_segment_lifetimes(analysis.device)
+    return {
+        "segment_addr": encode_column(found.addr, differences=True),
+        "segment_bytes": encode_column(found.n_bytes),
+        "segment_stream": encode_column(np.searchsorted(streams, found.stream)),
+        "segment_pool": encode_column(found.pool_id + 1),
+        "segment_small": encode_column(found.is_small),
+        "segment_expandable": encode_column(found.is_expandable),
+        "segment_begin": encode_column(found.begin_event + 1),
+        "segment_end": encode_column(found.end_event + 1),
+    }
+
+
+def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
+    """The slug of every reason, and what it means; a user's own rule has no more than its name."""
+    found = []
+    for slug in analysis.classification.reasons:
+        try:
+            text = reason_of(slug)[0]
+        except KeyError:
+            text = ""
+        found.append([page_text(slug), text])
+    return found
+
+
+def vocabulary() -> dict[str, object]:
+    """The words that all devices share."""
+    return {
+        "categories": [category.label for category in Category],
+        "evidence": [evidence.label for evidence in Evidence],
+    }

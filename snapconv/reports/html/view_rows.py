@@ -1,0 +1,93 @@
+"""The allocations of a device for a page: grouped by kind, so that millions of rows take few bytes.
+
+A kind is what many allocations have in common: stack, category, size and so on. A training job makes the same
+allocations in every iteration; sorted by kind, their events grow by the same number again and again, which
+compresses to almost nothing. The page has every allocation, and so what was live at any moment, exactly.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import Int64Column
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.reports.html.column_encoding import EncodedColumn, encode_column
+
+# Odd numbers without a pattern (2^64 / golden ratio, and of splitmix64), which spread the bits of a key.
+_MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRows:
+    """The columns of a page's allocations, and the row of the page for each row of the AllocationTable."""
+
+    columns: dict[str, EncodedColumn]
+    place: Int64Column
+    stack_ids: Int64Column
+
+
+def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
+    """Sort the allocations by kind and encode them; ``streams`` are those of the device, ascending."""
+    table = analysis.allocations
+    keys = _keys(analysis, streams)
+    kind, first = _kinds(list(keys.values()))
+    order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
+    addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
+    freed, end, alloc = table.freed_event[order], table.end_event[order], table.alloc_event[order]
+    stack_ids, stack = np.unique(keys["stack"][first], return_inverse=True)
+    columns = {
+        **{f"kind_{name}": encode_column(values[first]) for name, values in keys.items() if name != "stack"},
+        "kind_stack": encode_column(stack),
+        "kind_count": encode_column(np.bincount(kind, minlength=len(first))),
+        "alloc": encode_column(alloc, differences=True),
+        # 0: never; else how many events later.
+        "life": encode_column(np.where(freed >= 0, freed - alloc, 0)),
+        "pending": encode_column(np.where(end >= 0, end - freed, 0)),
+        "addrs": encode_column(addrs, differences=True),
+        "addr": encode_column(addr_id.reshape(-1), differences=True),
+    }
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return ViewRows(columns, place, stack_ids)
+
+
+def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:
+    """What allocations of one kind have in common; ids one higher, so that 0 is none."""
+    table, found = analysis.allocations, analysis.classification
+    return {
+        "stack": table.stack_id,
+        "category": found.category,
+        "evidence": found.evidence,
+        "reason": found.reason_id,
+        "operation": analysis.operation_id + 1,
+        "module": analysis.modules.module_id + 1,
+        "pool": table.pool_id + 1,
+        "stream": np.searchsorted(streams, table.stream),
+        "requested": table.requested_bytes,
+        "block": table.block_bytes,
+        "exact": table.is_exact,
+    }
+
+
+def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
+    """The kind of every row, numbered by first appearance, and the first row of every kind.
+
+    One number stands for a row's keys, and is checked: should two kinds share it, rows are compared in full.
+    """
+    if not len(keys[0]):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    mixed = np.zeros(len(keys[0]), np.uint64)
+    for key in keys:
+        mixed = (mixed ^ key.astype(np.int64).view(np.uint64)) * _MIX_1
+        mixed ^= (mixed >> np.uint64(29)) * _MIX_2
+    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    kind = kind.reshape(-1)
+    if not all(np.array_equal(key[first][kind], key) for key in keys):
+        _, first, kind = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
+        kind = kind.reshape(-1)
+    by_appearance = np.argsort(first)
+    number = np.empty(len(first), np.int64)
+    number[by_appearance] = np.arange(len(first))
+    return number[kind], first[by_appearance]
