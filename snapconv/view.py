@@ -11,11 +11,12 @@ from snapconv.convert import (
     time_report_of,
     times_of_device,
 )
-from snapconv.errors import InputError, OutputWriteError
+from snapconv.errors import OutputWriteError
 from snapconv.findings.module_times import module_times
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
+from snapconv.reports.html.column_encoding import page_text
 from snapconv.reports.html.page_writer import ViewFile, write_page
 from snapconv.reports.html.view_device import view_device, vocabulary
 from snapconv.reports.html.view_file import file_facts, times_facts
@@ -53,10 +54,8 @@ def write_view(
     _check_output(inputs, output, force=options.force)
     analysis = read_options(options.analysis)
     found = [_view_file(one, options.device, analysis, progress) for one in inputs]
-    if other is not None and not all(file.devices for file, _ in found):
-        raise InputError(f"{path} and {other} have no device in common: name one with --device")
     shared = {**vocabulary(), "is_comparison": other is not None}
-    title = " → ".join(one.name for one in inputs)
+    title = page_text(" → ".join(one.name for one in inputs))
     n_bytes = write_page(
         output, [file for file, _ in found], shared, title=f"{title} – snapconv", force=options.force
     )

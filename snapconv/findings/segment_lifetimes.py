@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.replay.memory_layout import is_small_segment
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 
-# The size of every segment of small blocks (kSmallBuffer of CUDACachingAllocator.cpp).
-_SMALL_SEGMENT_BYTES = 2 << 20
 _ADDS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _REMOVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _GROWS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
@@ -119,7 +118,7 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
             reserved.remove(addr, n_bytes, event)
             continue
         grows = action in _GROWS
-        is_small = not grows and n_bytes == _SMALL_SEGMENT_BYTES
+        is_small = is_small_segment(n_bytes, is_expandable=grows)
         reserved.add(_Piece(addr, n_bytes, stream, pool, is_small, grows, event))
     reserved.finish()
     return _table(sorted(reserved.found, key=lambda row: (row[0].addr, row[1])))

@@ -18,7 +18,8 @@ class TimelineLevel:
     """Bins of ``events_per_bin`` events each (the last may have fewer), one row per bin.
 
     ``max_event`` is the first event of the bin after which allocated bytes are maximal within it, and
-    ``min_event`` likewise; ``at_max`` and ``at_min`` (bins x categories) are the allocated bytes by category just then.
+    ``min_event`` likewise; ``at_max`` and ``at_min`` (bins x categories) are the allocated bytes by category
+    just then.
     """
 
     events_per_bin: int

@@ -131,7 +131,7 @@ class _Walk:
                 self._take_away(addr, addr + size)
             else:
                 is_expandable = action == Action.SEGMENT_UNMAP
-                is_small = _is_small(size, is_expandable=is_expandable)
+                is_small = is_small_segment(size, is_expandable=is_expandable)
                 self._give_back(
                     _Segment(addr, addr + size, stream, pool_id, is_small, is_expandable, stack_id)
                 )
@@ -180,7 +180,7 @@ class _Walk:
         self.segments[first:last] = [segment]
 
 
-def _is_small(n_bytes: int, *, is_expandable: bool) -> bool:
+def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
     """Whether a segment that was given back was one of a small pool, as far as its size shows.
 
     Only these have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.

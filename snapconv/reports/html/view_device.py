@@ -7,16 +7,17 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import reason_of
-from snapconv.columns import Int32Column, Int64Column
+from snapconv.columns import Int64Column
 from snapconv.devices import device_argument, device_name
-from snapconv.findings.annotation_spans import AnnotationSpans, find_annotation_spans
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.segment_lifetimes import find_segment_lifetimes
+from snapconv.findings.span_lanes import SpanLanes, find_span_lanes
 from snapconv.findings.tensor_names import tensor_names
 from snapconv.findings.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
+from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_column, page_text
-from snapconv.reports.html.view_rows import view_rows
+from snapconv.reports.html.view_rows import base_addr, view_rows
 from snapconv.reports.html.view_stacks import view_stacks
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -24,7 +25,7 @@ from snapconv.stacks.project_frames import Project
 
 # Bins of the level of detail that the page's first picture is made of: many more than a screen's pixels.
 _MOST_BINS = 20_000
-# Of more annotated ranges the longest, of more out-of-memory events the first.
+# Of more named spans the longest, of more out-of-memory events the first.
 _MOST_SPANS, _MOST_OOM = 20_000, 1_000
 
 Columns = dict[str, EncodedColumn]
@@ -49,8 +50,7 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
     streams = np.unique(np.concatenate(_streams(analysis)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(snapshot, project, rows.stack_ids)
-    spans = find_annotation_spans(snapshot, analysis.device)
-    kept = _longest(spans)
+    spans = find_span_lanes(snapshot, find_spans(snapshot, analysis.device), most=_MOST_SPANS)
     names = tensor_names(analysis)
     named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
     detail: dict[str, object] = {
@@ -70,8 +70,8 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
         **_event_columns(analysis),
         **_segment_columns(analysis, streams),
     }
-    facts = {**_facts(analysis), **_span_facts(snapshot, spans, kept), "level_bin": level.events_per_bin}
-    level_columns = {**_level_columns(level), **_span_columns(analysis, spans, kept)}
+    facts = {**_facts(analysis), **_span_facts(snapshot, spans), "level_bin": level.events_per_bin}
+    level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
     return ViewDevice(facts, detail, level_columns, columns)
 
 
@@ -107,6 +107,7 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "history": analysis.history.verdict.value,
         "history_reason": page_text(analysis.history.reason),
         "notes": [[note.slug, page_text(note.message)] for note in analysis.notes],
+        "addr_base": str(base_addr(analysis)),
         "phases": [phase.name.lower() for phase in Phase],
         "oom": list(_oom(analysis)),
         "start_categories": [
@@ -127,17 +128,11 @@ def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
         }
 
 
-def _longest(spans: AnnotationSpans) -> Int32Column:
-    """The rows of the spans that are shown."""
-    length = spans.last_event - spans.first_event
-    return np.sort(np.argsort(-length, kind="stable")[:_MOST_SPANS]).astype(np.int32)
-
-
-def _span_facts(snapshot: Snapshot, spans: AnnotationSpans, kept: Int32Column) -> Mapping[str, object]:
-    used = np.unique(spans.name_id[kept])
+def _span_facts(snapshot: Snapshot, spans: SpanLanes) -> Mapping[str, object]:
+    used = np.unique(spans.name_id)
     return {
-        "span_names": [page_text(snapshot.texts[i]) if i >= 0 else "" for i in used.tolist()],
-        "n_spans_left_out": len(spans) - len(kept),
+        "span_names": [page_text(snapshot.texts[i]) for i in used.tolist()],
+        "n_spans_left_out": spans.n_left_out,
     }
 
 
@@ -154,11 +149,10 @@ def _level_columns(level: TimelineLevel) -> Columns:
     return columns
 
 
-def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, kept: Int32Column) -> Columns:
+def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
     phase = analysis.phases.phase
     begins = np.flatnonzero(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
-    name = np.unique(spans.name_id[kept], return_inverse=True)[1].reshape(-1)
-    first, last, depth = spans.first_event[kept], spans.last_event[kept], spans.depth[kept]
+    name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
     iterations = [it for it in analysis.iterations if it.first_event >= 0]
     return {
         "iteration_first": encode_column(np.array([it.first_event for it in iterations]), differences=True),
@@ -166,9 +160,9 @@ def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, kept: Int32C
         "phase_first": encode_column(begins, differences=True),
         "phase": encode_column(phase[begins]),
         "span_name": encode_column(name),
-        "span_first": encode_column(first, differences=True),
-        "span_length": encode_column(last - first),
-        "span_depth": encode_column(depth),
+        "span_first": encode_column(spans.first_event, differences=True),
+        "span_length": encode_column(spans.last_event - spans.first_event),
+        "span_depth": encode_column(spans.lane),
     }
 
 
@@ -182,7 +176,7 @@ def _event_columns(analysis: DeviceAnalysis) -> Columns:
 def _segment_columns(analysis: DeviceAnalysis, streams: Int64Column) -> Columns:
     found = find_segment_lifetimes(analysis.device)
     return {
-        "segment_addr": encode_column(found.addr, differences=True),
+        "segment_addr": encode_column(found.addr - base_addr(analysis), differences=True),
         "segment_bytes": encode_column(found.n_bytes),
         "segment_stream": encode_column(np.searchsorted(streams, found.stream)),
         "segment_pool": encode_column(found.pool_id + 1),

@@ -44,13 +44,20 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
         "alloc": encode_column(alloc, differences=True),
         # 0: never; else how many events later.
         "life": encode_column(np.where(freed >= 0, freed - alloc, 0)),
-        "pending": encode_column(np.where(end >= 0, end - freed, 0)),
-        "addrs": encode_column(addrs, differences=True),
+        # 0: never used again; else how many events after it was freed, and one.
+        "pending": encode_column(np.where(end >= 0, end - freed + 1, 0)),
+        "addrs": encode_column(addrs - base_addr(analysis), differences=True),
         "addr": encode_column(addr_id.reshape(-1), differences=True),
     }
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return ViewRows(columns, place, stack_ids)
+
+
+def base_addr(analysis: DeviceAnalysis) -> int:
+    """The lowest address of the device: a page's numbers are exact up to 2^53, and these may not be."""
+    found = (analysis.allocations.addr, analysis.device.segments.addr)
+    return min((int(column.min()) for column in found if len(column)), default=0)
 
 
 def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,50 @@
+"""The named spans of a trace as a picture shows them: in lanes in which none covers another."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind
+from snapconv.snapshot.load import Snapshot
+
+# What our recorder marks are the phases and iterations, which are known already.
+_OURS = "snapconv:"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLanes:
+    """Spans by their first event; ``lane`` counts from the top, so that what is within another is below it.
+
+    ``n_left_out`` are shorter ones, of which there were too many.
+    """
+
+    name_id: Int32Column
+    first_event: Int64Column
+    last_event: Int64Column
+    lane: Int32Column
+    n_left_out: int
+
+    def __len__(self) -> int:
+        return len(self.name_id)
+
+
+def find_span_lanes(snapshot: Snapshot, spans: AnnotationSpans, *, most: int) -> SpanLanes:
+    """The longest of the spans that have events and a length, at most so many."""
+    ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
+    length = spans.last_event - spans.first_event
+    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
+    rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
+    kept = np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]])
+    first, last = spans.first_event[kept], spans.last_event[kept]
+    ends: list[int] = []
+    lanes = [_place(ends, *span) for span in zip(first.tolist(), last.tolist(), strict=True)]
+    found = SpanLanes(spans.name_id[kept], first, last, np.array(lanes, np.int32), len(rows) - len(kept))
+    return read_only(found)
+
+
+def _place(ends: list[int], first: int, last: int) -> int:
+    """Put a span into the first lane that is free; ``ends`` has the last event of every lane."""
+    lane = next((number for number, end in enumerate(ends) if end < first), len(ends))
+    ends[lane : lane + 1] = [last]
+    return lane

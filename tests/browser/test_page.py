@@ -1,0 +1,279 @@
+"""The page of `snapconv view` in a browser: its figures are the library's, its choices lead somewhere."""
+
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snapconv import load
+from snapconv.classification.categories import Category
+from tests.builders import START_US, TraceBuilder, frame
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "fixtures"
+CAPTURE = FIXTURES / "transformer.capture"
+SHARED = ROOT.parent / "shared" / "snapshots"
+FILES = sorted(
+    path
+    for path in [*FIXTURES.iterdir(), *(SHARED.glob("*.pickle") if SHARED.exists() else ())]
+    if path.suffix in {".pickle", ".gz", ".html", ".capture"} or path.name == "as_json.json"
+)
+RUNS = "document.title='run'"
+HOSTILE = f'</script><script>{RUNS}</script><img src=x onerror="{RUNS}">\'&\u202e\u2066'
+TABS = {"1": "live", "2": "allocations", "3": "map", "4": "times"}
+OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+BYTES = re.compile(r"[\d.]+ [KMGT]?i?B")
+
+
+def number(text):
+    """The bytes that a text says, to its two decimals."""
+    value, unit = text.split()
+    return float(value) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
+
+
+def live_bytes(analysis, event):
+    live = analysis.allocations.live_at(event)
+    return int(analysis.allocations.block_bytes[live].sum()), int(np.count_nonzero(live))
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    return load(CAPTURE).devices[0]
+
+
+@pytest.fixture
+def page(browser, page_of):
+    browser.open(page_of(CAPTURE))
+    return browser
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_page_of_every_file_opens_without_an_error(browser, page_of, path):
+    browser.open(page_of(path))
+    for key, tab in TABS.items():
+        browser.press(key)
+        (shown,) = browser.each("[aria-selected=true]", "e.dataset.tab")
+        assert shown in {tab, "map"}  # most files have no times
+    assert browser.run(OVERFLOW) <= 0
+
+
+def test_the_head_answers_what_filled_the_memory(page, analysis):
+    assert page.text(".figure.main .figure-value") == "64.33 MiB"
+    assert page.text(".figure.main .figure-more") == f"after event {analysis.peak_event} of 814"
+    shown = page.each(".legend li", "[e.dataset.category, +e.dataset.bytes]")
+    live = analysis.allocations.live_at(analysis.peak_event)
+    category, n_bytes = analysis.classification.category, analysis.allocations.block_bytes
+    expected = {c.label: int(n_bytes[live & (category == c)].sum()) for c in Category}
+    assert dict(shown) == {name: size for name, size in expected.items() if size}
+    assert page.text(".figure.history .figure-name") == "History complete"
+
+
+@pytest.mark.parametrize("event", [-1, 0, 100, 547, 813])
+def test_what_is_live_is_what_the_library_counts(browser, page_of, analysis, event):
+    browser.open(page_of(CAPTURE), f"#e={event}")
+    n_bytes, count = live_bytes(analysis, event)
+    title = browser.text(".live h3")
+    assert abs(number(BYTES.match(title).group()) - n_bytes) <= max(1, n_bytes // 1000)
+    assert f"in {count} allocation" in title
+    root = browser.run("return +(document.querySelector('.cell') ?? {dataset: {bytes: 0}}).dataset.bytes")
+    assert root == n_bytes
+    rows = browser.run(
+        "for (let b; b = document.querySelector('.live .more');) b.click();"
+        "return [...document.querySelectorAll('.live-table tbody tr')].map(e => +e.dataset.bytes)"
+    )
+    assert sum(rows) == n_bytes
+    assert rows == sorted(rows, reverse=True)
+
+
+def test_a_click_on_the_timeline_chooses_the_moment_there(page, analysis):
+    page.click_timeline(0.5)
+    event = int(page.run("return document.querySelector('.moment').value"))
+    assert 400 <= event <= 412
+    n_bytes, count = live_bytes(analysis, event)
+    assert page.run("return +document.querySelector('.cell').dataset.bytes") == n_bytes
+    assert f"{count} allocations after event {event}" in page.text(".live h3")
+    page.press("p")
+    assert page.text(".live h3").endswith("after event 547, the peak")
+
+
+def test_zoomed_to_one_event_the_view_is_that_event(browser, page_of):
+    browser.open(page_of(CAPTURE), "#e=547&v=545,549")
+    browser.press("]")
+    assert "after event 548" in browser.text(".live h3")
+    browser.press("[", "[")
+    assert "after event 546" in browser.text(".live h3")
+    browser.press("0")
+    browser.wait("return !location.hash.includes('v=')")
+
+
+def test_a_part_of_the_icicle_is_all_that_the_table_shows(page):
+    page.each(".cell", "e.textContent.startsWith('train.py:24') && e.click()")
+    assert page.text(".live h3").startswith("19.99 MiB (31.1 %) in train.py:24 in train_step")
+    categories = {text.strip() for text in page.texts(".live-table .c-category")} - {"Category"}
+    assert categories == {"optimizer_state"}
+    page.press("Escape")
+    assert page.text(".live h3").startswith("64.33 MiB in 125 allocations")
+
+
+def test_a_filter_leaves_what_has_all_its_words(page):
+    page.run(
+        "const i = document.querySelector('input[type=search]'); i.value = 'head weight exp_avg';"
+        "i.dispatchEvent(new Event('input'))"
+    )
+    assert page.texts(".live-table tbody .c-tensor") == ["head.weight: exp_avg", "head.weight: exp_avg_sq"]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "label"),
+    [("Modules", "blocks · "), ("Operations", "linear · "), ("Lines", "train.py:43 in ")],
+)
+def test_live_memory_is_grouped_as_chosen(page, grouping, label):
+    page.choose(grouping)
+    assert any(text.startswith(label) for text in page.texts(".cell"))
+
+
+def test_a_column_sorts_up_and_down(page):
+    page.choose("Tensor")
+    names = page.texts(".live-table tbody .c-tensor")
+    assert names == sorted(names)
+    page.choose("Tensor ↑")
+    assert page.texts(".live-table tbody .c-tensor")[0] >= names[-1]
+
+
+def test_a_chosen_allocation_has_its_evidence_its_life_and_its_stack(page):
+    page.run("document.querySelector('.live-table tbody tr').click()")
+    text = page.text(".detail")
+    assert "4.28 MiB temporary" in text
+    assert "evidence: " in text
+    assert re.search(r"from event \d+ to event \d+", text)
+    assert re.search(r"snapconv explain transformer.capture '#\d+'", text)
+
+
+def test_the_map_has_the_reserved_bytes(page, analysis):
+    page.press("3")
+    reserved = analysis.replay.reserved.at(analysis.peak_event)
+    title = page.text(".map h3")
+    assert number(BYTES.match(title).group()) == reserved
+    free = reserved - analysis.replay.active.at(analysis.peak_event)
+    assert abs(number(BYTES.findall(title)[1]) - free) < 2**20 / 100
+
+
+def test_times_stand_beside_the_memory(page):
+    page.press("4")
+    rows = page.run("return [...document.querySelectorAll('.times tbody tr')].map(e => e.textContent)")
+    assert rows[0].startswith("linear")
+    assert any("MiB" in row for row in rows)
+
+
+def test_a_link_leads_to_the_same_selection(browser, page_of):
+    page = page_of(CAPTURE)
+    browser.open(page, "#e=300&t=live&g=module&q=blocks.0")
+    title = browser.text(".live h3")
+    assert "after event 300" in title
+    browser.wait("return location.hash.includes('g=module')")
+    fragment = browser.run("return location.hash")
+    browser.open(page, fragment)
+    assert browser.text(".live h3") == title
+    assert browser.run("return document.querySelector('input[type=search]').value") == "blocks.0"
+
+
+def test_names_of_a_file_are_text_wherever_they_are_shown(browser, page_of, tmp_path):
+    marks = [
+        {"name": HOSTILE, "stage": stage, "time_us": START_US + i, "device": 0}
+        for i, stage in ((0, "START"), (2, "END"))
+    ]
+    long = "x" * 1_000_000
+    builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
+    builder.alloc(1024, frames=[frame(long, f"/home/me/{long}.py")], user_metadata=HOSTILE)
+    settings = {HOSTILE: HOSTILE, "PYTORCH_CUDA_ALLOC_CONF": long}
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=marks, allocator_settings=settings)))
+    browser.open(page_of(path))
+    for key in "1234":
+        browser.press(key)
+    browser.press("1")
+    browser.choose("All frames")
+    browser.run("document.querySelector('.live-table tbody tr:last-child').click()")
+    assert "<script>" in browser.text(".detail")
+    assert "\\u202e" in browser.text(".detail")
+    assert "\u202e" not in browser.run("return document.body.textContent")
+    assert browser.run("return document.title") == "run.pickle – snapconv"
+    assert browser.run("return document.querySelectorAll('img, #app script').length") == 0
+    assert browser.run(OVERFLOW) <= 0
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_off_at_any_width_in_any_theme(browser, page_of, width, scheme):
+    browser.scheme(scheme)
+    browser.open(page_of(CAPTURE), width=width)
+    for key in TABS:
+        browser.press(key)
+        browser.run("return 0")
+        assert browser.run(OVERFLOW) <= 0, key
+        outside = browser.run(
+            "return [...document.querySelectorAll('button, h1, h2, h3, canvas, .figure, li')]"
+            ".filter(e => e.offsetParent && !e.closest('.icicle, .table-box'))"
+            ".map(e => e.getBoundingClientRect())"
+            ".filter(b => b.width && (b.left < -1 || b.right > innerWidth + 1)).length"
+        )
+        assert outside == 0, key
+    dark = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", dark)[:3])) < 200) is (scheme == "dark")
+
+
+@pytest.mark.parametrize("tab", ["live", "allocations", "map"])
+def test_a_picture_is_saved_as_svg_and_png_from_the_page_alone(browser, page_of, tab):
+    browser.open(page_of(CAPTURE), f"#t={tab}")
+    browser.run(
+        "window.saved = []; const make = URL.createObjectURL.bind(URL);"
+        "URL.createObjectURL = blob => { window.saved.push(blob); return make(blob); };"
+        "HTMLAnchorElement.prototype.click = () => {};"
+        "const buttons = [...document.querySelectorAll('button')].filter(b => b.offsetParent);"
+        "for (const b of buttons) if (['SVG', 'PNG'].includes(b.textContent)) b.click();"
+    )
+    kinds = browser.wait("return window.saved.length >= 6 && window.saved.map(b => b.type)")
+    assert sorted(set(kinds)) == ["image/png", "image/svg+xml"]
+    parsed = browser.driver.execute_async_script(
+        "const done = arguments[0], svgs = window.saved.filter(b => b.type.includes('svg'));"
+        "const parsed = t => new DOMParser().parseFromString(t, 'image/svg+xml');"
+        "const faults = t => parsed(t).querySelectorAll('parsererror').length;"
+        "Promise.all(svgs.map(b => b.text())).then(texts => done(texts.map(faults)))"
+    )
+    assert set(parsed) == {0}
+
+
+def test_devices_are_shown_one_at_a_time(browser, page_of, tmp_path):
+    path = tmp_path / "two.pickle"
+    other = TraceBuilder(device=1).segment().alloc(4096)
+    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(other)))
+    browser.open(page_of(path))
+    assert browser.text(".figure.main .figure-value") == "512 B"
+    browser.choose("cuda:1")
+    assert browser.text(".figure.main .figure-value") == "4.00 KiB"
+    assert browser.text(".live h3").startswith("4.00 KiB in 1 allocation")
+
+
+def test_two_files_are_compared_line_by_line(browser, page_of, tmp_path):
+    grown = [frame("forward", "/home/me/project/model.py", 9)]
+    paths = []
+    for name, size in (("old.pickle", 2048), ("new.pickle", 6144)):
+        builder = TraceBuilder().segment().alloc(1024).alloc(size, frames=grown)
+        paths.append(builder.write(tmp_path / name))
+    browser.open(page_of(*paths))
+    assert browser.text(".compare h3") == "Peak 3.00 KiB → 7.00 KiB (+4.00 KiB)"
+    browser.choose("Lines")
+    rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
+    assert rows == [["model.py:9 in forward", 4096], ["train.py:7 in train", 0]]
+
+
+def test_a_page_that_is_cut_off_says_so(shared_browser, page_of, tmp_path):
+    page = page_of(CAPTURE).read_bytes()
+    cut = tmp_path / "cut.html"
+    cut.write_bytes(page[: len(page) - 3000])
+    shared_browser.driver.get(cut.as_uri())
+    shared_browser.wait("return document.documentElement.dataset.state === 'failed'")
+    assert "cannot be shown" in shared_browser.text(".failed")
+    shared_browser.logged()

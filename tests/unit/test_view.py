@@ -1,0 +1,145 @@
+"""From files to a page: its name, what is refused, and that nothing in it can run or be requested."""
+
+import base64
+import hashlib
+import json
+import pickle
+import re
+import zlib
+
+import pytest
+
+from snapconv import load
+from snapconv.cli.app import main
+from snapconv.errors import InputError, OutputExistsError, OutputWriteError
+from snapconv.view import ViewOptions, write_view
+from tests.builders import TraceBuilder, frame
+
+SCRIPT = re.compile(rb"<script([^>]*)>(.*?)</script>", re.DOTALL)
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e" + "x" * 100_000
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A snapshot of 512 bytes, ``run.pickle``."""
+    return TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle")
+
+
+def page_values(path):
+    """The plain values of a page."""
+    found = re.search(rb'id="page">([^<]*)<', path.read_bytes()).group(1)
+    return json.loads(zlib.decompress(base64.b64decode(found)))
+
+
+def test_a_page_lies_beside_its_snapshot(run):
+    made = write_view(run, ViewOptions())
+    assert made.path == run.with_name("run.view.html")
+    assert made.n_bytes == made.path.stat().st_size
+
+
+def test_a_comparison_lies_beside_the_newer_file(run, tmp_path):
+    newer = TraceBuilder().segment().alloc(1024).write(tmp_path / "newer.pickle")
+    made = write_view(run, ViewOptions(), other=newer)
+    values = page_values(made.path)
+    assert made.path == tmp_path / "newer.compare.html"
+    assert [file["name"] for file in values["files"]] == ["run.pickle", "newer.pickle"]
+    assert [device["peak_bytes"] for device in values["devices"]] == [512, 1024]
+
+
+def test_an_existing_page_is_replaced_only_with_force(run):
+    write_view(run, ViewOptions())
+    with pytest.raises(OutputExistsError):
+        write_view(run, ViewOptions())
+    write_view(run, ViewOptions(force=True))
+
+
+def test_the_snapshot_itself_is_never_replaced(run):
+    with pytest.raises(OutputWriteError, match="the snapshot itself"):
+        write_view(run, ViewOptions(output=run, force=True))
+
+
+def test_a_device_that_is_not_there_is_named_with_those_that_are(run):
+    with pytest.raises(InputError, match="nothing of device 3; it has: 0"):
+        write_view(run, ViewOptions(device=3))
+
+
+def test_a_page_shows_the_devices_that_are_wanted(tmp_path):
+    path = tmp_path / "two.pickle"
+    other = TraceBuilder(device=1).segment().alloc(4096)
+    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(other)))
+    both = page_values(write_view(path, ViewOptions()).path)
+    one = page_values(write_view(path, ViewOptions(device=1, output=tmp_path / "one.html")).path)
+    assert [device["name"] for device in both["devices"]] == ["cuda:0", "cuda:1"]
+    assert [device["peak_bytes"] for device in one["devices"]] == [4096]
+
+
+def test_the_figures_of_a_page_are_those_of_the_library(run):
+    device = page_values(write_view(run, ViewOptions()).path)["devices"][0]
+    analysis = load(run).devices[0]
+    assert device["peak_bytes"] == analysis.replay.allocated.peak == 512
+    assert device["peak_event"] == analysis.peak_event
+    assert sum(n_bytes for n_bytes, _ in device["peak_categories"]) == 512
+    assert device["reserved_peak_bytes"] == analysis.replay.reserved.peak
+    assert device["history"] == analysis.history.verdict.value
+
+
+def test_the_same_file_gives_the_same_page(run, tmp_path):
+    pages = [write_view(run, ViewOptions(output=tmp_path / name)).path for name in ("a.html", "b.html")]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+def test_only_the_program_may_run_and_nothing_may_load(run):
+    page = write_view(run, ViewOptions()).path.read_bytes()
+    programs = [content for attributes, content in SCRIPT.findall(page) if b"octet-stream" not in attributes]
+    assert len(programs) == 1
+    digest = base64.b64encode(hashlib.sha256(programs[0]).digest()).decode()
+    policy = re.search(rb'Content-Security-Policy" content="([^"]*)"', page).group(1).decode()
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert (rules["default-src"], rules["script-src"]) == ("'none'", f"'sha256-{digest}'")
+    assert rules["img-src"] == "data: blob:"
+    assert re.findall(rb"https?://(?!www\.w3\.org/2000/svg)[^\s\"']*", page) == []
+
+
+def test_names_of_a_file_are_nowhere_in_the_markup(tmp_path):
+    marks = [
+        {"name": HOSTILE, "stage": stage, "time_us": 1_700_000_000_000_000 + i, "device": 0}
+        for i, stage in enumerate(("START", "END"))
+    ]
+    builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/x/{HOSTILE}.py")])
+    path = tmp_path / "<b>&'\"run.pickle"
+    path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=marks)))
+    page = write_view(path, ViewOptions(output=tmp_path / "page.html")).path.read_bytes()
+    clean = write_view(
+        TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle"), ViewOptions()
+    ).path.read_bytes()
+    assert b"alert(" not in page
+    assert b"<b>" not in page
+    assert len(page) < len(clean) + 4000
+    assert re.findall(rb"<[a-z!/][^>\s]*", page.split(b"<script", 1)[0]) == re.findall(
+        rb"<[a-z!/][^>\s]*", clean.split(b"<script", 1)[0]
+    )
+
+
+def test_the_command_says_what_it_wrote(run, capsys):
+    assert main(["view", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"written: {run.with_name('run.view.html')} (")
+
+
+def test_the_command_opens_the_page_where_that_is_wanted(run, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert main(["view", str(run), "--open", "-q"]) == 0
+    assert opened == [run.with_name("run.view.html").as_uri()]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_capture_with_times_shows_them(tmp_path):
+    from tests.unit.test_docs import ROOT
+
+    made = write_view(ROOT / "fixtures" / "transformer.capture", ViewOptions(output=tmp_path / "t.html"))
+    times = page_values(made.path)["files"][0]["times"]
+    linear = next(row for row in times["operations"] if row["name"] == "linear")
+    assert linear["n_calls"] == 9
+    forward = sum(row["forward_ms"] for row in times["operations"])
+    assert sum(row["forward_ms"] for row in times["modules"]) == pytest.approx(forward)

@@ -1,0 +1,251 @@
+// The largest allocations of the visible part as lifetimes x bytes; all others together at the bottom.
+
+import type { App, Part } from "./app.ts";
+import { colorOf, css, mix, pixel } from "./colors.ts";
+import { type PixelColumns, pixelColumns } from "./curves.ts";
+import { clear, el } from "./dom.ts";
+import { counted, formatBytes, formatCount } from "./format.ts";
+import { type Lifetimes, lifetimes, rowAt } from "./lifetimes.ts";
+import { type Frame, bytesAt, drawByteAxis, drawPlaceAxis, placeTicks, yOf } from "./picture.ts";
+import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
+import { NEVER, type Rows } from "./rows.ts";
+import type { State } from "./state.ts";
+import { Svg } from "./svg.ts";
+import { theme } from "./theme.ts";
+import { NO_PYTHON, innermost } from "./tree.ts";
+
+const HEIGHT = 420;
+const AXIS = 22;
+const MOST = 2000;
+
+export class AllocationsPart implements Part {
+  readonly element: HTMLElement;
+  private readonly plot: Plot;
+  private readonly title = el("h3");
+  private readonly hint = el("p", { class: "hint" });
+  private readonly tip = el("div", { class: "tip" });
+  private columns: PixelColumns | null = null;
+  private found: Lifetimes | null = null;
+  private most = 1;
+
+  constructor(private readonly app: App) {
+    this.plot = new Plot(
+      "Lifetimes of the largest allocations",
+      HEIGHT,
+      () => app.view,
+      {
+        view: (from, to) => app.update({ from, to }),
+        hover: (place) => this.hover(place),
+        click: (place) => this.click(place),
+      },
+      () => this.draw(),
+    );
+    this.tip.hidden = true;
+    const box = el("div", { class: "timeline" }, this.plot.element, this.tip);
+    this.element = el("div", { class: "allocations" }, this.title, this.hint, box);
+  }
+
+  private get frame(): Frame {
+    return { top: 6, bottom: HEIGHT - AXIS, most: this.most };
+  }
+
+  update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
+    if (this.app.state.tab !== "allocations") return;
+    const redraws = ["device", "axis", "from", "to", "data", "theme", "tab"] as const;
+    if (redraws.some((key) => changed.has(key))) this.draw();
+    else if (changed.has("moment") || changed.has("row")) this.drawOverlay();
+  }
+
+  private draw(): void {
+    const { app, plot } = this;
+    const { rows } = app.device;
+    if (!plot.width || app.state.tab !== "allocations") return;
+    const context = plot.context(plot.base);
+    if (!rows) {
+      this.title.textContent = "Reading the allocations …";
+      return;
+    }
+    const { from, to } = app.view;
+    const columns = pixelColumns(app.source(), app.axis(), from, to, Math.round(plot.plotWidth * plot.ratio));
+    this.columns = columns;
+    this.found = lifetimes(rows, columns, MOST);
+    this.most = Math.max(1, columns.maxTotal.reduce((a, b) => Math.max(a, b), 0)) * 1.03;
+    this.paint(rows, columns, this.found);
+    drawByteAxis(context, plot, this.frame);
+    drawPlaceAxis(context, plot, app.axis(), this.frame.bottom, from, to);
+    this.describe(this.found);
+    this.drawOverlay();
+  }
+
+  private describe(found: Lifetimes): void {
+    const drawn = counted(found.rows.length, "allocation");
+    this.title.textContent = found.nLeftOut
+      ? `The ${formatCount(found.rows.length)} largest of ${formatCount(found.rows.length + found.nLeftOut)} allocations in view`
+      : `All ${drawn} in view`;
+    const rest = `Grey: ${counted(found.nLeftOut, "smaller allocation")} together; zoom in to see them.`;
+    clear(this.hint, `Width is lifetime, height is bytes. ${found.nLeftOut ? rest : ""} Click one for its stack.`);
+  }
+
+  /** One pixel column after the other, bottom to top. */
+  private paint(rows: Rows, columns: PixelColumns, found: Lifetimes): void {
+    const { plot, frame, app } = this;
+    const height = Math.round((frame.bottom - frame.top) * plot.ratio);
+    const image = new ImageData(columns.n, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const scale = height / frame.most;
+    const colors = theme();
+    const shades = app.page.categories.map((name) => [1, 0.86, 0.93, 0.79].map((share) => pixel(mix(colorOf(name), colors.background, share))));
+    const edges = app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.45)));
+    const restPixel = pixel(mix(colorOf("unknown"), colors.background, 0.4));
+    for (let c = 0; c < columns.n; c++) {
+      let sum = found.rest[c];
+      let from = height;
+      let to = Math.max(0, Math.round(height - sum * scale));
+      for (let y = from - 1; y >= to; y--) pixels[y * columns.n + c] = restPixel;
+      from = to;
+      for (let i = found.begin[c]; i < found.end[c]; i++) {
+        const row = found.rows[found.live[i]];
+        const kind = rows.kindOf[row];
+        sum += rows.kinds.bytes[kind];
+        to = Math.max(0, Math.round(height - sum * scale));
+        const category = rows.kinds.category[kind];
+        const color = shades[category][(row + (row >> 2)) & 3];
+        const edge = from - to > 3 ? edges[category] : color;
+        for (let y = from - 1; y >= to; y--) pixels[y * columns.n + c] = y === to ? edge : color;
+        from = to;
+      }
+    }
+    plot.base.getContext("2d")?.putImageData(image, Math.round(LEFT * plot.ratio), Math.round(frame.top * plot.ratio));
+  }
+
+  private drawOverlay(): void {
+    const { plot, app, columns, found, frame } = this;
+    const { rows } = app.device;
+    if (!plot.width || !columns || !found || !rows) return;
+    const context = plot.context(plot.overlay);
+    const colors = theme();
+    const x = plot.xOf(app.axis().place(app.state.moment + 0.5));
+    if (x >= LEFT && x <= plot.width - RIGHT) {
+      context.fillStyle = colors.accent;
+      context.fillRect(x - 1, 0, 2, frame.bottom);
+    }
+    const brush = plot.brushed;
+    if (brush) {
+      context.fillStyle = colors.accent;
+      context.globalAlpha = 0.2;
+      context.fillRect(Math.min(...brush), frame.top, Math.abs(brush[1] - brush[0]), frame.bottom - frame.top);
+      context.globalAlpha = 1;
+    }
+    if (app.state.row >= 0) this.outline(context, rows, columns, found, app.state.row);
+  }
+
+  /** The edge of the chosen allocation. */
+  private outline(context: CanvasRenderingContext2D, rows: Rows, columns: PixelColumns, found: Lifetimes, row: number): void {
+    const { frame, plot } = this;
+    const bytes = rows.kinds.bytes[rows.kindOf[row]];
+    const points: [number, number][] = [];
+    for (let c = 0; c < columns.n; c++) {
+      let below = found.rest[c];
+      for (let i = found.begin[c]; i < found.end[c]; i++) {
+        const one = found.rows[found.live[i]];
+        if (one === row) {
+          points.push([LEFT + c / plot.ratio, below]);
+          break;
+        }
+        below += rows.kinds.bytes[rows.kindOf[one]];
+      }
+    }
+    if (!points.length) return;
+    const step = 1 / plot.ratio;
+    context.fillStyle = theme().text;
+    context.globalAlpha = 0.25;
+    for (const [x, below] of points) context.fillRect(x, yOf(frame, below + bytes), step, Math.max(1, yOf(frame, below) - yOf(frame, below + bytes)));
+    context.globalAlpha = 1;
+    for (const [x, below] of points) {
+      context.fillRect(x, yOf(frame, below) - 1, step, 1.5);
+      context.fillRect(x, yOf(frame, below + bytes), step, 1.5);
+    }
+  }
+
+  private rowUnder(place: Place): number {
+    const { columns, found, plot, app } = this;
+    const { rows } = app.device;
+    if (!columns || !found || !rows || place.x < LEFT || place.y > this.frame.bottom) return -1;
+    const c = Math.max(0, Math.min(columns.n - 1, Math.floor((place.x - LEFT) * plot.ratio)));
+    return rowAt(rows, found, c, bytesAt(this.frame, place.y));
+  }
+
+  private click(place: Place): void {
+    const { columns, plot, app } = this;
+    const row = this.rowUnder(place);
+    if (row >= 0) app.update({ row });
+    else if (columns && place.x >= LEFT) {
+      const c = Math.max(0, Math.min(columns.n - 1, Math.floor((place.x - LEFT) * plot.ratio)));
+      app.setMoment(columns.maxEvent[c]);
+    }
+  }
+
+  private hover(place: Place | null): void {
+    const { app, plot, tip } = this;
+    this.drawOverlay();
+    const row = place ? this.rowUnder(place) : -1;
+    const { rows, detail } = app.device;
+    tip.hidden = row < 0;
+    if (row < 0 || !rows || !detail || !place) return;
+    const kind = rows.kindOf[row];
+    const name = rows.nameOf.get(row);
+    const freed = rows.freed[row];
+    clear(
+      tip,
+      el("div", { class: "tip-head", text: `${formatBytes(rows.kinds.bytes[kind])} ${app.page.categories[rows.kinds.category[kind]]}` }),
+      name ? el("div", { text: name }) : null,
+      el("div", { text: innermost(rows, detail, rows.kinds.stack[kind]) || NO_PYTHON }),
+      el("div", { class: "muted", text: `event ${rows.alloc[row] < 0 ? "before the first" : formatCount(rows.alloc[row])} to ${freed === NEVER ? "the end" : formatCount(freed)}` }),
+    );
+    const width = tip.offsetWidth;
+    tip.style.left = `${Math.max(0, Math.min(place.x + 16 + width > plot.width ? place.x - width - 16 : place.x + 16, plot.width - width))}px`;
+    tip.style.top = `${Math.min(place.y + 12, HEIGHT - tip.offsetHeight - 4)}px`;
+  }
+
+  toSvg(): Svg {
+    const { plot, frame, app, columns, found } = this;
+    const { rows } = app.device;
+    const colors = theme();
+    const svg = new Svg(plot.width, HEIGHT, css(colors.background));
+    if (!columns || !found || !rows) return svg;
+    const step = 1 / plot.ratio;
+    // Neighbouring columns in which an allocation lies at one height are one rectangle.
+    const open = new Map<number, { from: number; below: number; until: number }>();
+    const close = (position: number) => {
+      const piece = open.get(position);
+      if (!piece) return;
+      open.delete(position);
+      const row = position < 0 ? -1 : found.rows[position];
+      const kind = row < 0 ? -1 : rows.kindOf[row];
+      const bytes = row < 0 ? piece.below : rows.kinds.bytes[kind];
+      const base = row < 0 ? 0 : piece.below;
+      const color = row < 0 ? mix(colorOf("unknown"), colors.background, 0.4) : mix(colorOf(app.page.categories[rows.kinds.category[kind]]), colors.background, [1, 0.86, 0.93, 0.79][(row + (row >> 2)) & 3]);
+      svg.rect(LEFT + piece.from * step, yOf(frame, base + bytes), (piece.until - piece.from) * step, yOf(frame, base) - yOf(frame, base + bytes), css(color));
+    };
+    const place = (position: number, below: number, c: number) => {
+      const piece = open.get(position);
+      if (piece && piece.below === below && piece.until === c) piece.until = c + 1;
+      else {
+        close(position);
+        open.set(position, { from: c, below, until: c + 1 });
+      }
+    };
+    for (let c = 0; c < columns.n; c++) {
+      let below = found.rest[c];
+      if (below > 0) place(-1, below, c);
+      for (let i = found.begin[c]; i < found.end[c]; i++) {
+        place(found.live[i], below, c);
+        below += rows.kinds.bytes[rows.kindOf[found.rows[found.live[i]]]];
+      }
+    }
+    for (const position of [...open.keys()]) close(position);
+    for (const [x, text] of placeTicks(plot, app.axis(), app.view.from, app.view.to)) svg.text(x, frame.bottom + 15, text, colors.muted, 11, "middle");
+    svg.text(LEFT, 12, this.title.textContent ?? "", colors.muted);
+    return svg;
+  }
+}

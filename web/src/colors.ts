@@ -1,0 +1,49 @@
+// The colours of categories: the same in every picture, told apart with every kind of colour vision
+// (web/test/pictures.test.ts has the distances), and in the order in which they are stacked.
+
+export type Rgb = readonly [number, number, number];
+
+/** Bottom to top: what lives long lies low. */
+export const STACKED = [
+  "weight",
+  "optimizer_state",
+  "gradient",
+  "kv_cache",
+  "input",
+  "communication",
+  "workspace",
+  "activation",
+  "temporary",
+  "unknown",
+] as const;
+
+const COLORS: Record<string, Rgb> = {
+  weight: [0x16, 0x48, 0x84],
+  optimizer_state: [0x69, 0xb8, 0xe2],
+  gradient: [0xec, 0xad, 0x28],
+  kv_cache: [0x3a, 0x9b, 0x6c],
+  input: [0xd8, 0xdf, 0x8a],
+  communication: [0x5a, 0x3d, 0x28],
+  workspace: [0x8f, 0x62, 0xb8],
+  activation: [0xcb, 0x58, 0x39],
+  temporary: [0xed, 0xb0, 0xc8],
+  unknown: [0x89, 0x8e, 0x95],
+};
+
+export function colorOf(category: string): Rgb {
+  return COLORS[category] ?? COLORS["unknown"];
+}
+
+export function css([r, g, b]: Rgb): string {
+  return `rgb(${Math.round(r)},${Math.round(g)},${Math.round(b)})`;
+}
+
+/** A colour over another one, as if it let `1 - share` of it through. */
+export function mix(color: Rgb, under: Rgb, share: number): Rgb {
+  return [0, 1, 2].map((i) => color[i] * share + under[i] * (1 - share)) as unknown as Rgb;
+}
+
+/** As a pixel of ImageData on a little-endian machine. */
+export function pixel([r, g, b]: Rgb): number {
+  return ((255 << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+}

@@ -1,0 +1,53 @@
+// Elements with text: nothing here ever takes markup, so that a name in a file is a name and no more.
+
+type Child = Node | string | null | undefined | false;
+
+interface Props {
+  class?: string;
+  text?: string;
+  title?: string;
+  attrs?: Record<string, string>;
+  style?: Record<string, string>;
+  on?: Record<string, (event: never) => void>;
+}
+
+export function el<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  if (props.class) element.className = props.class;
+  if (props.text !== undefined) element.textContent = props.text;
+  if (props.title) element.title = props.title;
+  for (const [name, value] of Object.entries(props.attrs ?? {})) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(props.style ?? {})) element.style.setProperty(name, value);
+  for (const [name, listener] of Object.entries(props.on ?? {})) element.addEventListener(name, listener as EventListener);
+  for (const child of children) if (child) element.append(child);
+  return element;
+}
+
+export function button(text: string, title: string, act: () => void, name = "button"): HTMLButtonElement {
+  return el("button", { class: name, text, title, attrs: { type: "button" }, on: { click: act } });
+}
+
+/** A row of buttons of which one is chosen. */
+export function choice<T extends string>(
+  label: string,
+  options: readonly (readonly [T, string])[],
+  chosen: () => T,
+  choose: (value: T) => void,
+): { element: HTMLElement; update: () => void } {
+  const buttons = options.map(([value, text]) => ({ value, button: button(text, "", () => choose(value), "segment") }));
+  const element = el("div", { class: "choice", attrs: { role: "group", "aria-label": label } });
+  buttons.forEach(({ button }) => element.append(button));
+  const update = () => {
+    for (const { value, button } of buttons) button.setAttribute("aria-pressed", String(value === chosen()));
+  };
+  update();
+  return { element, update };
+}
+
+export function clear(element: Element, ...children: Child[]): void {
+  element.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
+}
+
+export function swatch(color: string): HTMLElement {
+  return el("span", { class: "swatch", style: { "background-color": color } });
+}

@@ -1,0 +1,129 @@
+// The head: what filled the memory, before any click.
+
+import type { App } from "./app.ts";
+import { colorOf, css } from "./colors.ts";
+import { el, swatch } from "./dom.ts";
+import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import type { Device } from "./model.ts";
+
+const VERDICTS: Record<string, string> = {
+  complete: "History complete",
+  "started late": "Recording started late",
+  truncated: "History truncated",
+  "no trace": "No events",
+};
+
+export function headOf(app: App, device: Device): HTMLElement {
+  const { facts } = device;
+  const where =
+    facts.peak_event < 0
+      ? "before the first event"
+      : `after event ${formatCount(facts.peak_event)} of ${formatCount(facts.n_events)}`;
+  return el(
+    "section",
+    { class: "head", attrs: { "aria-label": "Peak" } },
+    el(
+      "div",
+      { class: "figures" },
+      figure("Peak allocated", formatBytes(facts.peak_bytes), where, "main"),
+      figure("Reserved at most", formatBytes(facts.reserved_peak_bytes), `${formatBytes(facts.reserved_at_peak_bytes)} at the peak`),
+      figure("Active at most", formatBytes(facts.active_peak_bytes), "with what streams still use"),
+      oomFigure(device),
+      historyFigure(device),
+    ),
+    bar(app, device),
+    legend(app, device),
+    notes(device),
+  );
+}
+
+function figure(name: string, value: string, more: string, kind = ""): HTMLElement {
+  return el(
+    "div",
+    { class: `figure ${kind}` },
+    el("div", { class: "figure-name", text: name }),
+    el("div", { class: "figure-value", text: value }),
+    el("div", { class: "figure-more", text: more }),
+  );
+}
+
+function oomFigure(device: Device): HTMLElement | null {
+  const oom = device.facts.oom[0];
+  if (!oom) return null;
+  const more = `after event ${formatCount(oom.event)}, ${formatBytes(oom.free)} free on the device`;
+  const others = device.facts.oom.length - 1;
+  return figure("Out of memory", `${formatBytes(oom.requested)} requested`, others ? `${more}; ${others} more` : more, "alarm");
+}
+
+function historyFigure(device: Device): HTMLElement {
+  const { history, history_reason } = device.facts;
+  return el(
+    "div",
+    { class: `figure history ${history === "complete" ? "good" : "warning"}` },
+    el("div", { class: "figure-name", text: `${VERDICTS[history] ?? history}` }),
+    el("div", { class: "figure-text", text: history_reason }),
+  );
+}
+
+/** The categories at the peak, most bytes first. */
+function shares(app: App, device: Device): { name: string; bytes: number; count: number }[] {
+  return device.facts.peak_categories
+    .map(([bytes, count], i) => ({ name: app.page.categories[i], bytes, count }))
+    .filter(({ count }) => count > 0)
+    .sort((a, b) => b.bytes - a.bytes);
+}
+
+function bar(app: App, device: Device): HTMLElement {
+  const whole = device.facts.peak_bytes;
+  const parts = shares(app, device).map(({ name, bytes }) =>
+    el("div", {
+      class: "share",
+      title: `${name}: ${formatBytes(bytes)}, ${formatShare(bytes, whole)}`,
+      style: { "background-color": css(colorOf(name)), "flex-grow": String(bytes / Math.max(1, whole)) },
+    }),
+  );
+  return el("div", { class: "shares", attrs: { "aria-hidden": "true" } }, ...parts);
+}
+
+function legend(app: App, device: Device): HTMLElement {
+  const whole = device.facts.peak_bytes;
+  const rows = shares(app, device).map(({ name, bytes, count }) =>
+    el(
+      "li",
+      { attrs: { "data-category": name, "data-bytes": String(bytes) }, title: counted(count, "allocation") },
+      swatch(css(colorOf(name))),
+      el("span", { class: "legend-name", text: name }),
+      el("span", { class: "legend-bytes", text: formatBytes(bytes) }),
+      el("span", { class: "legend-share", text: formatShare(bytes, whole) }),
+    ),
+  );
+  return el("ul", { class: "legend", attrs: { "aria-label": "Categories at the peak" } }, ...rows);
+}
+
+function notes(device: Device): HTMLElement | null {
+  const all = [...device.facts.notes, ...(device.file.times?.notes ?? [])];
+  if (!all.length) return null;
+  const seen = new Map(all.map(([slug, text]) => [`${slug}: ${text}`, [slug, text] as const]));
+  const items = [...seen.values()].map(([slug, text]) => el("li", {}, el("b", { text: slug }), ` ${text}`));
+  return el("details", { class: "notes" }, el("summary", { text: counted(items.length, "note") }), el("ul", {}, ...items));
+}
+
+export function fileLine(device: Device): string {
+  const { file, facts } = device;
+  const protocol = file.protocol === null ? "" : `, protocol ${file.protocol}`;
+  return (
+    `${file.format}${protocol}, ${formatBytes(file.bytes)}, written by ${file.written_by} · ` +
+    `${facts.name}: ${counted(facts.n_events, "event")}, ${counted(facts.n_allocations, "allocation")}`
+  );
+}
+
+export function fileDetails(device: Device): HTMLElement | null {
+  const { file } = device;
+  const rows: [string, string][] = [];
+  if (file.command) rows.push(["recorded", file.command]);
+  if (file.project_root) rows.push(["project", file.project_root]);
+  for (const [key, value] of Object.entries(file.settings)) rows.push([key, value]);
+  if (!rows.length) return null;
+  const items = rows.map(([key, value]) => el("tr", {}, el("th", { text: key }), el("td", { text: value })));
+  return el("details", { class: "file-details" }, el("summary", { text: "About the file" }), el("table", {}, ...items));
+}

@@ -1,0 +1,26 @@
+// What keys and the mouse do.
+
+import { button, el } from "./dom.ts";
+
+const KEYS: readonly (readonly [string, string])[] = [
+  ["click", "on the timeline: choose the moment; on an allocation: its stack"],
+  ["drag, ← →", "move along the timeline"],
+  ["Ctrl + wheel, + −", "zoom; double click too, and two fingers"],
+  ["Shift + drag", "zoom to what is brushed; so does the small timeline"],
+  ["0", "show everything"],
+  ["P", "choose the peak"],
+  ["[ ]", "one event earlier, later"],
+  ["1 2 3 …", "the tabs"],
+  ["/", "filter what is live"],
+  ["T", "light, dark"],
+  ["Esc", "close what is chosen, show all again"],
+];
+
+export function openHelp(): void {
+  const rows = KEYS.map(([key, text]) => el("tr", {}, el("th", { text: key }), el("td", { text })));
+  const dialog = el("dialog", { class: "help" }, el("h2", { text: "Keys and mouse" }), el("table", {}, ...rows));
+  dialog.append(button("Close", "Esc", () => dialog.close()));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,94 @@
+// The largest allocations as lifetimes x bytes: for each pixel column which of them are live, stacked in the
+// order in which they were allocated, and the bytes of all others.
+
+import type { PixelColumns } from "./curves.ts";
+import { NEVER, type Rows } from "./rows.ts";
+
+export interface Lifetimes {
+  /** The rows that are drawn, in the order in which they are stacked. */
+  rows: Int32Array;
+  /** Of column c: positions in `rows`, from live[begin[c]] to before live[end[c]], bottom first. */
+  begin: Int32Array;
+  end: Int32Array;
+  live: Int32Array;
+  /** Bytes of all that is not drawn, by column. */
+  rest: Float64Array;
+  nLeftOut: number;
+}
+
+/** The `most` largest allocations that are live somewhere between two events. */
+export function largest(rows: Rows, from: number, to: number, most: number): { rows: Int32Array; nLeftOut: number } {
+  const { kinds, alloc, freed } = rows;
+  const order = kindsBySize(rows);
+  const found: number[] = [];
+  let nLeftOut = 0;
+  for (const kind of order) {
+    for (let row = kinds.first[kind]; row < kinds.first[kind + 1] && alloc[row] <= to; row++) {
+      if (freed[row] <= from) continue;
+      if (found.length < most) found.push(row);
+      else nLeftOut++;
+    }
+  }
+  const chosen = Int32Array.from(found);
+  chosen.sort((a, b) => alloc[a] - alloc[b] || a - b);
+  return { rows: chosen, nLeftOut };
+}
+
+const ORDERS = new WeakMap<Rows, Int32Array>();
+
+function kindsBySize(rows: Rows): Int32Array {
+  let order = ORDERS.get(rows);
+  if (!order) {
+    order = Int32Array.from({ length: rows.kinds.n }, (_, kind) => kind);
+    order.sort((a, b) => rows.kinds.bytes[b] - rows.kinds.bytes[a] || a - b);
+    ORDERS.set(rows, order);
+  }
+  return order;
+}
+
+export function lifetimes(rows: Rows, columns: PixelColumns, most: number): Lifetimes {
+  const events = columns.maxEvent;
+  let from = NEVER;
+  let to = -1;
+  for (let c = 0; c < columns.n; c++) {
+    from = Math.min(from, events[c]);
+    to = Math.max(to, events[c]);
+  }
+  const chosen = largest(rows, from, to, most);
+  const begin = new Int32Array(columns.n);
+  const end = new Int32Array(columns.n);
+  const live: number[] = [];
+  const rest = new Float64Array(columns.n);
+  let current: number[] = [];
+  let next = 0;
+  for (let c = 0; c < columns.n; c++) {
+    const event = events[c];
+    if (c > 0 && event === events[c - 1]) {
+      [begin[c], end[c], rest[c]] = [begin[c - 1], end[c - 1], rest[c - 1]];
+      continue;
+    }
+    begin[c] = live.length;
+    while (next < chosen.rows.length && rows.alloc[chosen.rows[next]] <= event) current.push(next++);
+    current = current.filter((i) => rows.freed[chosen.rows[i]] > event);
+    let drawn = 0;
+    for (const i of current) {
+      live.push(i);
+      drawn += rows.kinds.bytes[rows.kindOf[chosen.rows[i]]];
+    }
+    end[c] = live.length;
+    rest[c] = Math.max(0, columns.maxTotal[c] - drawn);
+  }
+  return { rows: chosen.rows, begin, end, live: Int32Array.from(live), rest, nLeftOut: chosen.nLeftOut };
+}
+
+/** The row that is drawn at a height of a column; -1: none, or the rest. */
+export function rowAt(rows: Rows, found: Lifetimes, column: number, bytes: number): number {
+  let below = found.rest[column];
+  if (bytes < below) return -1;
+  for (let i = found.begin[column]; i < found.end[column]; i++) {
+    const row = found.rows[found.live[i]];
+    below += rows.kinds.bytes[rows.kindOf[row]];
+    if (bytes < below) return row;
+  }
+  return -1;
+}

@@ -1,0 +1,224 @@
+// What is live at the chosen moment: an icicle and a table, of the same allocations.
+
+import type { App, Part } from "./app.ts";
+import { colorOf, css, mix } from "./colors.ts";
+import { button, choice, clear, el } from "./dom.ts";
+import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import type { Live } from "./rows.ts";
+import type { State } from "./state.ts";
+import { Svg, cut } from "./svg.ts";
+import { LiveTable } from "./table.ts";
+import { theme } from "./theme.ts";
+import type { Timeline } from "./timeline.ts";
+import { type Frames, type Grouping, type Node, type Placed, buildTree, innermost, layOut } from "./tree.ts";
+
+const ROW = 23;
+
+export class LivePart implements Part {
+  readonly element: HTMLElement;
+  private readonly icicle = el("div", { class: "icicle", attrs: { role: "tree", "aria-label": "Live memory" } });
+  private readonly table: LiveTable;
+  private readonly title = el("h3");
+  private readonly search = el("input", { attrs: { type: "search", placeholder: "Filter: a file, function, module, operation, category, tensor", "aria-label": "Filter" } });
+  private readonly groupings;
+  private readonly frames;
+  private root: Node | null = null;
+  private placed: Placed[] = [];
+
+  constructor(
+    private readonly app: App,
+    private readonly timeline: Timeline,
+  ) {
+    this.groupings = choice<Grouping>(
+      "Group by",
+      [["line", "Lines"], ["module", "Modules"], ["operation", "Operations"]],
+      () => app.state.grouping,
+      (grouping) => app.update({ grouping, focus: [] }),
+    );
+    this.frames = choice<Frames>(
+      "Frames",
+      [["project", "Project"], ["python", "Python"], ["all", "All frames"]],
+      () => app.state.frames,
+      (frames) => app.update({ frames, focus: [] }),
+    );
+    this.search.addEventListener("input", () => app.update({ query: this.search.value, focus: [] }));
+    this.table = new LiveTable(app);
+    this.element = el(
+      "div",
+      { class: "live" },
+      el("div", { class: "bar" }, this.title, el("div", { class: "spacer" }), this.groupings.element, this.frames.element),
+      this.search,
+      this.icicle,
+      this.table.element,
+    );
+    new ResizeObserver(() => this.drawIcicle()).observe(this.icicle);
+  }
+
+  focusSearch(): void {
+    this.search.focus();
+    this.search.select();
+  }
+
+  update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
+    const { app } = this;
+    if (app.state.tab !== "live") {
+      if (changed.has("tab") || changed.has("device")) this.timeline.select(null);
+      return;
+    }
+    const keys = ["device", "moment", "grouping", "frames", "query", "focus", "data", "theme", "tab"] as const;
+    if (!keys.some((key) => changed.has(key))) {
+      if (changed.has("row")) this.table.mark();
+      return;
+    }
+    this.groupings.update();
+    this.frames.update();
+    this.frames.element.hidden = app.state.grouping !== "line";
+    if (this.search.value !== app.state.query) this.search.value = app.state.query;
+    const live = app.live();
+    if (!live) {
+      this.title.textContent = "Reading the allocations …";
+      return;
+    }
+    const { rows, detail } = app.device;
+    if (!rows || !detail) return;
+    const isWanted = this.filter(live);
+    this.root = buildTree(rows, detail, live, app.state.grouping, app.state.frames, app.page.categories.length, isWanted);
+    const focus = this.focusNode();
+    this.setTitle(live, focus);
+    this.drawIcicle();
+    this.table.show(live, focus.kinds, focus.bytes);
+    this.timeline.select(focus === this.root && !app.state.query ? null : focus.kinds);
+  }
+
+  private setTitle(live: Live, focus: Node): void {
+    const { app } = this;
+    const { facts } = app.device;
+    const at = live.event < 0 ? "before the first event" : `after event ${formatCount(live.event)}`;
+    const peak = live.event === facts.peak_event ? ", the peak" : "";
+    const whole = `${formatBytes(live.bytes)} in ${counted(live.rows.length, "allocation")} ${at}${peak}`;
+    const isPart = focus.bytes !== live.bytes || focus.count !== live.rows.length;
+    const label = focus === this.root ? "the filter" : focus.label;
+    clear(
+      this.title,
+      isPart ? `${formatBytes(focus.bytes)} (${formatShare(focus.bytes, live.bytes)}) in ${label}, of ${whole}` : whole,
+    );
+    if (isPart) {
+      const reset = () => app.update({ focus: [], query: "" });
+      this.title.append(" ", button("show all", "Esc", reset, "link"));
+    }
+  }
+
+  /** Which kinds the words of the filter leave; all words must occur. */
+  private filter(live: Live): (kind: number) => boolean {
+    const { app } = this;
+    const words = app.state.query.toLowerCase().split(/\s+/).filter(Boolean);
+    const { rows, detail } = app.device;
+    if (!words.length || !rows || !detail) return () => true;
+    const names = new Map<number, string>();
+    for (const row of live.rows) {
+      const name = rows.nameOf.get(row);
+      if (name) names.set(rows.kindOf[row], `${names.get(rows.kindOf[row]) ?? ""} ${name}`);
+    }
+    const stacks = new Map<number, string>();
+    const { kinds } = rows;
+    const textOf = (kind: number): string => {
+      const stack = kinds.stack[kind];
+      let text = stacks.get(stack);
+      if (text === undefined) stacks.set(stack, (text = innermost(rows, detail, stack)));
+      const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
+      const operation = detail.operations[kinds.operation[kind] - 1] ?? "";
+      const category = app.page.categories[kinds.category[kind]];
+      return `${text} ${module} ${operation} ${category} ${names.get(kind) ?? ""}`.toLowerCase();
+    };
+    return (kind) => {
+      const text = textOf(kind);
+      return words.every((word) => text.includes(word));
+    };
+  }
+
+  private focusNode(): Node {
+    let node = this.root as Node;
+    for (const rank of this.app.state.focus) {
+      const child = [...node.children.values()].sort((a, b) => b.bytes - a.bytes)[rank];
+      if (!child) break;
+      node = child;
+    }
+    return node;
+  }
+
+  private drawIcicle(): void {
+    const width = this.icicle.clientWidth;
+    if (!width || !this.root || this.app.state.tab !== "live") return;
+    const focus = this.focusNode();
+    this.placed = layOut(focus, 2 / width);
+    const depth = this.placed.reduce((most, { depth }) => Math.max(most, depth), 0);
+    const box = el("div", { class: "icicle-rows", style: { height: `${(depth + 1) * ROW}px` } });
+    for (const place of this.placed) box.append(this.cell(place, width, focus));
+    clear(this.icicle, box);
+  }
+
+  private cell({ node, from, to, depth }: Placed, width: number, focus: Node): HTMLElement {
+    const { app } = this;
+    const label = node.parent ? node.label : "all that is live";
+    const pixels = (to - from) * width;
+    const text = pixels > 28 ? `${label} · ${formatBytes(node.bytes)}` : "";
+    const root = this.root as Node;
+    return el("button", {
+      class: depth < focus.depth ? "cell above" : "cell",
+      text,
+      title: `${label}\n${formatBytes(node.bytes)}, ${formatShare(node.bytes, root.bytes)}, ${counted(node.count, "allocation")}`,
+      attrs: { type: "button", role: "treeitem", "data-bytes": String(node.bytes), tabindex: node === focus ? "0" : "-1" },
+      style: {
+        left: `${from * 100}%`,
+        width: `calc(${(to - from) * 100}% - 1px)`,
+        top: `${depth * ROW}px`,
+        background: this.background(node),
+      },
+      on: { click: () => app.update({ focus: ranksOf(node) }) },
+    });
+  }
+
+  /** The categories of a node, side by side by their bytes. */
+  private background(node: Node): string {
+    const { app } = this;
+    const { background, isDark } = theme();
+    const stops: string[] = [];
+    let at = 0;
+    for (const i of app.order) {
+      if (!node.categories[i]) continue;
+      const color = css(mix(colorOf(app.page.categories[i]), background, isDark ? 0.5 : 0.42));
+      const to = at + (node.categories[i] / Math.max(1, node.bytes)) * 100;
+      stops.push(`${color} ${at}% ${to}%`);
+      at = to;
+    }
+    return `linear-gradient(90deg, ${stops.join(", ")})`;
+  }
+
+  toSvg(): Svg {
+    const width = this.icicle.clientWidth;
+    const depth = this.placed.reduce((most, place) => Math.max(most, place.depth), 0);
+    const { background, isDark, text } = theme();
+    const svg = new Svg(width, (depth + 1) * ROW, css(background));
+    for (const { node, from, to, depth } of this.placed) {
+      let x = from * width;
+      const whole = (to - from) * width - 1;
+      for (const i of this.app.order) {
+        const part = (whole * node.categories[i]) / Math.max(1, node.bytes);
+        if (!part) continue;
+        svg.rect(x, depth * ROW, part, ROW - 1, css(mix(colorOf(this.app.page.categories[i]), background, isDark ? 0.5 : 0.42)));
+        x += part;
+      }
+      const label = `${node.parent ? node.label : "all that is live"} · ${formatBytes(node.bytes)}`;
+      if (whole > 28) svg.text(from * width + 5, depth * ROW + 15, cut(label, whole - 8), text);
+    }
+    return svg;
+  }
+}
+
+function ranksOf(node: Node): number[] {
+  const ranks: number[] = [];
+  for (let at = node; at.parent; at = at.parent) {
+    ranks.unshift([...at.parent.children.values()].sort((a, b) => b.bytes - a.bytes).indexOf(at));
+  }
+  return ranks;
+}

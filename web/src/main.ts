@@ -1,0 +1,372 @@
+// The page: its parts in order, what keys and buttons do, and when which data is read.
+
+import { AllocationsPart } from "./allocations.ts";
+import { App, type Part } from "./app.ts";
+import type { AxisKind } from "./axis.ts";
+import { colorOf, css } from "./colors.ts";
+import { ComparePart } from "./compare.ts";
+import { DetailPanel } from "./detail.ts";
+import { button, choice, clear, el, swatch } from "./dom.ts";
+import { formatCount } from "./format.ts";
+import { fileDetails, fileLine, headOf } from "./head.ts";
+import { openHelp } from "./help.ts";
+import { LivePart } from "./live.ts";
+import { MapPart } from "./map.ts";
+import { Device, readPage } from "./model.ts";
+import { Overview } from "./overview.ts";
+import { type State, type Tab, fromHash } from "./state.ts";
+import { type Svg, savePng, saveSvg } from "./svg.ts";
+import { forgetTheme, setTheme } from "./theme.ts";
+import { Timeline } from "./timeline.ts";
+import { TimesPart } from "./times.ts";
+
+const TAB_NAMES: Record<Tab, string> = {
+  compare: "Compare",
+  live: "Live memory",
+  allocations: "Allocations",
+  map: "Allocator map",
+  times: "Times",
+};
+
+async function start(): Promise<void> {
+  const page = await readPage();
+  const devices = page.devices.map((facts, i) => new Device(i, facts, page.files[facts.file], page.categories));
+  const state = firstState(devices, page.is_comparison);
+  const app = new App(page, devices, state);
+  await Promise.all((page.is_comparison ? devices : [app.device]).map((device) => device.readFirst()));
+  const ui = new Page(app);
+  ui.build(document.getElementById("app") as HTMLElement);
+  performance.mark("first-picture");
+  document.documentElement.dataset["state"] = "drawn";
+  await loaded();
+  await new Promise((done) => setTimeout(done, 0)); // let the picture reach the screen first
+  for (const device of devices) {
+    if (!device.level) await device.readFirst();
+    await device.readAll();
+    app.changed("data");
+  }
+  performance.mark("all-read");
+  document.documentElement.dataset["state"] = "ready";
+}
+
+function loaded(): Promise<void> {
+  if (document.readyState !== "loading") return Promise.resolve();
+  return new Promise((done) => document.addEventListener("DOMContentLoaded", () => done(), { once: true }));
+}
+
+function firstState(devices: Device[], isComparison: boolean): State {
+  const linked = fromHash(location.hash);
+  const device = linked.device !== undefined && linked.device < devices.length ? linked.device : isComparison ? devices.length - 1 : 0;
+  const { facts, file } = devices[device];
+  let tab: Tab = linked.tab ?? (isComparison ? "compare" : "live");
+  if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times)) tab = "live";
+  const moment = Math.min(linked.moment ?? facts.peak_event, facts.n_events - 1);
+  const axis = isComparison ? "iteration" : "event";
+  return {
+    axis: axis as AxisKind,
+    from: 0,
+    to: 0,
+    grouping: "line",
+    frames: "project",
+    query: "",
+    focus: [],
+    row: -1,
+    hidden: [],
+    ...linked,
+    device,
+    tab,
+    moment,
+  };
+}
+
+class Page {
+  private readonly timeline: Timeline;
+  private readonly live: LivePart;
+  private readonly allocations: AllocationsPart;
+  private readonly map: MapPart;
+  private readonly compare: ComparePart | null;
+  private readonly head = el("div");
+  private readonly fileBox = el("div", { class: "file" });
+  private readonly tabs = el("div", { class: "tabs", attrs: { role: "tablist" } });
+  private readonly panels = new Map<Tab, HTMLElement>();
+  private readonly moment = el("input", { class: "moment", attrs: { type: "number", min: "-1", "aria-label": "Event" } });
+  private readonly columns = el("div", { class: "columns" });
+  private readonly lines = el("div", { class: "lines" });
+
+  constructor(private readonly app: App) {
+    this.timeline = new Timeline(app);
+    this.live = new LivePart(app, this.timeline);
+    this.allocations = new AllocationsPart(app);
+    this.map = new MapPart(app);
+    this.compare = app.page.is_comparison ? new ComparePart(app) : null;
+  }
+
+  build(root: HTMLElement): void {
+    const { app } = this;
+    const times = new TimesPart(app);
+    const parts: [Tab, Part][] = [
+      ["live", this.live],
+      ["allocations", this.allocations],
+      ["map", this.map],
+    ];
+    if (app.devices.some((device) => device.file.times)) parts.push(["times", times]);
+    if (this.compare) parts.unshift(["compare", this.compare]);
+    for (const [tab, part] of parts) {
+      const choose = button(TAB_NAMES[tab], "", () => app.update({ tab }), "tab");
+      choose.setAttribute("role", "tab");
+      choose.dataset["tab"] = tab;
+      this.tabs.append(choose);
+      this.panels.set(tab, el("div", { class: "panel", attrs: { role: "tabpanel" } }, part.element));
+    }
+    const detail = new DetailPanel(app);
+    const overview = new Overview(app);
+    const card = el("section", { class: "card" }, this.toolbar(), this.lines, this.timeline.element, overview.element);
+    clear(this.columns, el("div", { class: "main-column" }, ...this.panels.values()), detail.element);
+    const lower = el(
+      "section",
+      { class: "card" },
+      el("div", { class: "bar" }, this.tabs, el("div", { class: "spacer" }), this.momentBox(), this.saveBox("this picture", () => this.pictureOfTab(), () => app.state.tab)),
+      this.columns,
+    );
+    clear(root, this.header(), this.head, card, lower, this.footer());
+    app.parts.push({ element: root, update: (changed) => this.update(changed) }, this.timeline, overview, ...parts.map(([, part]) => part), detail);
+    this.update(new Set(["device", "tab", "moment", "theme"]));
+    for (const part of app.parts.slice(1)) part.update(new Set(["device", "tab", "data"]));
+    this.listen();
+  }
+
+  private header(): HTMLElement {
+    const { app } = this;
+    const names = [...new Set(app.page.files.map((file) => file.name))];
+    const devices = app.devices.map((device) => [String(device.number), app.page.is_comparison ? `${device.file.name} · ${device.facts.name}` : device.facts.name] as const);
+    const chooser = choice("Device", devices, () => String(app.state.device), (value) => this.chooseDevice(Number(value)));
+    app.parts.push({ element: chooser.element, update: () => chooser.update() });
+    return el(
+      "header",
+      {},
+      el("div", { class: "titles" }, el("h1", { text: names.join(" → ") }), this.fileBox),
+      el(
+        "div",
+        { class: "buttons" },
+        app.devices.length > 1 ? chooser.element : null,
+        button("Copy link", "A link to what is chosen now", () => this.copyLink()),
+        button("Theme", "Light, dark (T)", () => this.switchTheme()),
+        button("?", "Keys and mouse (?)", () => openHelp()),
+      ),
+    );
+  }
+
+  private chooseDevice(device: number): void {
+    const { app } = this;
+    const { facts } = app.devices[device];
+    app.update({ device, moment: facts.peak_event, focus: [], row: -1, ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
+  }
+
+  private toolbar(): HTMLElement {
+    const { app } = this;
+    const options: [AxisKind, string][] = [["event", "Events"]];
+    if (app.devices.some((device) => device.facts.has_times)) options.push(["time", "Time"]);
+    if (app.devices.some((device) => device.spans?.iterationFirst.length > 1)) options.push(["iteration", "Iterations"]);
+    const axis = choice<AxisKind>("Axis", options, () => app.axis().kind, (kind) => this.changeAxis(kind));
+    app.parts.push({ element: axis.element, update: () => axis.update() });
+    const { plot } = this.timeline;
+    return el(
+      "div",
+      { class: "bar" },
+      el("h2", { text: "Timeline" }),
+      el("div", { class: "spacer" }),
+      options.length > 1 ? axis.element : null,
+      el(
+        "div",
+        { class: "choice" },
+        button("−", "Zoom out (−)", () => plot.zoom(2), "segment"),
+        button("+", "Zoom in (+)", () => plot.zoom(0.5), "segment"),
+        button("All", "Show everything (0)", () => app.update({ from: 0, to: 0 }), "segment"),
+        button("Peak", "Choose the peak (P)", () => this.toPeak(), "segment"),
+      ),
+      this.saveBox("the timeline", () => this.timeline.toSvg(), () => "timeline"),
+    );
+  }
+
+  /** Keep the visible events when the axis changes. */
+  private changeAxis(kind: AxisKind): void {
+    const { app } = this;
+    const before = app.axis();
+    const { from, to, low, high } = app.view;
+    const isAll = from <= low && to >= high;
+    const events = [before.eventAt(from), before.eventAt(to)];
+    app.state = { ...app.state, axis: kind };
+    const axis = app.axis();
+    const view = isAll ? [0, 0] : events.map((event) => axis.place(Math.max(0, event)));
+    app.state = { ...app.state, from: view[0], to: view[1] };
+    app.changed("axis", "from", "to");
+  }
+
+  private toPeak(): void {
+    const { app } = this;
+    app.reveal(app.device.facts.peak_event, app.device.facts.peak_event);
+    app.setMoment(app.device.facts.peak_event);
+  }
+
+  private momentBox(): HTMLElement {
+    const { app } = this;
+    this.moment.addEventListener("change", () => {
+      const event = Number(this.moment.value);
+      if (Number.isInteger(event)) {
+        app.reveal(event, event);
+        app.setMoment(event);
+      }
+    });
+    return el(
+      "div",
+      { class: "moment-box" },
+      el("span", { text: "after event" }),
+      button("‹", "One event earlier ([)", () => app.setMoment(app.state.moment - 1), "segment"),
+      this.moment,
+      button("›", "One event later (])", () => app.setMoment(app.state.moment + 1), "segment"),
+    );
+  }
+
+  private saveBox(what: string, picture: () => Svg | null, name: () => string): HTMLElement {
+    const fileName = () => `${this.app.device.file.name.replace(/[^\w.-]+/g, "_").slice(0, 80)}.${name()}`;
+    const save = (act: (name: string, svg: Svg) => unknown) => {
+      const svg = picture();
+      if (svg) act(fileName(), svg);
+    };
+    return el(
+      "div",
+      { class: "choice" },
+      button("SVG", `Save ${what} as SVG`, () => save(saveSvg), "segment"),
+      button("PNG", `Save ${what} as PNG`, () => save(savePng), "segment"),
+    );
+  }
+
+  private pictureOfTab(): Svg | null {
+    const { tab } = this.app.state;
+    if (tab === "live") return this.live.toSvg();
+    if (tab === "allocations") return this.allocations.toSvg();
+    if (tab === "map") return this.map.toSvg();
+    if (tab === "compare" && this.compare) return this.compare.toSvg();
+    return this.timeline.toSvg();
+  }
+
+  private update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
+    const { app } = this;
+    if (changed.has("device") || changed.has("theme")) {
+      clear(this.head, headOf(app, app.device));
+      clear(this.fileBox, el("p", { text: fileLine(app.device) }), fileDetails(app.device));
+      this.drawLines();
+    }
+    if (changed.has("hidden")) this.drawLines();
+    for (const [tab, panel] of this.panels) panel.hidden = tab !== app.state.tab;
+    // Beside the live memory; below pictures, which keep the width of the timeline.
+    this.columns.classList.toggle("stacked", app.state.tab !== "live");
+    for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String((tab as HTMLElement).dataset["tab"] === app.state.tab));
+    this.moment.value = String(app.state.moment);
+    this.moment.max = String(app.device.facts.n_events - 1);
+    this.moment.title = `of ${formatCount(app.device.facts.n_events)}`;
+  }
+
+  /** The legend of the timeline; the lines can be left out. */
+  private drawLines(): void {
+    const { app } = this;
+    const shown = app.order.filter((i) => app.device.level.atMax[i].some((bytes) => bytes > 0) || app.device.facts.start_categories[i] > 0);
+    const items = shown.map((i) => el("span", { class: "key" }, swatch(css(colorOf(app.page.categories[i]))), app.page.categories[i]));
+    const toggles = ["reserved", "active"].map((name) => {
+      const isShown = !app.state.hidden.includes(name);
+      const toggle = button(name, `Show or hide ${name} bytes`, () => {
+        const hidden = app.state.hidden.filter((other) => other !== name);
+        app.update({ hidden: isShown ? [...hidden, name] : hidden });
+      }, `key line ${name}`);
+      toggle.setAttribute("aria-pressed", String(isShown));
+      return toggle;
+    });
+    clear(this.lines, ...items, ...toggles);
+  }
+
+  private async copyLink(): Promise<void> {
+    const { app } = this;
+    app.changed("moment");
+    await new Promise((done) => setTimeout(done, 300));
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.say("Link copied");
+    } catch {
+      this.say("The link is in the address bar");
+    }
+  }
+
+  private say(text: string): void {
+    const note = el("div", { class: "toast", text, attrs: { role: "status" } });
+    document.body.append(note);
+    setTimeout(() => note.remove(), 2000);
+  }
+
+  private switchTheme(): void {
+    const isDark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
+    setTheme(isDark ? "light" : "dark");
+    this.app.changed("theme");
+  }
+
+  private listen(): void {
+    const { app } = this;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      forgetTheme();
+      app.changed("theme");
+    });
+    window.addEventListener("hashchange", () => {
+      const linked = fromHash(location.hash);
+      if (linked.device !== undefined && linked.device >= app.devices.length) delete linked.device;
+      if (linked.tab && !this.panels.has(linked.tab)) delete linked.tab;
+      app.update(linked);
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  private key(event: KeyboardEvent): void {
+    const { app } = this;
+    const target = event.target as HTMLElement;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) {
+      if (event.key === "Escape") target.blur();
+      return;
+    }
+    const { plot } = this.timeline;
+    const step = event.shiftKey ? 0.5 : 0.1;
+    const acts: Record<string, () => void> = {
+      ArrowLeft: () => plot.pan(-step),
+      ArrowRight: () => plot.pan(step),
+      "+": () => plot.zoom(0.5, app.axis().place(app.state.moment)),
+      "=": () => plot.zoom(0.5, app.axis().place(app.state.moment)),
+      "-": () => plot.zoom(2),
+      "0": () => app.update({ from: 0, to: 0 }),
+      p: () => this.toPeak(),
+      "[": () => app.setMoment(app.state.moment - 1),
+      "]": () => app.setMoment(app.state.moment + 1),
+      t: () => this.switchTheme(),
+      "?": () => openHelp(),
+      "/": () => {
+        app.update({ tab: "live" });
+        requestAnimationFrame(() => requestAnimationFrame(() => this.live.focusSearch()));
+      },
+      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : { focus: [], query: "" }),
+    };
+    [...this.panels.keys()].forEach((tab, i) => (acts[String(i + 1)] = () => app.update({ tab })));
+    const act = acts[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  private footer(): HTMLElement {
+    const versions = [...new Set(this.app.page.files.map((file) => file.snapconv))].join(", ");
+    return el("footer", { text: `Written by snapconv ${versions}. This page is whole: it needs no network.` });
+  }
+}
+
+start().catch((error: unknown) => {
+  document.documentElement.dataset["state"] = "failed";
+  const text = error instanceof Error ? error.message : String(error);
+  document.getElementById("app")?.append(el("p", { class: "failed", text: `This page cannot be shown: ${text}. It may be cut off, or the browser too old (Chrome 103, Firefox 113, Safari 16.4 and newer read it).` }));
+  throw error;
+});

@@ -1,0 +1,210 @@
+// The page's data: what is there at once (facts, a level of detail), and what is read after the first picture.
+
+import { type Entry, fillColumn, inflate, inflateValues } from "./columns.ts";
+import { type Rows, makeRows } from "./rows.ts";
+
+export interface TotalTime {
+  name: string;
+  n_calls: number;
+  forward_ms: number;
+  backward_ms: number;
+}
+
+export interface Times {
+  device: number;
+  clock: string;
+  is_simulated: boolean;
+  iteration: number;
+  n_iterations: number;
+  forward_ms: number | null;
+  backward_ms: number | null;
+  optimizer_ms: number | null;
+  notes: [string, string][];
+  operations: TotalTime[];
+  modules: { module: string; n_calls: number; forward_ms: number; backward_ms: number }[];
+  lines: { file: string; line: number; function: string; n_calls: number; forward_ms: number; backward_ms: number }[];
+}
+
+export interface FileFacts {
+  name: string;
+  bytes: number;
+  format: string;
+  protocol: number | null;
+  written_by: string;
+  snapconv: string;
+  project_root: string;
+  command: string;
+  settings: Record<string, string>;
+  times?: Times;
+}
+
+export interface DeviceFacts {
+  file: number;
+  name: string;
+  argument: string;
+  n_events: number;
+  n_allocations: number;
+  has_times: boolean;
+  peak_event: number;
+  peak_bytes: number;
+  peak_categories: [number, number][];
+  start_bytes: number;
+  start_categories: number[];
+  active_start_bytes: number;
+  reserved_start_bytes: number;
+  reserved_peak_bytes: number;
+  reserved_at_peak_bytes: number;
+  requested_peak_bytes: number;
+  active_peak_bytes: number;
+  history: string;
+  history_reason: string;
+  notes: [string, string][];
+  phases: string[];
+  oom: { event: number; requested: number; free: number; allocated: number; reserved: number }[];
+  span_names: string[];
+  n_spans_left_out: number;
+  level_bin: number;
+  addr_base: string;
+  columns: Record<string, Entry>;
+}
+
+export interface Page {
+  categories: string[];
+  evidence: string[];
+  is_comparison: boolean;
+  files: FileFacts[];
+  devices: DeviceFacts[];
+}
+
+export interface Detail {
+  frames: { names: string[]; files: string[]; name: number[]; file: number[]; line: number[]; origin: number[] };
+  operations: string[];
+  modules: string[];
+  module_evidence: string[];
+  reasons: [string, string][];
+  pools: string[];
+  streams: string[];
+  tensor_names: string[];
+}
+
+/** The level of detail of the first picture: bins of events with their extremes. */
+export interface Level {
+  bin: number;
+  n: number;
+  maxEvent: Int32Array;
+  minEvent: Int32Array;
+  /** By category, then by bin. */
+  atMax: Float64Array[];
+  atMin: Float64Array[];
+  activeMax: Float64Array;
+  reservedMax: Float64Array;
+}
+
+export interface Spans {
+  iterationFirst: Int32Array;
+  iterationPeak: Float64Array;
+  phaseFirst: Int32Array;
+  phase: Int32Array;
+  spanName: Int32Array;
+  spanFirst: Int32Array;
+  spanLength: Int32Array;
+  spanDepth: Int32Array;
+}
+
+export interface Segments {
+  addr: Float64Array;
+  bytes: Float64Array;
+  stream: Int32Array;
+  pool: Int32Array;
+  isSmall: Int32Array;
+  isExpandable: Int32Array;
+  begin: Int32Array;
+  end: Int32Array;
+}
+
+function textOf(id: string): string {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`the page is cut off: it has no ${id}`);
+  const text = element.textContent ?? "";
+  element.remove(); // its text is as large as the data
+  return text;
+}
+
+export async function readPage(): Promise<Page> {
+  return (await inflateValues(textOf("page"))) as Page;
+}
+
+/** One device of the page. `level` and `spans` are there first, `rows` and the rest after `readAll`. */
+export class Device {
+  level!: Level;
+  spans!: Spans;
+  rows: Rows | null = null;
+  segments: Segments | null = null;
+  detail: Detail | null = null;
+  time: Float64Array | null = null;
+
+  constructor(
+    readonly number: number,
+    readonly facts: DeviceFacts,
+    readonly file: FileFacts,
+    readonly categories: string[],
+  ) {}
+
+  async readFirst(): Promise<void> {
+    const n = this.categories.length;
+    const each = (name: string) => Promise.all([...Array(n).keys()].map((i) => this.floats(`level_${name}_${i}`)));
+    const [maxEvent, minEvent, activeMax, reservedMax, atMax, atMin] = await Promise.all([
+      this.ints("level_max_event"),
+      this.ints("level_min_event"),
+      this.floats("level_active_max"),
+      this.floats("level_reserved_max"),
+      each("max"),
+      each("min"),
+    ]);
+    this.level = { bin: this.facts.level_bin, n: maxEvent.length, maxEvent, minEvent, atMax, atMin, activeMax, reservedMax };
+    const [iterationFirst, iterationPeak, phaseFirst, phase, spanName, spanFirst, spanLength, spanDepth] =
+      await Promise.all([
+        this.ints("iteration_first"),
+        this.floats("iteration_peak"),
+        this.ints("phase_first"),
+        this.ints("phase"),
+        this.ints("span_name"),
+        this.ints("span_first"),
+        this.ints("span_length"),
+        this.ints("span_depth"),
+      ]);
+    this.spans = { iterationFirst, iterationPeak, phaseFirst, phase, spanName, spanFirst, spanLength, spanDepth };
+  }
+
+  async readAll(): Promise<void> {
+    if (this.rows) return;
+    this.detail = (await inflateValues(textOf(`${this.number}.detail`))) as Detail;
+    if (this.facts.has_times) this.time = await this.floats("time");
+    const [addr, bytes, stream, pool, isSmall, isExpandable, begin, end] = await Promise.all([
+      this.floats("segment_addr"),
+      this.floats("segment_bytes"),
+      this.ints("segment_stream"),
+      this.ints("segment_pool"),
+      this.ints("segment_small"),
+      this.ints("segment_expandable"),
+      this.ints("segment_begin"),
+      this.ints("segment_end"),
+    ]);
+    this.segments = { addr, bytes, stream, pool, isSmall, isExpandable, begin, end };
+    this.rows = await makeRows(this);
+  }
+
+  async ints(name: string): Promise<Int32Array> {
+    return this.column(name, (n) => new Int32Array(n));
+  }
+
+  async floats(name: string): Promise<Float64Array> {
+    return this.column(name, (n) => new Float64Array(n));
+  }
+
+  private async column<T extends Int32Array | Float64Array>(name: string, make: (n: number) => T): Promise<T> {
+    const entry = this.facts.columns[name];
+    if (!entry) throw new Error(`the page has no column ${name}`);
+    return fillColumn(await inflate(textOf(`${this.number}.${name}`)), entry, make(entry[0]));
+  }
+}

@@ -1,0 +1,167 @@
+// Every allocation of a device, and what was live after any event.
+
+import type { Detail, Device } from "./model.ts";
+
+/** What allocations of one kind have in common; ids are 0 where there is none. */
+export interface Kinds {
+  n: number;
+  /** Kind k has the rows from first[k] to first[k + 1]. */
+  first: Int32Array;
+  stack: Int32Array;
+  category: Int32Array;
+  evidence: Int32Array;
+  reason: Int32Array;
+  operation: Int32Array;
+  module: Int32Array;
+  pool: Int32Array;
+  stream: Int32Array;
+  exact: Int32Array;
+  requested: Float64Array;
+  bytes: Float64Array;
+}
+
+/** Rows are sorted by kind, then by event. An event is -1 for what was there before the first. */
+export interface Rows {
+  n: number;
+  kinds: Kinds;
+  kindOf: Int32Array;
+  alloc: Int32Array;
+  /** The event that freed it; NEVER where it is live at the end. */
+  freed: Int32Array;
+  /** The event after which its memory may be used again; NEVER where there is none. */
+  end: Int32Array;
+  addr: Float64Array;
+  /** Per event: row + 1 of what it allocates, -(row + 1) of what it frees, 0 for neither. */
+  byEvent: Int32Array;
+  /** Frees that happen at the event of another row. */
+  alsoFreed: Map<number, number[]>;
+  /** Per event: row + 1 of what may be used again after it. */
+  endsAt: Int32Array;
+  alsoEnds: Map<number, number[]>;
+  nameOf: Map<number, string>;
+  stackFirst: Int32Array;
+  stackFrame: Int32Array;
+}
+
+export const NEVER = 0x7fffffff;
+
+export async function makeRows(device: Device): Promise<Rows> {
+  const int = (name: string) => device.ints(name);
+  const [stack, category, evidence, reason, operation, module, pool, stream, exact, count] = await Promise.all(
+    ["stack", "category", "evidence", "reason", "operation", "module", "pool", "stream", "exact", "count"].map((name) =>
+      int(`kind_${name}`),
+    ),
+  );
+  const [requested, bytes, addrs] = await Promise.all(
+    ["kind_requested", "kind_block", "addrs"].map((name) => device.floats(name)),
+  );
+  const first = starts(count);
+  const kinds = { n: count.length, first, stack, category, evidence, reason, operation, module, pool, stream, exact, requested, bytes };
+  const [alloc, freed, pending, addrId] = await Promise.all([int("alloc"), int("life"), int("pending"), int("addr")]);
+  const n = alloc.length;
+  const kindOf = new Int32Array(n);
+  const end = new Int32Array(n);
+  const addr = new Float64Array(n);
+  for (let kind = 0; kind < kinds.n; kind++) kindOf.fill(kind, first[kind], first[kind + 1]);
+  for (let row = 0; row < n; row++) {
+    freed[row] = freed[row] ? alloc[row] + freed[row] : NEVER;
+    end[row] = pending[row] ? freed[row] + pending[row] - 1 : NEVER;
+    addr[row] = addrs[addrId[row]];
+  }
+  const [byEvent, alsoFreed, endsAt, alsoEnds] = eventsOf(alloc, freed, end, device.facts.n_events);
+  const namedRow = await int("named_row");
+  const nameOf = new Map<number, string>();
+  namedRow.forEach((row, i) => nameOf.set(row, (device.detail as Detail).tensor_names[i]));
+  const stackFirst = starts(await int("stack_length"));
+  const stackFrame = await int("stack_frame");
+  return { n, kinds, kindOf, alloc, freed, end, addr, byEvent, alsoFreed, endsAt, alsoEnds, nameOf, stackFirst, stackFrame };
+}
+
+export function starts(counts: Int32Array): Int32Array {
+  const first = new Int32Array(counts.length + 1);
+  for (let i = 0; i < counts.length; i++) first[i + 1] = first[i] + counts[i];
+  return first;
+}
+
+export function eventsOf(
+  alloc: Int32Array,
+  freed: Int32Array,
+  end: Int32Array,
+  nEvents: number,
+): [Int32Array, Map<number, number[]>, Int32Array, Map<number, number[]>] {
+  const byEvent = new Int32Array(nEvents);
+  const endsAt = new Int32Array(nEvents);
+  const alsoFreed = new Map<number, number[]>();
+  const alsoEnds = new Map<number, number[]>();
+  for (let row = 0; row < alloc.length; row++) if (alloc[row] >= 0) byEvent[alloc[row]] = row + 1;
+  for (let row = 0; row < alloc.length; row++) {
+    const event = freed[row];
+    if (event !== NEVER) {
+      if (byEvent[event] === 0) byEvent[event] = -(row + 1);
+      else push(alsoFreed, event, row);
+    }
+    if (end[row] !== NEVER) {
+      if (endsAt[end[row]] === 0) endsAt[end[row]] = row + 1;
+      else push(alsoEnds, end[row], row);
+    }
+  }
+  return [byEvent, alsoFreed, endsAt, alsoEnds];
+}
+
+function push(map: Map<number, number[]>, key: number, value: number): void {
+  const list = map.get(key);
+  if (list) list.push(value);
+  else map.set(key, [value]);
+}
+
+/** What is live after an event: of each kind how many, and the rows in order. */
+export interface Live {
+  event: number;
+  count: Int32Array;
+  rows: Int32Array;
+  bytes: number;
+}
+
+export function liveAt(rows: Rows, event: number): Live {
+  const count = new Int32Array(rows.kinds.n);
+  const found: number[] = [];
+  let bytes = 0;
+  const { alloc, freed, kindOf } = rows;
+  for (let row = 0; row < rows.n; row++) {
+    if (alloc[row] <= event && freed[row] > event) {
+      found.push(row);
+      count[kindOf[row]]++;
+      bytes += rows.kinds.bytes[kindOf[row]];
+    }
+  }
+  return { event, count, rows: Int32Array.from(found), bytes };
+}
+
+/** Bytes over events of some of the rows: the events at which they change, and the bytes from then on. */
+export function curveOf(rows: Rows, isWanted: (kind: number) => boolean): { events: Int32Array; bytes: Float64Array } {
+  const changes: [number, number][] = [];
+  for (let kind = 0; kind < rows.kinds.n; kind++) {
+    if (!isWanted(kind)) continue;
+    const bytes = rows.kinds.bytes[kind];
+    for (let row = rows.kinds.first[kind]; row < rows.kinds.first[kind + 1]; row++) {
+      changes.push([rows.alloc[row], bytes]);
+      if (rows.freed[row] !== NEVER) changes.push([rows.freed[row], -bytes]);
+    }
+  }
+  changes.sort((a, b) => a[0] - b[0]);
+  let sum = 0;
+  const bytes = Float64Array.from(changes, ([, change]) => (sum += change));
+  return { events: Int32Array.from(changes, ([event]) => event), bytes };
+}
+
+/** The position of the last number that is no greater than `value`; -1 where all are. */
+export function lastAtMost(sorted: Int32Array | Float64Array, value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}

@@ -1,0 +1,133 @@
+// What is live at a moment as a tree: by the lines of stacks, by modules or by operations, sizes inclusive.
+
+import type { Detail } from "./model.ts";
+import type { Live, Rows } from "./rows.ts";
+
+export type Grouping = "line" | "module" | "operation";
+/** Which frames of a stack count: the project's, all of Python, all. Python writes 2, 1 and 0. */
+export type Frames = "project" | "python" | "all";
+
+export interface Node {
+  label: string;
+  bytes: number;
+  count: number;
+  /** Bytes by category. */
+  categories: Float64Array;
+  children: Map<string, Node>;
+  kinds: number[];
+  parent: Node | null;
+  depth: number;
+}
+
+export const NO_LINE = "without a line of the project";
+export const NO_PYTHON = "without Python frames";
+
+export function leastOrigin(frames: Frames): number {
+  return frames === "project" ? 2 : frames === "python" ? 1 : 0;
+}
+
+export function frameText(detail: Detail, frame: number): string {
+  const { files, file, line, names, name } = detail.frames;
+  const place = line[frame] ? `${files[file[frame]]}:${line[frame]}` : files[file[frame]];
+  return names[name[frame]] ? `${place} in ${names[name[frame]]}` : place;
+}
+
+/** The frames of a stack that count, root first. */
+export function framesOf(rows: Rows, detail: Detail, stack: number, least: number): number[] {
+  const found = [];
+  for (let i = rows.stackFirst[stack]; i < rows.stackFirst[stack + 1]; i++) {
+    if (detail.frames.origin[rows.stackFrame[i]] >= least) found.push(rows.stackFrame[i]);
+  }
+  return found;
+}
+
+/** The innermost line of the project, or else of Python; empty where a stack has neither. */
+export function innermost(rows: Rows, detail: Detail, stack: number): string {
+  for (const least of [2, 1]) {
+    const found = framesOf(rows, detail, stack, least);
+    if (found.length) return frameText(detail, found[found.length - 1]);
+  }
+  return "";
+}
+
+export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames): string[] {
+  const { kinds } = rows;
+  if (grouping === "line") {
+    const found = framesOf(rows, detail, kinds.stack[kind], leastOrigin(frames));
+    return found.length ? found.map((frame) => frameText(detail, frame)) : [NO_LINE];
+  }
+  if (grouping === "operation") {
+    const name = detail.operations[kinds.operation[kind] - 1] || "no operation";
+    return [name, innermost(rows, detail, kinds.stack[kind]) || NO_PYTHON];
+  }
+  const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
+  if (!module) return ["outside of modules"];
+  // `blocks.3.attn` is a path; `model.py:53 < train.py:21` are the lines of calls, innermost first.
+  return module.includes(" < ") ? module.split(" < ").reverse() : module.split(".");
+}
+
+export function buildTree(
+  rows: Rows,
+  detail: Detail,
+  live: Live,
+  grouping: Grouping,
+  frames: Frames,
+  nCategories: number,
+  isWanted: (kind: number) => boolean,
+): Node {
+  const root = newNode("", null, nCategories);
+  for (let kind = 0; kind < rows.kinds.n; kind++) {
+    const count = live.count[kind];
+    if (!count || !isWanted(kind)) continue;
+    const bytes = count * rows.kinds.bytes[kind];
+    const category = rows.kinds.category[kind];
+    let node = root;
+    grow(node, bytes, count, category, kind);
+    for (const label of pathOf(rows, detail, kind, grouping, frames)) {
+      let child = node.children.get(label);
+      if (!child) node.children.set(label, (child = newNode(label, node, nCategories)));
+      node = child;
+      grow(node, bytes, count, category, kind);
+    }
+  }
+  return root;
+}
+
+function newNode(label: string, parent: Node | null, nCategories: number): Node {
+  const depth = parent ? parent.depth + 1 : 0;
+  return { label, bytes: 0, count: 0, categories: new Float64Array(nCategories), children: new Map(), kinds: [], parent, depth };
+}
+
+function grow(node: Node, bytes: number, count: number, category: number, kind: number): void {
+  node.bytes += bytes;
+  node.count += count;
+  node.categories[category] += bytes;
+  node.kinds.push(kind);
+}
+
+/** Where the nodes are drawn: from 0 to 1 across, one row per depth; narrower ones are left out. */
+export interface Placed {
+  node: Node;
+  from: number;
+  to: number;
+  depth: number;
+}
+
+export function layOut(focus: Node, least: number): Placed[] {
+  const placed: Placed[] = [];
+  const ancestors: Node[] = [];
+  for (let node = focus.parent; node; node = node.parent) ancestors.unshift(node);
+  ancestors.forEach((node, depth) => placed.push({ node, from: 0, to: 1, depth }));
+  const visit = (node: Node, from: number, to: number) => {
+    placed.push({ node, from, to, depth: node.depth });
+    const children = [...node.children.values()].sort((a, b) => b.bytes - a.bytes);
+    let at = from;
+    for (const child of children) {
+      const width = node.bytes ? ((to - from) * child.bytes) / node.bytes : 0;
+      if (width >= least) visit(child, at, at + width);
+      at += width;
+    }
+  };
+  visit(focus, 0, 1);
+  return placed;
+}

@@ -1,0 +1,156 @@
+import { deepEqual, equal, ok } from "node:assert/strict";
+import { test } from "node:test";
+import { STACKED, type Rgb, colorOf, mix } from "../src/colors.ts";
+import { fillColumn } from "../src/columns.ts";
+import { formatBytes, formatCount, ticks } from "../src/format.ts";
+import { flow } from "../src/map.ts";
+import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments.ts";
+import { type State, fromHash, toHash } from "../src/state.ts";
+import { Svg, escape } from "../src/svg.ts";
+import { type Node, buildTree, layOut, pathOf } from "../src/tree.ts";
+import { liveAt, NEVER } from "../src/rows.ts";
+import { madeOf } from "./made.ts";
+
+const CATEGORIES = STACKED;
+
+// Machado, Oliveira and Fernandes (2009), severity 1, for linear light.
+const VISION: Record<string, number[][]> = {
+  usual: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  protanopia: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+  deuteranopia: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  tritanopia: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+};
+
+function lab(color: Rgb, matrix: number[][]): number[] {
+  const linear = color.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = matrix.map((row) => Math.max(0, Math.min(1, row[0] * linear[0] + row[1] * linear[1] + row[2] * linear[2])));
+  const xyz = [
+    (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+    0.2126 * r + 0.7152 * g + 0.0722 * b,
+    (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+  ].map((v) => (v > 0.008856 ? Math.cbrt(v) : 7.787 * v + 16 / 116));
+  return [116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])];
+}
+
+test("any two categories are told apart with every kind of colour vision", () => {
+  const near: string[] = [];
+  for (const [vision, matrix] of Object.entries(VISION)) {
+    CATEGORIES.forEach((a, i) => {
+      for (const b of CATEGORIES.slice(i + 1)) {
+        const [p, q] = [lab(colorOf(a), matrix), lab(colorOf(b), matrix)];
+        const distance = Math.hypot(...p.map((v, k) => v - q[k]));
+        if (distance < 16) near.push(`${vision}: ${a}, ${b} ${distance.toFixed(1)}`);
+      }
+    });
+  }
+  deepEqual(near, []);
+});
+
+test("a mixed colour lies between the two", () => {
+  deepEqual(mix([200, 100, 0], [0, 100, 100], 0.25), [50, 100, 75]);
+});
+
+test("a column is read as it was written, differences with their sign", () => {
+  deepEqual([...fillColumn(Uint8Array.of(1, 2, 0, 1), [2, 2, 0], new Int32Array(2))], [1, 258]);
+  // 5, 3, 3 as differences 5, -2, 0, and these as 10, 3, 0.
+  deepEqual([...fillColumn(Uint8Array.of(10, 3, 0), [3, 1, 1], new Int32Array(3))], [5, 3, 3]);
+  const planes = Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0);
+  deepEqual([...fillColumn(planes, [1, 8, 0], new Float64Array(1))], [2 * 2 ** 32 + 1]);
+});
+
+test("bytes are written as on the terminal", () => {
+  deepEqual([0, 512, 1536, 67450880].map(formatBytes), ["0 B", "512 B", "1.50 KiB", "64.33 MiB"]);
+  deepEqual([1, 999, 1000, 1234567].map(formatCount), ["1", "999", "1,000", "1,234,567"]);
+  deepEqual(ticks(0, 100, 4, 2), [0, 32, 64, 96]);
+  deepEqual(ticks(0, 1, 3, 10), [0, 0.5, 1]);
+});
+
+const STATE: State = {
+  device: 1, axis: "time", from: 12.5, to: 80, moment: 42, tab: "map", grouping: "module", frames: "all",
+  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"],
+};
+
+test("a link leads back to what was chosen", () => {
+  deepEqual(fromHash(toHash(STATE)), STATE);
+});
+
+test("a link that says nonsense says nothing", () => {
+  deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=other&f=&g=constructor"), { hidden: [] });
+  deepEqual(fromHash(""), {});
+});
+
+test("a name in a saved picture is text, and what XML cannot have is replaced", () => {
+  equal(escape(`<script>"&'`), "&#60;script&#62;&#34;&#38;&#39;");
+  equal(escape("a\u0000\ud800b"), "a\ufffd\ufffdb");
+  const svg = new Svg(10, 10, "white");
+  svg.text(0, 0, "</text><script>", "black");
+  ok(!svg.toString().includes("<script"));
+});
+
+function detail(frames: [string, number][], modules: string[] = []) {
+  return {
+    frames: { names: frames.map(([name]) => name), files: ["f.py"], name: frames.map((_, i) => i), file: frames.map(() => 0), line: frames.map((_, i) => i + 1), origin: frames.map(([, origin]) => origin) },
+    operations: ["linear"], modules, module_evidence: [], reasons: [], pools: [], streams: [], tensor_names: [],
+  } as never;
+}
+
+test("a tree sums what is below each node, and its children fill it from the largest on", () => {
+  const rows = madeOf([
+    { alloc: 0, freed: NEVER, end: NEVER, bytes: 100, category: 0 },
+    { alloc: 1, freed: NEVER, end: NEVER, bytes: 300, category: 1 },
+  ]);
+  rows.kinds.stack.set([0, 1]);
+  rows.stackFirst = Int32Array.of(0, 2, 4);
+  rows.stackFrame = Int32Array.of(0, 1, 0, 2);
+  const found = detail([["main", 2], ["f", 2], ["g", 2]]);
+  const root = buildTree(rows, found, liveAt(rows, 5), "line", "project", 2, () => true);
+  const main = [...root.children.values()][0] as Node;
+  deepEqual([root.bytes, main.label, main.bytes, main.children.size], [400, "f.py:1 in main", 400, 2]);
+  deepEqual([...main.categories], [100, 300]);
+  const placed = layOut(root, 0).map(({ node, from, to, depth }) => [node.label, from, to, depth]);
+  deepEqual(placed, [["", 0, 1, 0], ["f.py:1 in main", 0, 1, 1], ["f.py:3 in g", 0, 0.75, 2], ["f.py:2 in f", 0.75, 1, 2]]);
+  deepEqual(layOut([...main.children.values()][0], 0).map(({ node, to }) => [node.label, to]), [["", 1], ["f.py:1 in main", 1], ["f.py:2 in f", 1]]);
+});
+
+test("frames of libraries count only where they are wanted", () => {
+  const rows = madeOf([{ alloc: 0, freed: NEVER, end: NEVER, bytes: 1, category: 0 }]);
+  rows.stackFirst = Int32Array.of(0, 3);
+  rows.stackFrame = Int32Array.of(0, 1, 2);
+  const found = detail([["mine", 2], ["lib", 1], ["native", 0]], ["blocks.0.mlp", "b.py:2 < a.py:1"]);
+  const path = (frames: "project" | "python" | "all") => pathOf(rows, found, 0, "line", frames).length;
+  deepEqual([path("project"), path("python"), path("all")], [1, 2, 3]);
+  rows.kinds.module[0] = 1;
+  deepEqual(pathOf(rows, found, 0, "module", "all"), ["blocks", "0", "mlp"]);
+  rows.kinds.module[0] = 2;
+  deepEqual(pathOf(rows, found, 0, "module", "all"), ["a.py:1", "b.py:2"]);
+});
+
+const SEGMENTS = {
+  addr: Float64Array.of(0, 1000, 2000), bytes: Float64Array.of(1000, 1000, 500), stream: new Int32Array(3), pool: Int32Array.of(1, 1, 1),
+  isSmall: new Int32Array(3), isExpandable: Int32Array.of(1, 1, 0), begin: Int32Array.of(0, 3, 2), end: Int32Array.of(0, 6, 0),
+};
+
+test("pieces of a segment that grows are one segment while they touch", () => {
+  const rows = madeOf([
+    { alloc: 2, freed: 4, end: 4, bytes: 200, category: 0 },
+    { alloc: 2, freed: NEVER, end: NEVER, bytes: 100, category: 0 },
+  ]);
+  rows.addr.set([300, 900]);
+  const sizes = (event: number) => segmentsAt(SEGMENTS, rows, event).map((segment) => segment.bytes);
+  deepEqual([sizes(0), sizes(2), sizes(5)], [[1000], [2000, 500], [1000, 500]]);
+  const [group] = groupSegments(segmentsAt(SEGMENTS, rows, 3), rows);
+  deepEqual([group.bytes, group.used, group.largestHole], [2000, 300, 1000]);
+  deepEqual(holes(group.segments[0], rows), [[0, 300], [500, 900], [1000, 2000]]);
+  const curve = reservedCurve(SEGMENTS);
+  deepEqual([[...curve.events], [...curve.bytes]], [[-1, 1, 2, 5], [1000, 1500, 2500, 1500]]);
+});
+
+test("a map shows every byte of a segment once, and no line is wider than the page", () => {
+  const rows = madeOf([]);
+  for (const width of [50, 333]) {
+    const pieces = flow(segmentsAt(SEGMENTS, rows, 3), width, 3);
+    const shown = pieces.reduce((sum, piece) => sum + piece.to - piece.from, 0);
+    equal(shown, 2500);
+    for (const piece of pieces) ok(piece.x + (piece.to - piece.from) / 3 <= width + 1e-9);
+  }
+});
