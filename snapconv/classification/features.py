@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
@@ -244,6 +244,18 @@ def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
     if not len(roles.is_empty):
         return np.asarray(stack < 0)
     return np.asarray((stack < 0) | roles.is_empty[np.maximum(stack, 0)])
+
+
+def of_fullest(rows: Int64Column, iteration: NDArray[np.integer[Any]], sizes: Int64Column) -> Int64Column:
+    """Those of the rows whose iteration has most bytes of them; of equals the last, where most is known.
+
+    ``iteration`` and ``sizes`` have one entry per allocation.
+    """
+    if not len(rows):
+        return rows
+    found, inverse = np.unique(iteration[rows], return_inverse=True)
+    totals = sums_by(inverse.reshape(-1), sizes[rows], len(found))
+    return np.asarray(rows[iteration[rows] == found[totals == totals.max()][-1]])
 
 
 def at(column: NDArray[Any], rows: Int64Column, missing: int = 0) -> NDArray[Any]:

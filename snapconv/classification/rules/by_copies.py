@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features
+from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.phases.trace_phases import Phase
@@ -151,7 +151,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     rows = np.flatnonzero(known.candidates)
     if not len(rows):
         return found
-    gradients = _gradients_of_fullest_iteration(sizes, known)
+    gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
     states = _one_copy_of_states(allocations, known)
     by_gradients = sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
@@ -174,17 +174,6 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
-
-
-def _gradients_of_fullest_iteration(sizes: Int64Column, known: Preexisting) -> Int64Column:
-    """The gradients of the iteration that has most bytes of them, the last such; -1 is before the trace."""
-    rows = np.flatnonzero(known.gradients)
-    if not len(rows):
-        return rows
-    iterations = known.iteration[rows]
-    found, inverse = np.unique(iterations, return_inverse=True)
-    totals = sums_by(inverse, sizes[rows], len(found))
-    return np.asarray(rows[iterations == found[totals >= totals.max()][-1]])
 
 
 def _live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:

@@ -114,7 +114,7 @@ def kept_by_program_for_another_backward(features: Features, decided: Decided) -
     n_freed, n_kept = (
         np.bincount(run[rows], features.sizes[rows], features.n_events) for rows in (freed, rest & ~freed)
     )
-    is_most = n_freed >= np.maximum(n_kept, 1)
+    is_most = n_freed >= n_kept
     return rest & ~freed & at(is_most, run).astype(np.bool_)
 
 

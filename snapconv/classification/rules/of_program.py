@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features, first_before, last_before, next_of
+from snapconv.classification.features import Features, first_before, last_before, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.classification.rules.by_free import FREED_BY_LINE, USED_IN_FORWARD
 from snapconv.classification.rules.in_forward import (
@@ -84,7 +84,7 @@ def _per_parameter(features: Features, decided: Decided) -> _PerParameter:
     sizes, stack = features.sizes, features.allocations.stack_id
     kept = (features.outside | features.preexisting_outside) & features.is_live_at_dump
     rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
-    wanted = Counter(sizes[_fullest(decided.has(Category.GRADIENT), features)].tolist())
+    wanted = Counter(sizes[_gradients(features, decided)].tolist())
     twice = Counter({2 * size: n for size, n in wanted.items()})
     as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
     n_in_full = 0
@@ -133,14 +133,10 @@ def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
     return bool(sum(size * n for size, n in both.items()) >= _NEARLY * max(made, total))
 
 
-def _fullest(where: BoolColumn, features: Features) -> Int64Column:
-    """The marked rows of the iteration that has most bytes of them."""
-    rows = np.flatnonzero(where)
-    if not len(rows):
-        return rows
-    found, inverse = np.unique(features.iteration[rows], return_inverse=True)
-    totals = np.bincount(inverse.reshape(-1), weights=features.sizes[rows])
-    return np.asarray(rows[features.iteration[rows] == found[totals.argmax()]])
+def _gradients(features: Features, decided: Decided) -> Int64Column:
+    """The gradients of the iteration that has most bytes of them."""
+    rows = np.flatnonzero(decided.has(Category.GRADIENT))
+    return of_fullest(rows, features.iteration, features.sizes)
 
 
 # --- weights and states without torch's modules and optimizers
@@ -157,7 +153,7 @@ def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
     sizes, first_backward = features.sizes, features.first(Phase.BACKWARD)
     before = _kept_by_program(features, decided) & (features.alloc < first_backward)
     before &= np.bool_(first_backward < features.n_events)
-    gradients = sizes[_fullest(decided.has(Category.GRADIENT), features)]
+    gradients = sizes[_gradients(features, decided)]
     missing = _missing(gradients, sizes[decided.has(Category.WEIGHT)])
     found, counts = np.unique(sizes[before], return_counts=True)
     n_of = zip(found.tolist(), counts.tolist(), strict=True)
@@ -180,7 +176,7 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     One of torch's has its own states: an average is as large, and so may a batch be.
     """
     sizes = features.sizes
-    gradients = sizes[_fullest(decided.has(Category.GRADIENT), features)]
+    gradients = sizes[_gradients(features, decided)]
     known = np.concatenate((np.unique(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
     after &= np.isin(sizes, known) & made_in_bulk(features, decided)

@@ -149,6 +149,14 @@ LIVES = (
         FREE_SITE,
     ),
     ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-same-size", INPUT, SIZES),
+    # What a step frees is not the program's to replace.
+    ("older NO_FRAMES, alloc COPY, free STEP, does FORWARD", "none", Category.UNKNOWN, Evidence.NONE),
+    (
+        "older NO_FRAMES, alloc COPY, begin step, free MAIN, end step, does FORWARD",
+        "none",
+        Category.UNKNOWN,
+        Evidence.NONE,
+    ),
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),

@@ -106,11 +106,55 @@ def test_states_in_another_precision_are_no_weights(precisions, found):
         assert {category for category, *_ in found(job, size)} <= {Category.UNKNOWN}
 
 
-def test_a_forward_that_keeps_what_it_makes_is_one_of_training(found):
+@pytest.mark.parametrize(
+    ("n_kept", "n_freed", "category"),
+    [(4, 0, Category.UNKNOWN), (2, 2, Category.UNKNOWN), (1, 2, Category.WEIGHT)],
+    ids=["all", "half", "a third"],
+)
+def test_a_forward_that_keeps_half_of_what_it_makes_is_one_of_training(n_kept, n_freed, category, found):
     job = model()
-    for _ in range(4):
+    for _ in range(n_kept):
         job.alloc(FORWARD, OTHER)
-    assert found(job, LAYER[1])[0][0] is Category.UNKNOWN
+    for _ in range(n_freed):
+        job.free(job.alloc(FORWARD, OTHER), FORWARD)
+    assert found(job, LAYER[1])[0][0] is category
+
+
+def test_a_vector_of_some_hundred_bytes_is_one_of_the_sizes_of_a_layer(found):
+    """A norm of 192 numbers: with it, the layers have three sizes that repeat."""
+    layer = (4 * KIB, 768, 8 * KIB)
+    job = model(N_LAYERS, layer)
+    job.does(FORWARD)
+    assert {category for size in layer for category, *_ in found(job, size)} == {Category.WEIGHT}
+
+
+def test_a_counter_of_every_layer_is_none_of_its_sizes(found):
+    layer = (4 * KIB, 64, 8 * KIB)
+    job = model(N_LAYERS, layer)
+    job.does(FORWARD)
+    assert found(job, 4 * KIB)[0][0] is Category.UNKNOWN
+
+
+def test_pairs_of_precisions_among_the_layers_are_no_copies_of_the_rest(found):
+    """Of a layer's 26.5 KiB, 16 look like weights and their states in half the bytes: the rest has none."""
+    layer = (4 * KIB, 10 * KIB + 512, 4 * KIB, 8 * KIB)
+    job = Job()
+    for size in (EMBEDDING, *layer * 5, layer[0], EMBEDDING):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert found(job, 10 * KIB + 512)[0][0] is Category.WEIGHT
+
+
+def test_the_number_of_layers_divides_how_often_nearly_all_sizes_occur(found):
+    """Each of four layers has one matrix twice and another once: eight divides most bytes, not all."""
+    layer, cache = (512, 6 * KIB, 6 * KIB, 8 * KIB), 22 * KIB
+    job = model(N_LAYERS, layer)
+    for _ in range(N_LAYERS):
+        job.older(NO_FRAMES, cache)
+    for _ in range(2):
+        job.does(*[FORWARD] * N_LAYERS, CALL, MAIN)
+    assert found(job, 6 * KIB)[0][0] is Category.WEIGHT
+    assert [category for category, *_ in found(job, cache)] == [Category.KV_CACHE] * N_LAYERS
 
 
 def test_what_lies_before_the_embedding_and_what_fills_a_hole_is_no_weight(found):

@@ -155,6 +155,23 @@ def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_mode
     assert row == (category, Evidence.SIZES, "made-for-every-parameter")
 
 
+@pytest.mark.parametrize(("n_without", "category"), [(1, STATE), (2, UNKNOWN)])
+def test_a_line_that_leaves_out_more_than_a_tenth_of_the_parameters_is_not_for_every_one(
+    n_without, category, found
+):
+    """Twelve parameters of equal size but for the last digits."""
+    shapes = [7168 + 512 * n for n in range(12)]
+    job = Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in shapes[n_without:]:
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert found(job, shapes[-1])[1][0] is category
+
+
 @pytest.mark.parametrize(
     ("stacks", "engine"),
     [((CLONE, ZEROS), ENGINE), ((LOAD, MAIN), NO_FRAMES)],

@@ -36,7 +36,10 @@ def trace(*rows):
 
 
 def derive(*events, segments, live=(), is_expandable=False, **settings):
-    """Derive sizes from segments of (address, bytes) and the addresses of live blocks at the dump."""
+    """Derive sizes from segments of (address, bytes) and the addresses of live blocks at the dump.
+
+    ``is_expandable`` is one for all segments, or a list of them.
+    """
     addrs, totals = (int64(*column) for column in zip(*segments, strict=True)) if segments else (int64(),) * 2
     n, n_live = len(segments), len(live)
     segment_table = SegmentTable(
@@ -45,7 +48,9 @@ def derive(*events, segments, live=(), is_expandable=False, **settings):
         total_bytes=totals,
         stream=np.zeros(n, np.int64),
         is_small=np.zeros(n, np.bool_),
-        is_expandable=np.full(n, is_expandable),
+        is_expandable=np.full(n, is_expandable)
+        if isinstance(is_expandable, bool)
+        else np.array(is_expandable),
         pool_id=np.full(n, -1, np.int32),
         stack_id=np.full(n, -1, np.int32),
     )
@@ -188,6 +193,24 @@ def test_an_unmapped_middle_joins_both_its_neighbours_again():
     segments = [(S, 20 * MIB), (S + 40 * MIB, 20 * MIB)]
     found = derive(*events, segments=segments, is_expandable=True)
     assert sizes(found) == [60 * MIB, 0, 0, 0]
+    assert found.n_conflicts == 0
+
+
+@pytest.mark.parametrize(
+    ("expandable_side", "size"),
+    [("left", 20 * MIB), ("right", 19 * MIB + MIB // 2), ("neither", 20 * MIB)],
+)
+def test_an_unmapped_range_joins_no_neighbour_that_is_not_expandable(expandable_side, size):
+    """A block fills 20 MiB but for half a MiB, which it keeps unless the range goes on at the right."""
+    middle = S + 20 * MIB
+    events = [
+        *[("alloc", middle, 19 * MIB + MIB // 2), *freed(middle, 19 * MIB + MIB // 2)],
+        ("segment_unmap", middle, 20 * MIB),
+    ]
+    segments = [(S, 20 * MIB), (S + 40 * MIB, 20 * MIB)]
+    expandable = [expandable_side == "left", expandable_side == "right"]
+    found = derive(*events, segments=segments, is_expandable=expandable)
+    assert sizes(found)[0] == size
     assert found.n_conflicts == 0
 
 

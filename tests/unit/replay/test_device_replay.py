@@ -185,6 +185,17 @@ def test_the_pool_of_an_event_counts_where_the_block_is_not_in_the_segments(repl
     assert rows.pool_id.tolist() == [1]
 
 
+def test_the_pool_of_the_segment_counts_before_that_of_an_event(replayed):
+    """Pools are numbered by first use: 0 is the segment's, 1 that of the events."""
+    blocks = [block(512, 512), block(512, 512, state="active_pending_free"), block(2 * MIB - 1024)]
+    events = [
+        event("alloc", A, 512, pool_id=(0, 3)),
+        event("free_requested", A + 512, 512, pool_id=(0, 3)),
+    ]
+    found = replayed(events, [segment(*blocks, segment_pool_id=(0, 1))])
+    assert found.allocations.pool_id.tolist() == [0, 0]
+
+
 def test_a_block_that_had_a_stack_at_the_dump_only_has_that(replayed):
     rows = replayed([event("alloc", A, 512)], [segment(block(512, 512, frames=FRAMES))]).allocations
     assert rows.stack_id.tolist() == [1]  # 0 is the segment's, which is empty
