@@ -7,6 +7,7 @@ from pathlib import Path
 from snapconv.classification.user_rules import UserRule
 from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
+from snapconv.findings.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
 from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
@@ -136,15 +137,34 @@ class Session:
         return tuple(self._fragmentation(found, questions) for found in self.devices)
 
     def what_if(
-        self, request: Request, *, progress: Progress | None = None
+        self,
+        request: Request,
+        *,
+        batch_scale: float = 1.0,
+        other_batch: "Session | None" = None,
+        other_scale: float | None = None,
+        progress: Progress | None = None,
     ) -> tuple[SettingTrials | None, ...]:
         """Every device under other settings of the allocator, or with less memory, by replays of its trace.
 
         What is tried: ``Request(settings=("expandable_segments:True",), capacity=38 << 30)``. None for
-        pinned host memory, whose allocator is another.
+        pinned host memory, whose allocator is another. ``batch_scale`` estimates another batch size, best
+        from ``other_batch``: the same program at ``other_scale`` times the batch (None: as its sizes show).
         """
+
+        def scaled(found: DeviceAnalysis) -> ScaledSizes | None:
+            if batch_scale == 1:
+                return None
+            other = other_batch and other_batch.of_device(found.device.device)
+            run = OtherRun(other.snapshot, other.devices[0], other_scale) if other else None
+            return scale_batch(self.snapshot, found, batch_scale, run)
+
         return tuple(
-            try_settings(self.snapshot, found.device, found.replay, found.history, request, progress=progress)
+            try_settings(
+                *(self.snapshot, found.device, found.replay, found.history, request),
+                scaled=scaled(found),
+                progress=progress,
+            )
             if found.device.device != HOST
             else None
             for found in self.devices

@@ -1,12 +1,20 @@
 """``snapconv what-if``: the same run under other settings of the allocator, or on another card."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
 from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot
 from snapconv.cli.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from snapconv.findings.setting_trials import Request, SettingTrials
+    from snapconv.session import Session
+
+_MOST_SCALE = 10_000
 
 _Settings = Annotated[
     list[str] | None,
@@ -43,6 +51,32 @@ _Outside = Annotated[
         "shows it beyond torch's reserved memory.",
     ),
 ]
+_BatchScale = Annotated[
+    float | None,
+    typer.Option(
+        "--batch-scale",
+        metavar="X",
+        help="Estimate X times the batch size: what grows with it shows in --other-batch, or follows from "
+        "the categories.",
+    ),
+]
+_OtherBatch = Annotated[
+    Path | None,
+    typer.Option(
+        "--other-batch",
+        metavar="SNAPSHOT",
+        help="With --batch-scale: the same program with another batch size.",
+        readable=False,
+    ),
+]
+_OtherScale = Annotated[
+    float | None,
+    typer.Option(
+        "--other-scale",
+        metavar="X",
+        help="The batch size of --other-batch in those of SNAPSHOT. Default: as its allocations show it.",
+    ),
+]
 _Search = Annotated[
     bool, typer.Option("--search", help="Try the sensible settings, and rank them by what they reserve.")
 ]
@@ -55,6 +89,9 @@ def what_if(
     capacity: _Capacity = None,
     card: _Card = None,
     outside: _Outside = None,
+    batch_scale: _BatchScale = None,
+    other_batch: _OtherBatch = None,
+    other_scale: _OtherScale = None,
     device: OneDevice = None,
     project_root: ProjectRoot = None,
     include: Includes = None,
@@ -65,25 +102,29 @@ def what_if(
 
     For each: the peaks of reserved and allocated memory, and where it runs out.
     """
-    from snapconv.findings.setting_trials import Request
+    request = _request(
+        setting or (), _memory(capacity, card, outside), search=search, batch_scale=batch_scale
+    )
+    _check_batch(batch_scale, other_batch, other_scale)
+    options = ReadOptions(project_root, include, path_map)
+    session = read_session(snapshot, options, device=device)
+    other = None if other_batch is None else read_session(other_batch, options, device=device)
+    with progress_bar(shown=True) as progress:
+        trials = session.what_if(
+            request,
+            batch_scale=1.0 if batch_scale is None else batch_scale,
+            other_batch=other,
+            other_scale=other_scale,
+            progress=progress,
+        )
+    _show(session, trials, as_json=as_json)
+
+
+def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
     from snapconv.reports.text.what_if_text import what_if_lines, what_if_values
     from snapconv.stacks.project_lines import ProjectLines
 
-    settings = tuple(map(_setting, setting or ()))
-    if not (settings or search or capacity or card):
-        raise typer.BadParameter(
-            "say what to try: --setting, --search, --capacity or --card", param_hint="what-if"
-        )
-    request = Request(settings, search, *_memory(capacity, card, outside))
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
-    with progress_bar(shown=True) as progress:
-        found = dict(
-            zip(
-                (one.device.device for one in session.devices),
-                session.what_if(request, progress=progress),
-                strict=True,
-            )
-        )
+    found = dict(zip((one.device.device for one in session.devices), trials, strict=True))
     lines = ProjectLines(session.snapshot.stacks, session.project)
     answer(
         session,
@@ -93,6 +134,22 @@ def what_if(
         ),
         as_json=as_json,
     )
+
+
+def _request(
+    settings: Sequence[str],
+    memory: tuple[int | None, int | None],
+    *,
+    search: bool,
+    batch_scale: float | None,
+) -> "Request":
+    from snapconv.findings.setting_trials import Request
+
+    if not (settings or search or memory[0] or batch_scale is not None):
+        raise typer.BadParameter(
+            "say what to try: --setting, --search, --capacity, --card or --batch-scale", param_hint="what-if"
+        )
+    return Request(tuple(map(_setting, settings)), search, *memory)
 
 
 def _setting(text: str) -> str:
@@ -123,6 +180,17 @@ def _memory(capacity: str | None, card: str | None, outside: str | None) -> tupl
     if taken >= total:
         raise typer.BadParameter("it leaves nothing of the card", param_hint="--outside")
     return total - taken, total
+
+
+def _check_batch(scale: float | None, other: Path | None, other_scale: float | None) -> None:
+    if scale is not None and not 0 < scale < _MOST_SCALE:
+        raise typer.BadParameter(
+            f"expected more than 0 and less than {_MOST_SCALE}", param_hint="--batch-scale"
+        )
+    if other is not None and scale is None:
+        raise typer.BadParameter("it needs --batch-scale", param_hint="--other-batch")
+    if other_scale is not None and (other is None or not 0 < other_scale < _MOST_SCALE or other_scale == 1):
+        raise typer.BadParameter("it needs --other-batch, and is neither 0 nor 1", param_hint="--other-scale")
 
 
 def _size(text: str, option: str) -> int:

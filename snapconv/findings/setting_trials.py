@@ -5,10 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
-from snapconv.columns import Int64Column
+from snapconv.allocator.allocator_settings import (
+    MIN_BLOCK_BYTES,
+    MODELLED_SETTINGS,
+    AllocatorSettings,
+    split_conf,
+)
 from snapconv.errors import RecorderError
 from snapconv.findings.allocator_calls import AllocatorCalls, find_calls
+from snapconv.findings.batch_scale import ScaledSizes
 from snapconv.findings.model_check import ModelCheck, check_model
 from snapconv.findings.what_if import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.progress import Progress
@@ -71,8 +76,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrials:
-    """All trials of one device. ``capacity_from`` says where the capacity is from, empty without one.
+    """All trials of one device, at ``scale`` times the batch.
 
+    ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
     ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
     out of memory first, the least reserved first. ``estimated`` are reasons why the figures are estimates.
     """
@@ -82,6 +88,7 @@ class SettingTrials:
     recorded: Recorded
     capacity: int | None
     capacity_from: str
+    scale: float
     tried: tuple[Tried, ...]
     check: ModelCheck
     estimated: tuple[str, ...]
@@ -114,20 +121,20 @@ def try_settings(
     history: History,
     request: Request,
     *,
-    requested_bytes: Int64Column | None = None,
+    scaled: ScaledSizes | None = None,
     progress: Progress | None = None,
 ) -> SettingTrials:
     """Replay one device under its own settings and under each of the others.
 
-    ``requested_bytes`` replaces what the allocations requested, one entry for each.
+    ``scaled`` replaces what the allocations requested.
     """
     calls = find_calls(snapshot, device, replayed)
     check = check_model(calls, device, replayed.allocations.addr, progress=progress)
-    if requested_bytes is not None:
-        calls = replace(calls, requested_bytes=requested_bytes)
     capacity, capacity_from = _capacity(calls, request)
+    if scaled is not None:
+        calls = _scaled_calls(calls, scaled)
     request = replace(request, capacity=capacity)
-    own = Trial(calls.own, request.capacity, request.device_bytes)
+    own = Trial(calls.own, request.capacity, request.device_bytes, is_placed_anew=scaled is not None)
     others = [(text, replace(own, settings=calls.own.changed(text))) for text in _texts(request)]
     others = [(text, trial) for text, trial in others if _differs(trial.settings, calls.own)]
     tried = [Tried(OWN, try_out(calls, own, progress=progress))]
@@ -147,8 +154,20 @@ def try_settings(
         capacity_from=capacity_from,
         tried=tuple(tried),
         check=check,
-        estimated=tuple(_reasons(check, history, [one.outcome for one in tried])),
+        scale=1.0 if scaled is None else scaled.scale,
+        estimated=(
+            *([] if scaled is None else [f"batch × {scaled.scale:g}: {scaled.how}"]),
+            *_reasons(check, history, [one.outcome for one in tried]),
+        ),
     )
+
+
+def _scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
+    """The same calls for other sizes; what failed is taken to grow with the batch."""
+    events = calls.events
+    size = np.where(events.action == Action.OOM, events.size * scaled.scale, events.size).astype(np.int64)
+    size += -size % MIN_BLOCK_BYTES * (events.action == Action.OOM)
+    return replace(calls, requested_bytes=scaled.requested_bytes, events=replace(events, size=size))
 
 
 def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:

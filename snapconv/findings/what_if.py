@@ -202,7 +202,9 @@ class _Run:
                 row = self.calls.start.rows[live.addr]
                 pool = self._pool(segment.pool_id, self.rounded[row])
                 try:
-                    block = self.allocator.take(pool, segment.stream, self.rounded[row], live.requested_size)
+                    block = self.allocator.take(
+                        pool, segment.stream, self.rounded[row], int(self.requested[row])
+                    )
                 except OutOfMemory as error:
                     self._fail(-1, row, pool, segment.stream, error)
                     return False

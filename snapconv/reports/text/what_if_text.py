@@ -26,7 +26,8 @@ def what_if_lines(
     if trials is None:
         yield f"{name}  {_HOST}"
         return
-    yield f"{name}  {counted(trials.n_events, 'event')} replayed, {shown_capacity(trials)}"
+    batch = "" if trials.scale == 1 else f", batch × {trials.scale:g}"
+    yield f"{name}  {counted(trials.n_events, 'event')} replayed{batch}, {shown_capacity(trials)}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
     recorded = trials.recorded
     failed = f", {counted(recorded.n_ooms, 'failed request')}" if recorded.n_ooms else ""
@@ -114,6 +115,7 @@ def what_if_values(
         "n_events": trials.n_events,
         "capacity_bytes": trials.capacity,
         "capacity_from": trials.capacity_from,
+        "batch_scale": trials.scale,
         "recorded": asdict(trials.recorded),
         "model_is_exact": trials.check.is_exact,
         "estimated": list(trials.estimated),
