@@ -24,6 +24,7 @@ from snapconv.cli.to_sqlite_command import to_sqlite
 from snapconv.cli.tree_command import tree
 from snapconv.cli.verdict_command import verdict, with_command
 from snapconv.cli.view_command import view
+from snapconv.cli.watch_command import watch
 from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.version import VERSION
@@ -140,6 +141,11 @@ app.command(
     cls=Command,
     context_settings=CONTEXT_SETTINGS,
 )(record)
+app.command(
+    "watch",
+    short_help="Run a training script, and write a capture where its memory runs out.",
+    context_settings=CONTEXT_SETTINGS,
+)(watch)
 app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
 app.command("explain", short_help="Show what an allocation was for, and how that is known.")(explain)
 app.command("growth", short_help="Show the lines whose memory grows from iteration to iteration.")(growth)

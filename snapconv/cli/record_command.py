@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
-from snapconv.units import format_bytes, printable
+from snapconv.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -349,15 +350,15 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
-        _say("next to nothing is computed: losses are zeros, and so is what the program saves over its files")
-    recorded = run(entry, args, options, say=(lambda _text: None) if quiet else _say)
+        say("next to nothing is computed: losses are zeros, and so is what the program saves over its files")
+    recorded = run(entry, args, options, say=(lambda _text: None) if quiet else say)
     if not recorded.is_child:  # else the parent process has the capture, and says so
         if not quiet:
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)
     if recorded.raised is not None:  # last of all, where Python has it and people look
-        _show(recorded.raised)
+        show_raised(recorded.raised)
     if recorded.failure is None:
         return recorded.exit_code
     return recorded.exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
@@ -366,36 +367,18 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
 def _show_failure(failure: Exception, report: str) -> None:
     """Show what went wrong in the recording: what the user can do about it, or where our fault is."""
     if isinstance(failure, SnapconvError):
-        _say(f"error: {failure}")
+        say(f"error: {failure}")
         return
-    _say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
+    say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
     with suppress(OSError, ValueError):
         print(report, end="", file=sys.stderr, flush=True)
 
 
-def _show(raised: BaseException) -> None:
-    """Show what ended the program as Python would."""
-    if isinstance(raised, SnapconvError):
-        _say(f"error: {raised}")
-    elif not isinstance(raised, SystemExit):
-        sys.excepthook(type(raised), raised, raised.__traceback__)
-    elif raised.code is not None and not isinstance(raised.code, int):
-        print(raised.code, file=sys.stderr)
-
-
 def _say_result(recorded: "Recorded", entry: "Entry") -> None:
     for note in recorded.notes:
-        _say(f"note: {note.message}")
+        say(f"note: {note.message}")
     if recorded.path is not None:
-        _say(f"the capture is {recorded.path} ({format_bytes(recorded.n_bytes)}). Next:")
-        _say(f"    snapconv to-sqlite {shlex.quote(str(recorded.path))}")
+        say(f"the capture is {recorded.path} ({format_bytes(recorded.n_bytes)}). Next:")
+        say(f"    snapconv to-sqlite {shlex.quote(str(recorded.path))}")
     elif recorded.failure is None:
-        _say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")
-
-
-def _say(text: str) -> None:
-    """Print a line; a terminal that was closed must not end the recording."""
-    if sys.stderr is None:
-        return
-    with suppress(OSError, ValueError):
-        print(f"snapconv: {printable(text)}", file=sys.stderr, flush=True)
+        say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from snapconv.errors import SnapconvError
 from snapconv.progress import Progress
 from snapconv.units import printable
 
@@ -30,6 +31,24 @@ def print_error(text: str) -> None:
     """Show what went wrong, if stderr is open; the exit code shows it in any case."""
     with suppress(OSError):
         print_lines([text], sys.stderr)
+
+
+def say(text: str) -> None:
+    """Print a line beside a program that runs; a terminal that was closed must not end it."""
+    if sys.stderr is None:
+        return
+    with suppress(OSError, ValueError):
+        print(f"snapconv: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def show_raised(raised: BaseException) -> None:
+    """Show what ended the program as Python would."""
+    if isinstance(raised, SnapconvError):
+        say(f"error: {raised}")
+    elif not isinstance(raised, SystemExit):
+        sys.excepthook(type(raised), raised, raised.__traceback__)
+    elif raised.code is not None and not isinstance(raised.code, int):
+        print(raised.code, file=sys.stderr)
 
 
 def print_json(values: object) -> None:

@@ -32,6 +32,8 @@ _LOG = logging.getLogger("snapconv")
 
 # The ring of events is what grows: some hundred MB of the host at the worst.
 _MAX_ENTRIES = 100_000
+# Steps that never come: nothing but an OOM or a signal is captured.
+NO_STEP = (-1,)
 # A job that runs out of memory again and again must not fill the disk.
 _MAX_CAPTURES = 10
 

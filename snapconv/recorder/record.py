@@ -6,14 +6,14 @@ reported beside it, never in its place.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, RecorderError, SnapconvError
+from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, torch_features
 from snapconv.recorder.captured import memory_history
@@ -26,6 +26,7 @@ from snapconv.recorder.program.cuda_start import CudaStart
 from snapconv.recorder.program.entry import Entry, load_providers, provider_module
 from snapconv.recorder.program.import_hook import when_imported
 from snapconv.recorder.program.interrupts import held_back
+from snapconv.recorder.program.outcome import Stop, exit_code_of, outcome
 from snapconv.recorder.program.warned import warnings_name_the_user
 from snapconv.recorder.recording_options import RecordOptions
 from snapconv.recorder.schedule.iteration_schedule import Sign, StepCounter, counting_steps
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from snapconv.recorder.observe.observer import Observer
     from snapconv.recorder.simulation import Simulation
     from snapconv.recorder.timing.operation_timer import Timer
-
-# As shells count: 128 plus the number of SIGINT.
-_INTERRUPTED = 130
-
-# What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
-_NO_C_LONG = 255
 
 # Read once, when torch is imported, which a simulation makes happen before the user's first line.
 _EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -64,10 +59,6 @@ class Recorded:
     failure: Exception | None = None
     report: str = ""
     is_child: bool = False
-
-
-class _Stop(BaseException):
-    """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
 
 
 def record(
@@ -104,7 +95,7 @@ def record(
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
-            raised, _program = _outcome(run, entry, argv, options, driver)
+            raised, _program = outcome(run, entry, argv, options, driver)
         if isinstance(raised, EntryPointError):
             raise raised
         if simulation is not None and _early_environment() != early:
@@ -210,7 +201,7 @@ def _steps_counted(entry: Entry, options: RecordOptions, driver: Driver) -> Abst
         # Also where the recording failed before: whoever wants the capture alone waits for nothing more.
         if driver.is_complete and options.stop and not has_stopped and not driver.guard.is_child:
             has_stopped = True
-            raise _Stop
+            raise Stop
 
     if entry.kind == "providers":
         return nullcontext()
@@ -248,33 +239,6 @@ def _imported(entry: Entry) -> Iterator[Any]:
         sys.modules.pop(module.__name__, None)
 
 
-def _outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
-    """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
-    try:
-        return None, run(*arguments)
-    except _Stop:
-        return None, None
-    except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is
-        own_frames.clean_traceback(error)
-        return error, None
-
-
-def _exit_code(raised: BaseException | None) -> int:
-    """Return the code that Python itself would end with."""
-    match raised:
-        case None:
-            return 0
-        case SystemExit(code=None):
-            return 0
-        case SystemExit(code=int(code)):
-            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
-        case KeyboardInterrupt():
-            return _INTERRUPTED
-        case RecorderError():
-            return raised.exit_code
-    return 1
-
-
 def _early_environment() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in _EARLY_VARIABLES}
 
@@ -289,7 +253,7 @@ def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
 
 
 def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | None) -> Recorded:
-    exit_code = _exit_code(raised)
+    exit_code = exit_code_of(raised)
     return Recorded(
         path=options.output if driver.n_bytes is not None else None,
         exit_code=exit_code,

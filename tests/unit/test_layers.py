@@ -43,6 +43,7 @@ MAY_IMPORT = {
     for height, layer in enumerate(LAYERS)
     for package in layer
 }
+MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations"}
 MAY_IMPORT["recorder"] = GROUND | {"torch_knowledge", "allocator", "recorder"}
 MAY_IMPORT |= {package: LIBRARY | COMMANDS | {"recorder"} for package in COMMANDS}
 OFFLINE = LIBRARY - GROUND - {"torch_knowledge", "allocator"}
@@ -55,6 +56,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "recorder": {"torch", "msgspec"},
         "cli": {"typer", "rich", "msgspec", "tomllib"},  # tomllib: not in Python 3.10
         "pytest_plugin": {"pytest"},
+        "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
 )
 # The one file beside snapshots that is read: a user's own rules.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli import record_command
+from snapconv.cli import terminal
 from snapconv.cli.app import main
 from snapconv.errors import OutputWriteError
 from snapconv.notes import Note
@@ -251,7 +251,7 @@ def test_a_terminal_that_went_away_does_not_end_the_recording(monkeypatch):
         flush = write
 
     monkeypatch.setattr(sys, "stderr", Gone())
-    record_command._say("anything")
+    terminal.say("anything")
 
 
 def test_without_a_named_root_all_that_is_not_installed_counts(recorded, here):

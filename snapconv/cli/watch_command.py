@@ -1,0 +1,98 @@
+"""``snapconv watch``: run a program as it is, and have a capture where its memory runs out."""
+
+import logging
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from snapconv.cli.record_command import ProgramEnded
+from snapconv.cli.terminal import say, show_raised
+
+if TYPE_CHECKING:
+    from snapconv.recorder.watch import Watched
+
+_EntryName = Annotated[str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")]
+_Args = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
+]
+_IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
+_Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", help="The folder for captures. Default: captures, here.", show_default=False
+    ),
+]
+_Stacks = Annotated[
+    Literal["python", "all"],
+    typer.Option(
+        "--stacks",
+        metavar="WHICH",
+        show_default=False,
+        help="Record Python's frames only (python), which costs least, or those of C++ too (all). Default: "
+        "python.",
+    ),
+]
+_MaxEntries = Annotated[
+    int,
+    typer.Option(
+        "--max-entries",
+        min=1,
+        show_default=False,
+        help="How many events torch keeps, the newest. Default: 100000.",
+    ),
+]
+_MaxCaptures = Annotated[
+    int, typer.Option("--max-captures", min=1, show_default=False, help="Write at most so many. Default: 3.")
+]
+
+
+def watch(
+    entry: _EntryName,
+    args: _Args = None,
+    is_module: _IsModule = False,
+    output: _Output = Path("captures"),
+    stacks: _Stacks = "python",
+    max_entries: _MaxEntries = 100_000,
+    max_captures: _MaxCaptures = 3,
+) -> None:
+    """Run a training script as it is, and write a capture where its memory runs out.
+
+    The script runs as it would with `python ENTRY ARGS`, with its own exit code. For every rank:
+    `torchrun --nproc-per-node 8 -m snapconv watch train.py`.
+    """
+    from snapconv.recorder.program.entry import find_file, find_module
+    from snapconv.recorder.watch import WatchOptions
+    from snapconv.recorder.watch import watch as run
+
+    _print_what_happens()
+    found = find_module(entry) if is_module else find_file(entry)
+    watched = run(found, args or [], WatchOptions(output, stacks, max_entries, max_captures))
+    _say_result(watched)
+    if watched.raised is not None:  # last of all, where Python has it and people look
+        show_raised(watched.raised)
+    raise ProgramEnded(watched.exit_code)
+
+
+def _print_what_happens() -> None:
+    """Have every capture and every warning of ours printed when it is there: the job may hang afterwards."""
+    log = logging.getLogger("snapconv")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(_Stderr())
+
+
+class _Stderr(logging.Handler):
+    """Prints a record, also where stderr was closed or replaced since."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print it, with everything escaped that a name could do to a terminal."""
+        say(record.getMessage().removeprefix("snapconv: "))
+
+
+def _say_result(watched: "Watched") -> None:
+    """Name the next command, once."""
+    if watched.captures:
+        say(f"memory ran out; next: snapconv to-sqlite {shlex.quote(str(watched.captures[0]))}")

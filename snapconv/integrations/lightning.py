@@ -1,0 +1,54 @@
+"""A callback for Lightning's Trainer: captures of an OOM, and of chosen steps.
+
+from snapconv.integrations.lightning import MemoryCallback
+
+Trainer(..., callbacks=[MemoryCallback("captures/")])
+"""
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from snapconv.recorder.production import NO_STEP, Recording
+
+try:
+    from lightning.pytorch import Callback
+except ModuleNotFoundError:  # under its older name
+    from pytorch_lightning import Callback
+
+
+class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it is Any
+    """Writes a capture where memory runs out in ``fit``, and at the end of each of ``steps``.
+
+    ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where ``fit``
+    begins. ``options`` are those of ``snapconv.recording``. The recording begins before the model goes to the
+    device.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
+    ) -> None:
+        super().__init__()
+        self.recording: Recording | None = None
+        self._output, self._steps, self._options = output, steps, options
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin to record, for ``fit`` alone."""
+        if stage == "fit":
+            self._end(None)
+            recording = Recording(self._output, model=pl_module, steps=self._steps, **self._options)
+            self.recording = recording.__enter__()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End the recording."""
+        self._end(None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the recording where training raised, for which there is no teardown."""
+        self._end(exception)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.recording is not None:
+            kind = None if error is None else type(error)
+            self.recording.__exit__(kind, error, None)
+            self.recording = None
