@@ -21,7 +21,7 @@ from snapconv.findings.live_totals import (
     totals_by_pool,
 )
 from snapconv.findings.moments import FoundMoment
-from snapconv.phases.annotation_spans import SpanKind, find_spans
+from snapconv.phases.annotation_spans import SpanKind, find_spans, is_of_program
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import layout_at
 from snapconv.snapshot.load import Snapshot
@@ -98,7 +98,8 @@ def state_at(
 
 
 def annotations_at(snapshot: Snapshot, analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
-    """The names of the spans that an event is in, outermost first; texts of tensors are no spans of time."""
+    """The program's names of the spans that an event is in, outermost first; texts of tensors are none."""
     spans = find_spans(snapshot, analysis.device)
     is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
-    return tuple(dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist()))
+    names = dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
+    return tuple(filter(is_of_program, names))

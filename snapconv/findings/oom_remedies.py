@@ -30,6 +30,7 @@ _GC_THRESHOLD, _GC_FRACTION = 0.8, 0.99
 # What a program can free earlier: not its weights, and not the states of its optimizer.
 _FREEABLE = (
     Category.ACTIVATION,
+    Category.KV_CACHE,
     Category.GRADIENT,
     Category.INPUT,
     Category.TEMPORARY,

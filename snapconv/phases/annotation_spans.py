@@ -16,6 +16,8 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
 # What torch writes where there is none.
 _NO_TEXT = ("", "N/A")
+# Names that torch, or a recorder of ours, gives without being asked to: the phases of a step show the same.
+_NOT_OF_PROGRAM = ("Optimizer.", "enumerate(DataLoader)", "torch::autograd", "autograd::", "snapconv:")
 
 
 class SpanKind(IntEnum):
@@ -63,6 +65,11 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
             last_event=last[order].astype(np.int64),
         )
     )
+
+
+def is_of_program(name: str) -> bool:
+    """Whether a name is the program's own, and not one that torch or a recorder gives of itself."""
+    return not name.startswith(_NOT_OF_PROGRAM)
 
 
 def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:

@@ -7,24 +7,33 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.devices import device_argument
+from snapconv.findings.annotation_totals import AnnotatedSpans, annotated_spans, totals_by_annotation
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.growth import why_unknown
 from snapconv.findings.live_totals import totals_by_category, totals_by_line, totals_by_module
+from snapconv.findings.out_of_memory import free_after_oom
 from snapconv.naming.weights.weight_names import weight_names
+from snapconv.phases.annotation_spans import SpanKind
+from snapconv.replay.memory_layout import layouts
 from snapconv.reports.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.reports.memory_report import (
     CURVES,
     END,
+    END_ALLOCATED,
     PEAK,
     PEAK_ACTIVATIONS,
+    PEAK_ALLOCATED,
     START,
     ActivationEntry,
+    AfterOom,
     AllocationColumns,
+    AnnotationColumns,
     BreakdownRow,
     GrowthRow,
     IterationRow,
     MemoryReport,
     Moment,
+    MomentLayout,
     OomEvent,
     Timeline,
     WeightEntry,
@@ -60,7 +69,7 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
     lines = ProjectLines(snapshot.stacks, project)
     weights, activations = tuple(_weights(analysis, lines)), tuple(_activations(analysis, lines))
     n_frames = n_frames_of_an_end([*weights, *activations], snapshot.container.n_unpacked_bytes)
-    device = analysis.device.device
+    device, spans = analysis.device.device, annotated_spans(snapshot, analysis)
     return MemoryReport(
         device=device,
         peak_usage_bytes=analysis.replay.allocated.peak,
@@ -90,6 +99,10 @@ def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAn
         growth=tuple(_growth(analysis, lines)),
         growth_unknown=why_unknown(analysis.phases, n_events=len(analysis.device.events)),
         project_includes=project.includes,
+        layouts=tuple(_layouts(analysis)),
+        annotations=_annotations(snapshot, spans),
+        annotation_totals=totals_by_annotation(snapshot, spans),
+        after_oom=_after_oom(snapshot, analysis),
     )
 
 
@@ -220,6 +233,28 @@ def _oom_events(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[OomEv
             stack_id=int(events.stack_id[event]),
             frames=lines.of(int(events.stack_id[event])),
         )
+
+
+def _layouts(analysis: DeviceAnalysis) -> Iterator[MomentLayout]:
+    """The layouts at the peak and at the dump."""
+    moments = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
+    found = layouts(analysis.device, analysis.allocations, list(moments.values()))
+    for name, event in moments.items():
+        yield MomentLayout(name, found[event])
+
+
+def _annotations(snapshot: Snapshot, found: AnnotatedSpans) -> AnnotationColumns:
+    labels = [kind.label for kind in SpanKind]
+    return AnnotationColumns(
+        names=tuple(snapshot.texts[i] for i in found.spans.name_id.tolist()),
+        kinds=tuple(labels[i] for i in found.spans.kind.tolist()),
+        found=found,
+    )
+
+
+def _after_oom(snapshot: Snapshot, analysis: DeviceAnalysis) -> AfterOom | None:
+    found = free_after_oom(snapshot, analysis)
+    return AfterOom(found.free_bytes, found.returnable_bytes) if found else None
 
 
 def _timeline(analysis: DeviceAnalysis) -> Timeline:

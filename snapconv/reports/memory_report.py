@@ -7,9 +7,11 @@ look anything up anywhere else.
 from dataclasses import dataclass
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
+from snapconv.findings.annotation_totals import AnnotatedSpans, AnnotationTotal
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 
@@ -25,6 +27,7 @@ def moment_name(which: str, curve: str) -> str:
 
 # What weights, categories, breakdown and lines are about.
 PEAK_ALLOCATED = moment_name(PEAK, "allocated")
+END_ALLOCATED = moment_name(END, "allocated")
 PEAK_RESERVED = moment_name(PEAK, "reserved")
 # What the activations are about: their own high-water mark.
 PEAK_ACTIVATIONS = moment_name(PEAK, "activations")
@@ -129,6 +132,34 @@ class AllocationColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class MomentLayout:
+    """Where everything lay at one of the Moments."""
+
+    moment: str
+    layout: MemoryLayout
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationColumns:
+    """Every named span of the trace; ``names`` and ``kinds`` as text, and the columns of AnnotatedSpans."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    found: AnnotatedSpans
+
+
+@dataclass(frozen=True, slots=True)
+class AfterOom:
+    """What stays reserved and free at the dump, where the program went on after it had run out of memory.
+
+    ``returnable_bytes`` of it are in free segments, which ``empty_cache()`` gives back.
+    """
+
+    free_bytes: int
+    returnable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class OomEvent:
     """A failed allocation: the requested bytes, the free bytes of the driver, and the memory in use then.
 
@@ -208,3 +239,7 @@ class MemoryReport:
     growth: tuple[GrowthRow, ...] = ()
     growth_unknown: str = ""
     project_includes: tuple[str, ...] = ()
+    layouts: tuple[MomentLayout, ...] = ()
+    annotations: AnnotationColumns | None = None
+    annotation_totals: tuple[AnnotationTotal, ...] = ()
+    after_oom: AfterOom | None = None

@@ -188,6 +188,8 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         failed = {"action": "oom", "size": 512, "device_free": 0, "stream": 0, "frames": frames or []}
         raw = model.snapshot()
         raw["device_traces"][0].append(failed)
+        if frames:
+            raw["external_annotations"] = [{"name": "step", "stage": "START", "device": 0, "time_us": 1}]
         (tmp_path / name).write_bytes(pickle.dumps(raw))
         options = (
             ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []

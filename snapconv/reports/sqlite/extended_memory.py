@@ -1,13 +1,26 @@
 """A MemoryReport -> the rows of the tables that ``--extended`` adds; they are in extended_memory_schema."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import sums_by
 from snapconv.phases.trace_phases import Phase
-from snapconv.reports.memory_report import AllocationColumns, MemoryReport, Timeline
+from snapconv.replay.memory_layout import MemoryLayout
+from snapconv.reports.memory_report import (
+    AllocationColumns,
+    AnnotationColumns,
+    MemoryReport,
+    MomentLayout,
+    Timeline,
+)
 from snapconv.reports.sqlite import extended_memory_schema as schema
 from snapconv.reports.sqlite.database import TableRows, rows_of, rows_of_columns, rows_of_records
 from snapconv.reports.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
+from snapconv.reports.sqlite.table_schema import Table
 from snapconv.stacks.stack_roles import innermost_frames
 
 
@@ -20,10 +33,13 @@ def extended_rows(report: MemoryReport) -> list[TableRows]:
         rows_of_records(schema.ITERATIONS, report.iterations),
         rows_of_records(schema.GROWTH, report.growth),
         rows_of_records(schema.OOM_EVENTS, report.oom_events),
+        _annotations(report.annotations),
         *_words(report.allocations),
         *_stacks(report),
         _timeline(report.timeline),
         _allocations(report.allocations),
+        _segments(report.layouts),
+        _blocks(report.layouts),
     ]
 
 
@@ -101,6 +117,76 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
         allocations.module_id,
     )
     return rows_of_columns(schema.ALLOCATIONS, len(table), columns)
+
+
+def _annotations(annotations: AnnotationColumns | None) -> TableRows:
+    if annotations is None:
+        return rows_of(schema.ANNOTATIONS, [])
+    found = annotations.found
+    columns = (
+        annotations.names,
+        annotations.kinds,
+        found.spans.first_event,
+        found.spans.last_event,
+        found.peak_bytes,
+        found.change_bytes,
+    )
+    return rows_of_columns(schema.ANNOTATIONS, len(found.spans), columns)
+
+
+def _segments(layouts: Sequence[MomentLayout]) -> TableRows:
+    parts = [_segment_columns(one.layout) for one in layouts]
+    return _of_moments(schema.SEGMENTS, layouts, parts)
+
+
+def _segment_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
+    segments, blocks, free = layout.segments, layout.blocks, layout.free
+    n_segments = len(segments)
+    largest = np.zeros(n_segments, np.int64)
+    np.maximum.at(largest, free.segment, free.n_bytes)
+    return (
+        segments.addr,
+        segments.total_bytes,
+        sums_by(blocks.segment, blocks.n_bytes, n_segments),
+        np.bincount(blocks.segment, minlength=n_segments),
+        np.bincount(free.segment, minlength=n_segments),
+        largest,
+        segments.stream,
+        segments.pool_id,
+        segments.is_small.astype(np.int8),
+        segments.is_expandable.astype(np.int8),
+        segments.stack_id,
+    )
+
+
+def _blocks(layouts: Sequence[MomentLayout]) -> TableRows:
+    """The blocks and the free pieces of every moment, by address."""
+    parts = []
+    for one in layouts:
+        pieces = (one.layout.blocks, one.layout.free)
+        addr = np.concatenate([piece.addr for piece in pieces])
+        order = np.argsort(addr, kind="stable")
+        segment = np.concatenate([piece.segment for piece in pieces])[order]
+        parts.append(
+            (
+                one.layout.segments.addr[segment],
+                addr[order],
+                np.concatenate([piece.n_bytes for piece in pieces])[order],
+                np.concatenate([piece.allocation for piece in pieces])[order],
+            )
+        )
+    return _of_moments(schema.BLOCKS, layouts, parts)
+
+
+def _of_moments(
+    table: Table, layouts: Sequence[MomentLayout], parts: Sequence[tuple[NDArray[Any], ...]]
+) -> TableRows:
+    """The columns of several moments below each other, behind the moment's name."""
+    if not parts:
+        return rows_of(table, [])
+    moments = [one.moment for one, part in zip(layouts, parts, strict=True) for _ in range(len(part[0]))]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return rows_of_columns(table, len(moments), (moments, *columns))
 
 
 def _stacks(report: MemoryReport) -> list[TableRows]:

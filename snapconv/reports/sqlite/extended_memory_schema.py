@@ -199,6 +199,52 @@ ALLOCATIONS = define_table(
     id_column("module_id", "snapconv_modules", _NO_MODULE),
 )
 
+_LAYOUT_MOMENT = Column(
+    "moment", "TEXT", "`peak_allocated`: at the peak; `end_allocated`: at the dump; as in `snapconv_moments`"
+)
+_ADDR = Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address")
+
+SEGMENTS = define_table(
+    "snapconv_segments",
+    "The segments at the peak of allocated bytes, and at the dump: the memory obtained from the device.",
+    _LAYOUT_MOMENT,
+    _ADDR,
+    _bytes("total_bytes", "its size; of an expandable segment, what is mapped"),
+    _bytes("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
+    Column("n_blocks", "INTEGER", "number of these"),
+    Column("n_free", "INTEGER", "number of its free pieces"),
+    _bytes("largest_free_bytes", "the largest of these"),
+    Column("stream", "INTEGER", "handle of the CUDA stream that it serves; 0 is the default stream"),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot"),
+    Column("is_small", "INTEGER", "1: it serves requests of up to 1 MiB; 0: larger ones"),
+    Column("is_expandable", "INTEGER", "1: it grows and shrinks by pages; 0: it is returned as a whole"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+)
+
+BLOCKS = define_table(
+    "snapconv_blocks",
+    "The blocks and the free pieces of the segments at these moments; those of a segment sum to it.",
+    _LAYOUT_MOMENT,
+    Column("segment_addr", "INTEGER", "`addr` of its segment at that moment", "address"),
+    _ADDR,
+    _bytes("block_bytes", "its size"),
+    id_column("allocation_id", "snapconv_allocations", "it is free"),
+)
+
+ANNOTATIONS = define_table(
+    "snapconv_annotations",
+    "The spans of the trace that the program has named. One without an event has its last event before its "
+    "first.",
+    Column("name", "TEXT", "the name, or the text"),
+    Column(
+        "kind", "TEXT", "`record_function`; `user_metadata`; `tensor`: a text that was given to one tensor"
+    ),
+    Column("first_event", "INTEGER", "its first event; the trace's, where its beginning is lost", _EVENT),
+    Column("last_event", "INTEGER", "its last event; -1 where it ended before the first", _EVENT),
+    _bytes("peak_allocated_bytes", "the most that was allocated in it, or when it began"),
+    _bytes("change_bytes", "what was allocated after it, less what was before it; may be negative"),
+)
+
 STACKS = define_table(
     "snapconv_stacks",
     "The distinct stacks.",
@@ -251,6 +297,7 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     ITERATIONS,
     GROWTH,
     OOM_EVENTS,
+    ANNOTATIONS,
     CATEGORIES,
     EVIDENCE,
     RULES,
@@ -263,6 +310,8 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     STACK_FRAMES,
     TIMELINE,
     ALLOCATIONS,
+    SEGMENTS,
+    BLOCKS,
 )
 
 # LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that

@@ -19,11 +19,12 @@ from snapconv.reports.memory_report import (
 )
 from snapconv.reports.time_report import IterationTimes, TimeReport
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes, format_duration_us, format_share
+from snapconv.units import counted, format_bytes, format_duration_us, format_share, shortened
 
 _N_LINES = 5
 _N_CALLERS = 3
 _LEAST_MODULES = 2
+_MOST_OF_NAME = 60
 
 
 def summary_lines(
@@ -63,6 +64,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     yield from _oom_lines(report)
     yield from _line_lines(report)
     yield from _module_lines(report)
+    yield from _annotation_lines(report)
     yield from _growth_lines(report)
     yield f"  history: {report.history_verdict}"
     yield f"    {report.history_reason}"
@@ -96,6 +98,12 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
         yield f"    requested by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
     if more:
         yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
+    if report.after_oom:
+        free, returnable = map(format_bytes, (report.after_oom.free_bytes, report.after_oom.returnable_bytes))
+        yield (
+            f"    the program went on: {free} stay reserved and free at the dump, {returnable} of it in "
+            "free segments (empty_cache())"
+        )
 
 
 def _line_lines(report: MemoryReport) -> Iterator[str]:
@@ -128,6 +136,22 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
     yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
     for group in group_modules(shown)[:_N_LINES]:
         yield f"  {format_bytes(group.block_bytes, like=report.peak_usage_bytes):>14}  {group.label}"
+
+
+def _annotation_lines(report: MemoryReport) -> Iterator[str]:
+    """The program's own names for parts of the trace, with the highest peak of each."""
+    found = report.annotation_totals
+    if not found:
+        return
+    yield "  peaks by annotation"
+    rows = [
+        (row.peak_bytes, f"{shortened(row.name, _MOST_OF_NAME)}, {counted(row.n_spans, 'time')}")
+        for row in found
+    ]
+    for n_bytes, text in rows[:_N_LINES]:
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {text}"
+    if len(found) > _N_LINES:
+        yield f"  {'':>14}  and {counted(len(found) - _N_LINES, 'more name')}"
 
 
 def _growth_lines(report: MemoryReport) -> Iterator[str]:
@@ -225,6 +249,8 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         },
         "breakdown": list(map(asdict, report.breakdown)),
         "oom_events": [_oom_values(oom) for oom in report.oom_events],
+        "after_oom": asdict(report.after_oom) if report.after_oom else None,
+        "annotations": list(map(asdict, report.annotation_totals)),
         "project_root": report.project_root,
         "project_includes": list(report.project_includes),
         "lines_at_peak": [
