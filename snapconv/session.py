@@ -160,11 +160,7 @@ class Session:
             return scale_batch(self.snapshot, found, batch_scale, run)
 
         return tuple(
-            try_settings(
-                *(self.snapshot, found.device, found.replay, found.history, request),
-                scaled=scaled(found),
-                progress=progress,
-            )
+            try_settings(self.snapshot, found, request, scaled=scaled(found), progress=progress)
             if found.device.device != HOST
             else None
             for found in self.devices

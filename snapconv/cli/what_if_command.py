@@ -47,8 +47,8 @@ _Outside = Annotated[
     typer.Option(
         "--outside",
         metavar="SIZE",
-        help="With --card: what the CUDA context, libraries, NCCL and other processes take, as nvidia-smi "
-        "shows it beyond torch's reserved memory.",
+        help="With --card: what the CUDA context, libraries, NCCL and other processes take. Default: as a "
+        "capture in which a request failed shows it.",
     ),
 ]
 _BatchScale = Annotated[
@@ -138,14 +138,14 @@ def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_js
 
 def _request(
     settings: Sequence[str],
-    memory: tuple[int | None, int | None],
+    memory: tuple[int | None, int | None, int | None],
     *,
     search: bool,
     batch_scale: float | None,
 ) -> "Request":
     from snapconv.findings.setting_trials import Request
 
-    if not (settings or search or memory[0] or batch_scale is not None):
+    if not (settings or search or any(memory) or batch_scale is not None):
         raise typer.BadParameter(
             "say what to try: --setting, --search, --capacity, --card or --batch-scale", param_hint="what-if"
         )
@@ -161,25 +161,19 @@ def _setting(text: str) -> str:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
 
 
-def _memory(capacity: str | None, card: str | None, outside: str | None) -> tuple[int | None, int | None]:
-    """What torch can have, and what a memory fraction is a part of; None where neither is given."""
+def _memory(
+    capacity: str | None, card: str | None, outside: str | None
+) -> tuple[int | None, int | None, int | None]:
+    """What torch can have, a card, and what of it is not torch's; None where that is not given."""
     if capacity is not None and card is not None:
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
     if outside is not None and card is None:
         raise typer.BadParameter("it needs --card", param_hint="--outside")
-    if card is None:
-        n_bytes = None if capacity is None else _size(capacity, "--capacity")
-        return n_bytes, n_bytes
-    if outside is None:
-        raise typer.BadParameter(
-            "no file shows what lies outside of torch: give it with --outside, or what torch can have "
-            "with --capacity",
-            param_hint="--card",
-        )
-    total, taken = _size(card, "--card"), _size(outside, "--outside")
-    if taken >= total:
+    total = None if card is None else _size(card, "--card")
+    taken = None if outside is None else _size(outside, "--outside")
+    if total is not None and taken is not None and taken >= total:
         raise typer.BadParameter("it leaves nothing of the card", param_hint="--outside")
-    return total - taken, total
+    return None if capacity is None else _size(capacity, "--capacity"), total, taken
 
 
 def _check_batch(scale: float | None, other: Path | None, other_scale: float | None) -> None:

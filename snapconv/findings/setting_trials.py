@@ -11,9 +11,12 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
     split_conf,
 )
-from snapconv.errors import RecorderError
+from snapconv.devices import device_name
+from snapconv.errors import InputError, RecorderError
 from snapconv.findings.allocator_calls import AllocatorCalls, find_calls
 from snapconv.findings.batch_scale import ScaledSizes
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.device_memory import device_memory
 from snapconv.findings.model_check import ModelCheck, check_model
 from snapconv.findings.what_if import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.progress import Progress
@@ -46,13 +49,15 @@ class Request:
     """What is tried: alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and memory.
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
-    it had then. ``device_bytes`` is what a memory fraction is a part of.
+    it had then. ``card_bytes`` in its place is a whole card, with ``outside_bytes`` that are not torch's;
+    None: as many as the file shows.
     """
 
     settings: tuple[str, ...] = ()
     is_search: bool = False
     capacity: int | None = None
-    device_bytes: int | None = None
+    card_bytes: int | None = None
+    outside_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,7 @@ def read_setting(text: str) -> str:
 
 def try_settings(
     snapshot: Snapshot,
-    device: DeviceSnapshot,
-    replayed: Replay,
-    history: History,
+    analysis: DeviceAnalysis,
     request: Request,
     *,
     scaled: ScaledSizes | None = None,
@@ -126,15 +129,17 @@ def try_settings(
 ) -> SettingTrials:
     """Replay one device under its own settings and under each of the others.
 
-    ``scaled`` replaces what the allocations requested.
+    ``scaled`` replaces what the allocations requested. Raises InputError where a card is requested and what
+    lies outside of torch is not known.
     """
+    device, replayed = analysis.device, analysis.replay
     calls = find_calls(snapshot, device, replayed)
     check = check_model(calls, device, replayed.allocations.addr, progress=progress)
-    capacity, capacity_from = _capacity(calls, request)
+    capacity, capacity_from = _capacity(snapshot, analysis, calls, request)
     if scaled is not None:
         calls = _scaled_calls(calls, scaled)
     request = replace(request, capacity=capacity)
-    own = Trial(calls.own, request.capacity, request.device_bytes, is_placed_anew=scaled is not None)
+    own = Trial(calls.own, capacity, request.card_bytes, is_placed_anew=scaled is not None)
     others = [(text, replace(own, settings=calls.own.changed(text))) for text in _texts(request)]
     others = [(text, trial) for text, trial in others if _differs(trial.settings, calls.own)]
     tried = [Tried(OWN, try_out(calls, own, progress=progress))]
@@ -157,7 +162,7 @@ def try_settings(
         scale=1.0 if scaled is None else scaled.scale,
         estimated=(
             *([] if scaled is None else [f"batch × {scaled.scale:g}: {scaled.how}"]),
-            *_reasons(check, history, [one.outcome for one in tried]),
+            *_reasons(check, analysis.history, [one.outcome for one in tried]),
         ),
     )
 
@@ -181,15 +186,35 @@ def _texts(request: Request) -> Iterator[str]:
         yield from SEARCHED_WITH_CAPACITY if request.capacity is not None else ()
 
 
-def _capacity(calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
+def _capacity(
+    snapshot: Snapshot, analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request
+) -> tuple[int | None, str]:
+    """What torch can have, and where that is from."""
+    if request.card_bytes is not None:
+        outside = _outside(snapshot, analysis) if request.outside_bytes is None else request.outside_bytes
+        left = max(request.card_bytes - outside, 0)
+        return left, f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside of torch"
     if request.capacity is not None:
-        is_part = request.device_bytes not in (None, request.capacity)
-        return request.capacity, f"of a card of {format_bytes(request.device_bytes or 0)}" if is_part else ""
+        return request.capacity, ""
     failed = np.flatnonzero(calls.events.action == Action.OOM)
     if len(failed):
         event = int(failed[0])
         return capacity_at_oom(calls, event), f"what torch had when event {event} failed"
     return None, ""
+
+
+def _outside(snapshot: Snapshot, analysis: DeviceAnalysis) -> int:
+    """What lay outside of torch when a request failed, of a real device."""
+    metadata = snapshot.metadata
+    if metadata is not None and not metadata.is_simulated:
+        found = device_memory(snapshot, analysis, len(analysis.device.events) - 1).outside_bytes
+        if found is not None:
+            return found
+    raise InputError(
+        f"{snapshot.path} does not show what lies outside of torch on {device_name(analysis.device.device)} "
+        "(a capture of a real GPU in which a request failed does): give it with --outside, or what torch can "
+        "have with --capacity"
+    )
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> Recorded:

@@ -59,6 +59,12 @@ def test_a_card_has_less_for_torch_than_its_size(capsys):
     assert json.loads(out)["devices"][0]["capacity_bytes"] == 3 << 29
 
 
+def test_what_lies_outside_of_torch_is_not_guessed(capsys):
+    code, out, err = run(capsys, FIXTURES / "out_of_memory.pickle", "--card", "2GiB")
+    assert (code, out) == (3, "")
+    assert "give it with --outside" in err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -66,7 +72,6 @@ def test_a_card_has_less_for_torch_than_its_size(capsys):
         (("--setting", "pinned_use_cuda_host_register:True"), "the model has no setting"),
         (("--capacity", "38"), "expected a size with its unit"),
         (("--capacity", "1GiB", "--card", "2GiB"), "not both"),
-        (("--card", "2GiB"), "give it with --outside"),
         (("--batch-scale", "0"), "expected more than 0"),
         (("--batch-scale", "nan"), "expected more than 0"),
         (("--search", "--other-batch", "file"), "it needs --batch-scale"),

@@ -3,9 +3,11 @@
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB
+from snapconv.errors import InputError
 from snapconv.findings.setting_trials import OWN, OWN_PLACED_ANEW, SEARCHED, Request, read_setting
 from snapconv.session import load
 from tests.builders import TraceBuilder
+from tests.metadata_builder import metadata
 
 
 @pytest.fixture
@@ -65,6 +67,35 @@ def test_a_failed_request_gives_the_capacity(tried_on):
     # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
     found = tried_on(builder, Request(("expandable_segments:True",), capacity=60 * MIB))
     assert [one.outcome.ran_out is None for one in found.tried] == [False, True]
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulated, tmp_path):
+    # 100 MiB of the device, 40 reserved, 10 free: 50 are not torch's. A simulation has nothing outside.
+    simulated = {"simulated": {"compute": False}} if is_simulated else {}
+    recorded = metadata(devices=[{"device": 0, "total_bytes": 100 * MIB}], **simulated)
+    builder = two_segments().oom(30 * MIB, device_free=10 * MIB)
+    session = load(builder.write(tmp_path / "snapshot.pickle", snapconv=recorded))
+    assert session.snapshot.metadata is not None
+    request = Request(card_bytes=200 * MIB)
+    if is_simulated:
+        with pytest.raises(InputError, match="give it with --outside"):
+            session.what_if(request)
+        return
+    (found,) = session.what_if(request)
+    assert found.capacity == 150 * MIB
+    assert found.capacity_from == "200.00 MiB less 50.00 MiB outside of torch"
+
+
+def test_a_fraction_is_of_the_whole_card(tried_on):
+    # Half of 100 MiB is more than the 45 that are left of it, and is no limit.
+    request = Request(("per_process_memory_fraction:0.5",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    found = tried_on(two_segments(), request)
+    assert found.capacity == 45 * MIB
+    assert [one.outcome.trial.limit for one in found.tried] == [None, 50 * MIB]
+    assert [one.outcome.ran_out for one in found.tried] == [None, None]
+    request = Request(("per_process_memory_fraction:0.3",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    assert tried_on(two_segments(), request).tried[1].outcome.ran_out is not None
 
 
 def test_a_trace_that_lost_events_gives_estimates(tried_on):
