@@ -43,7 +43,7 @@ REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
-# (what is asked, the query, whether it needs --extended): shown in the README with their answers.
+# (what is asked, the query, whether it needs --extended): shown in docs/reports.md with their answers.
 QUERIES = (
     (
         "Which lines hold the most activation memory?",
@@ -315,6 +315,7 @@ GENERATED = (
     "growth.md",
     "budgets.md",
     "what-if.md",
+    "reports.md",
 )
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
@@ -347,7 +348,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "growth.md": {"session": partial(answered, "growth", GROWING)},
     "what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},
     "library.md": {"examples": examples},
-    "README.md": {"summary": session, "queries": answered_queries},
+    "reports.md": {"summary": session, "queries": answered_queries},
+    "README.md": {"oom": partial(answered, "oom", OOM_SNAPSHOT)},
 }
 
 if __name__ == "__main__":
