@@ -38,6 +38,7 @@ SNAPSHOT = "fixtures/training_step.pickle"
 CAPTURE = "fixtures/transformer.capture"
 OOM_SNAPSHOT = "fixtures/out_of_memory.pickle"
 GROWING = "fixtures/growing.pickle"
+ONE_ITERATION = ("--format", "snapshot", "--iterations", "1", "--redact")
 WHAT_IF = ("--setting", "expandable_segments:True", "--setting", "max_split_size_mb:64")
 REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
@@ -316,6 +317,7 @@ GENERATED = (
     "budgets.md",
     "what-if.md",
     "reports.md",
+    "exports.md",
 )
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "answers.md": {
@@ -344,6 +346,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "budgets.md": {
         "diff": partial(answered, "diff", "fixtures/perceptron.pickle", GROWING),
         "check": partial(answered, "check", GROWING, "--max-peak", "80MiB", "--max-growth", "0"),
+    },
+    "exports.md": {
+        "snapshot": partial(
+            answered, "export", SNAPSHOT, "--format", "snapshot", "--iterations", "1", "--redact"
+        ),
     },
     "growth.md": {"session": partial(answered, "growth", GROWING)},
     "what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},

@@ -12,6 +12,7 @@ import typer
 from snapconv.cli.check_command import check
 from snapconv.cli.diff_command import diff
 from snapconv.cli.explain_command import explain
+from snapconv.cli.export_command import export
 from snapconv.cli.fragmentation_command import fragmentation
 from snapconv.cli.growth_command import growth
 from snapconv.cli.info_command import info
@@ -153,3 +154,4 @@ app.command(
     "diff", short_help="Compare two files: what appeared, went and grew, and what it did to the peak."
 )(diff)
 app.command("check", short_help="Check limits for the memory, and end with 7 where one does not hold.")(check)
+app.command("export", short_help="Write it for other programs: a smaller snapshot, traces, tables.")(export)

@@ -25,7 +25,7 @@ _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the functions of its
 # threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's of an editor's extension.
 _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
-_NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".so")
+_NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
 def normal(path: str) -> str:

@@ -33,7 +33,7 @@ LAYERS = (
     {"reports"},
     {"pipeline"},
     {"convert", "describe", "session"},
-    {"view"},
+    {"view", "export"},
 )
 GROUND = LAYERS[0] | LAYERS[1]
 LIBRARY = {package for layer in LAYERS for package in layer}

@@ -1,0 +1,93 @@
+"""``snapconv export``: a file -> what other programs read."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapconv.cli.answers import OneDevice, ReadOptions, read_session
+from snapconv.cli.arguments import Includes, PathMaps, ProjectRoot, Quiet, Rules, Snapshot, Sources
+from snapconv.cli.terminal import print_lines
+
+if TYPE_CHECKING:
+    from snapconv.findings.event_window import Range
+
+_FORMATS = ("snapshot",)
+_Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of: {', '.join(_FORMATS)}.")]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+_Events = Annotated[
+    str | None,
+    typer.Option("--events", metavar="A:B", help="snapshot: only events A to B, such as 1000:1999 or 1000:."),
+]
+_Iterations = Annotated[
+    str | None, typer.Option("--iterations", metavar="A:B", help="snapshot: only iterations A to B.")
+]
+_NoCpp = Annotated[bool, typer.Option("--no-cpp-frames", help="snapshot: leave out the frames of C++ code.")]
+_Redact = Annotated[
+    bool,
+    typer.Option(
+        "--redact",
+        help="snapshot: replace the names of files, functions and annotations, so that it can be given away.",
+    ),
+]
+
+
+def export(
+    snapshot: Snapshot,
+    format: _Format,
+    output: _Output = None,
+    force: _Force = False,
+    device: OneDevice = None,
+    events: _Events = None,
+    iterations: _Iterations = None,
+    no_cpp_frames: _NoCpp = False,
+    redact: _Redact = False,
+    project_root: ProjectRoot = None,
+    include: Includes = None,
+    path_map: PathMaps = None,
+    rules: Rules = None,
+    source: Sources = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a snapshot or a capture for another program.
+
+    snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
+    """
+    from snapconv.export import ExportOptions, output_of
+    from snapconv.export import export as write
+    from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
+    from snapconv.reports.text.summary import note_lines
+
+    if format not in _FORMATS:
+        raise typer.BadParameter(f"expected {', '.join(_FORMATS)}; got {format!r}", param_hint="--format")
+    if events and iterations:
+        raise typer.BadParameter("give --events or --iterations, not both", param_hint="--events")
+    options = ExportOptions(
+        format=format,
+        output=output,
+        force=force,
+        events=_range(events, "--events"),
+        iterations=_range(iterations, "--iterations"),
+        snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),
+    )
+    path = output_of(snapshot, options)
+    read = ReadOptions(project_root, include, path_map, rules, source)
+    session = read_session(snapshot, read, device=device)
+    made = write(session, path, options)
+    if not quiet:
+        print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
+        print_lines([f"written: {path}" for path in made.files], sys.stdout)
+
+
+def _range(text: str | None, option: str) -> "Range | None":
+    from snapconv.findings.event_window import parse_range
+
+    try:
+        return None if text is None else parse_range(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -1,0 +1,140 @@
+"""A file -> what other programs read: traces, profiles of a moment, tables, a smaller snapshot.
+
+The formats are in reports/exports/, one each. Here is what they share: which device, which moment or window,
+what the output is called, and that it is whole or not there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from snapconv.atomic_files import check_outputs, new_files
+from snapconv.convert import check_is_no_input, stem_of_outputs
+from snapconv.devices import HOST, device_argument, device_name
+from snapconv.errors import InputError, OutputWriteError
+from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.event_window import (
+    EventWindow,
+    Range,
+    whole_window,
+    window_of_events,
+    window_of_iterations,
+)
+from snapconv.notes import Note
+from snapconv.replay.device_replay import Replay, replay
+from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
+from snapconv.session import Session
+from snapconv.snapshot.load import load_snapshot
+from snapconv.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What is exported, and to where; ``snapconv export --help`` has the meaning of each."""
+
+    format: str
+    output: Path | None = None
+    force: bool = False
+    events: Range | None = None
+    iterations: Range | None = None
+    snapshot: SnapshotOptions = field(default_factory=SnapshotOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The files that were written, and what there is to know about them."""
+
+    files: tuple[Path, ...]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: the end of its file's name, and what writes it."""
+
+    ending: str
+    write: Callable[[Session, Path, ExportOptions], Exported]
+
+
+def output_of(path: Path, options: ExportOptions) -> Path:
+    """Where the export of a file goes: by default beside it. Raises OutputError where it cannot go there."""
+    stem, ending = stem_of_outputs(path), FORMATS[options.format].ending
+    output = options.output or stem.with_name(f"{stem.name}{ending}")
+    if not output.name:
+        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME{ending}")
+    check_is_no_input(path, output)
+    check_outputs([output], force=options.force)
+    return output
+
+
+def export(session: Session, output: Path, options: ExportOptions) -> Exported:
+    """Write a session in one of FORMATS.
+
+    Raises InputError where the file lacks what is wanted, OutputError where the output cannot be written.
+    """
+    return FORMATS[options.format].write(session, output, options)
+
+
+def the_device(session: Session) -> DeviceAnalysis:
+    """The one device of a session, or of several the only CUDA device; else raises InputError."""
+    devices = [found for found in session.devices if found.device.device != HOST] or list(session.devices)
+    if len(devices) > 1:
+        there = ", ".join(device_argument(found.device.device) for found in session.devices)
+        raise InputError(f"{session.snapshot.path} has several devices ({there}): name one with --device")
+    return devices[0]
+
+
+def _write_smaller_snapshot(session: Session, output: Path, options: ExportOptions) -> Exported:
+    """Write the window, and read it again, since a part of a trace may show less than the whole."""
+    analysis = the_device(session)
+    if analysis.device.device == HOST:
+        raise InputError("torch's viewer knows no pinned host memory: name another device with --device")
+    window = _window(analysis, options)
+    with new_files([output], force=options.force) as (temporary,):
+        write_snapshot(temporary, session.snapshot, analysis, window, options.snapshot)
+        notes = tuple(_differences(analysis.replay, window, _read_again(temporary, analysis), analysis))
+    return Exported((output,), notes)
+
+
+def _window(analysis: DeviceAnalysis, options: ExportOptions) -> EventWindow:
+    if options.events:
+        return window_of_events(analysis, options.events)
+    return (
+        window_of_iterations(analysis, options.iterations) if options.iterations else whole_window(analysis)
+    )
+
+
+def _read_again(file: Path, analysis: DeviceAnalysis) -> Replay:
+    snapshot = load_snapshot(file)
+    devices = (found for found in snapshot.devices if found.device == analysis.device.device)
+    return replay(snapshot, next(devices, snapshot.devices[0]))
+
+
+def _differences(whole: Replay, window: EventWindow, part: Replay, analysis: DeviceAnalysis) -> list[Note]:
+    """What the window shows otherwise than the whole file did, if anything."""
+    device, most, n_events = analysis.device.device, 0, 0
+    rows = np.concatenate(([window.first - 1], window.rows[window.n_earlier :]))
+    for name in ("requested", "allocated", "active", "reserved"):
+        before, after = getattr(whole, name), getattr(part, name)
+        expected = np.concatenate(([before.start], before.after))[rows + 1]
+        found = np.concatenate(([after.start], after.after))[window.n_earlier :]
+        off = np.abs(expected - found)
+        most, n_events = max(most, int(off.max())), max(n_events, int(np.count_nonzero(off)))
+    if not most:
+        return []
+    return [
+        Note(
+            "inexact-window",
+            f"read again, the new snapshot of {device_name(device)} differs from the whole file by up to "
+            f"{format_bytes(most)}, after {n_events} of its {len(window.rows)} events: the events of the "
+            "window alone do not show all sizes of blocks that were live before it",
+            device,
+        )
+    ]
+
+
+FORMATS: dict[str, Format] = {
+    "snapshot": Format(".window.pickle", _write_smaller_snapshot),
+}
