@@ -45,3 +45,44 @@ def first_known(first: Int64Column, *others: Int64Column) -> Int64Column:
     for other in others:
         first = np.where(first >= 0, first, other)
     return first
+
+
+_BLOCK = 256
+
+
+def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
+    """The largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
+
+    Its cost is that of the values and of the ranges, not of their lengths: a range is the end of a block,
+    whole blocks, and the beginning of another.
+    """
+    if not len(first):
+        return np.zeros(0, np.int64)
+    least = np.iinfo(np.int64).min
+    n_blocks = -(-len(values) // _BLOCK)
+    padded = np.full(n_blocks * _BLOCK, least)
+    padded[: len(values)] = values
+    blocks = padded.reshape(n_blocks, _BLOCK)
+    to_here = np.maximum.accumulate(blocks, axis=1).reshape(-1)
+    from_here = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1)
+    begin, end = first // _BLOCK, last // _BLOCK
+    found = np.maximum(from_here[first], to_here[last])
+    found = np.maximum(found, _maxima_of_blocks(blocks.max(axis=1), begin + 1, end - 1))
+    same = np.flatnonzero(begin == end)
+    edges = np.stack((first[same], last[same] + 1), axis=1).reshape(-1)
+    if len(same):
+        found[same] = np.maximum.reduceat(np.append(values, least), edges)[::2]
+    return found
+
+
+def _maxima_of_blocks(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
+    """The same by tables of the ranges whose length is a power of two; the least number for an empty one."""
+    found = np.full(len(first), np.iinfo(np.int64).min)
+    length, table = 1, values
+    while length <= len(values):
+        n = last - first + 1
+        rows = np.flatnonzero((n >= length) & (n < 2 * length))
+        found[rows] = np.maximum(table[first[rows]], table[last[rows] - length + 1])
+        table = np.maximum(table[:-length], table[length:]) if len(table) > length else table
+        length *= 2
+    return found

@@ -69,14 +69,23 @@ class Session:
             )
         return replace(self, devices=chosen)
 
-    def at(self, moment: str | MomentQuestion = "peak") -> tuple[MomentState, ...]:
+    def at(
+        self, moment: str | MomentQuestion = "peak", *, device_total: int | None = None
+    ) -> tuple[MomentState, ...]:
         """What is live on every device at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
 
-        Raises ValueError for a text that is no moment, InputError where a device has no such moment.
+        ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
+        a text that is no moment, InputError where a device has no such moment.
         """
         question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
-            state_at(self.snapshot, self.project, found, find_moment(self.snapshot, found, question))
+            state_at(
+                self.snapshot,
+                self.project,
+                found,
+                find_moment(self.snapshot, found, question),
+                device_total=device_total,
+            )
             for found in self.devices
         )
 

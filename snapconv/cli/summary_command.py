@@ -1,12 +1,22 @@
 """``snapconv summary``: the memory at any moment, without a report."""
 
-from snapconv.cli.answers import At, OneDevice, ReadOptions, answer, moment_question, read_session
+from snapconv.cli.answers import (
+    At,
+    DeviceTotal,
+    OneDevice,
+    ReadOptions,
+    answer,
+    device_total_of,
+    moment_question,
+    read_session,
+)
 from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot, Sources
 
 
 def summary(
     snapshot: Snapshot,
     at: At = "peak",
+    device_total: DeviceTotal = None,
     device: OneDevice = None,
     project_root: ProjectRoot = None,
     include: Includes = None,
@@ -21,10 +31,10 @@ def summary(
     """
     from snapconv.reports.text.moment_summary import moment_lines, moment_values
 
-    question = moment_question(at)
+    question, total = moment_question(at), device_total_of(device_total)
     options = ReadOptions(project_root, include, path_map, rules, source)
     session = read_session(snapshot, options, device=device)
-    states = {state.device: state for state in session.at(question)}
+    states = {state.device: state for state in session.at(question, device_total=total)}
     answer(
         session,
         lambda analysis: (

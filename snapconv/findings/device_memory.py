@@ -21,7 +21,8 @@ class DeviceMemory:
 
     ``total_from`` says who gave the total. ``free_bytes`` is the driver's, which torch writes at a failed
     allocation alone: ``measured_event`` is the one that it is of. ``outside_bytes`` was in use then and not
-    torch's. At other moments ``at_most_bytes`` is the most that can have been.
+    torch's. At other moments ``at_most_bytes`` is the most that can have been. ``is_simulated``: there was no
+    device, and nothing outside torch.
     """
 
     total_bytes: int | None
@@ -31,6 +32,7 @@ class DeviceMemory:
     measured_event: int | None
     outside_bytes: int | None
     at_most_bytes: int | None
+    is_simulated: bool = False
 
 
 def device_memory(
@@ -54,6 +56,7 @@ def device_memory(
         measured_event=measured,
         outside_bytes=outside,
         at_most_bytes=None if total is None else max(total - reserved.peak, 0),
+        is_simulated=snapshot.metadata is not None and snapshot.metadata.is_simulated,
     )
 
 

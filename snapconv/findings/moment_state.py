@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.device_memory import DeviceMemory, device_memory
 from snapconv.findings.live_totals import (
     CategoryTotal,
     LineTotal,
@@ -60,12 +61,18 @@ class MomentState:
     project_includes: tuple[str, ...]
     history_verdict: str
     history_reason: str
+    memory: DeviceMemory
 
 
 def state_at(
-    snapshot: Snapshot, project: Project, analysis: DeviceAnalysis, moment: FoundMoment
+    snapshot: Snapshot,
+    project: Project,
+    analysis: DeviceAnalysis,
+    moment: FoundMoment,
+    *,
+    device_total: int | None = None,
 ) -> MomentState:
-    """Describe the memory of one device just after a moment's event."""
+    """Describe the memory of one device just after a moment's event; ``device_total`` is all that it has."""
     event, events, replay = moment.event, analysis.device.events, analysis.replay
     live = analysis.allocations.live_at(event)
     layout = layout_at(analysis.device, analysis.allocations, event)
@@ -94,6 +101,7 @@ def state_at(
         project_includes=project.includes,
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
+        memory=device_memory(snapshot, analysis, event, given_total=device_total),
     )
 
 

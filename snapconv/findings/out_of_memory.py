@@ -13,7 +13,7 @@ from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.devices import device_name
 from snapconv.errors import InputError, RecorderError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.findings.device_memory import DeviceMemory, device_memory
+from snapconv.findings.device_memory import DeviceMemory
 from snapconv.findings.fragmentation import FreeMemory, free_memory
 from snapconv.findings.moment_state import MomentState, state_at
 from snapconv.findings.moments import FoundMoment
@@ -72,7 +72,6 @@ class OutOfMemory:
     verdict: OomVerdict | None
     inside: FreePieces
     here: FreePieces
-    memory: DeviceMemory
     iterations: tuple[IterationTotal, ...]
     after: FreeMemory | None
 
@@ -95,21 +94,21 @@ def find_out_of_memory(
     event = failed[number - 1] if failed else last
     found = layouts(analysis.device, analysis.allocations, [event, last])
     name = f"failed allocation {number} of {len(failed)}" if failed else "the dump"
-    memory = device_memory(snapshot, analysis, event, given_total=device_total)
+    moment = FoundMoment(event, name)
+    state = state_at(snapshot, project, analysis, moment, device_total=device_total)
     request = _request(snapshot, project, analysis, found[event]) if failed else None
     inside = _pieces(found[event].free.n_bytes)
     here, verdict = inside, None
     if request is not None:
-        here, verdict = _decide(snapshot, analysis, request, memory, found[event])
+        here, verdict = _decide(snapshot, analysis, request, state.memory, found[event])
     return OutOfMemory(
         number=number,
         n_failed=len(failed),
-        state=state_at(snapshot, project, analysis, FoundMoment(event, name)),
+        state=state,
         request=request,
         verdict=verdict,
         inside=inside,
         here=here,
-        memory=memory,
         iterations=_iterations(analysis, analysis.allocations.live_at(event)),
         after=free_memory(snapshot, analysis, found[last], "the dump") if _went_on(analysis) else None,
     )

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, range_maxima, read_only
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
@@ -79,10 +79,8 @@ def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:
         return np.full(len(spans), curve.start, np.int64)
     most = np.where(before >= 0, curve.after[np.maximum(before, 0)], curve.start)
     rows = np.flatnonzero(spans.last_event >= spans.first_event)
-    if len(rows):
-        edges = np.stack((spans.first_event[rows], spans.last_event[rows] + 1), axis=1).reshape(-1)
-        within = np.maximum.reduceat(np.append(curve.after, 0), edges)[::2]
-        most[rows] = np.maximum(most[rows], within)
+    within = range_maxima(curve.after, spans.first_event[rows], spans.last_event[rows])
+    most[rows] = np.maximum(most[rows], within)
     return most
 
 

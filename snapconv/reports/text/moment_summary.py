@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from snapconv.devices import device_kind, device_name
+from snapconv.findings.device_memory import DeviceMemory
 from snapconv.findings.live_totals import CategoryTotal
 from snapconv.findings.module_groups import group_modules
 from snapconv.findings.moment_state import MomentState
 from snapconv.reports.text.size_rows import names_in_a_line, project_shown, size_rows, where
 from snapconv.units import counted, format_bytes, format_share
+
+NOT_IN_FILE = "not in this file (context, libraries)"
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -20,6 +23,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     pending = state.active_bytes - allocated
     if pending:
         yield f"  freed, but in use by a stream {format_bytes(pending)}"
+    yield from outside_line(state.memory)
     if state.annotations:
         yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
     yield from category_lines(state.categories, allocated)
@@ -57,6 +61,21 @@ def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterato
         size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
         yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
+
+
+def outside_line(memory: DeviceMemory) -> Iterator[str]:
+    """What of the device is not torch's, in a line; where that is not known, the line says so."""
+    if memory.is_simulated:
+        return
+    whole = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
+    if memory.outside_bytes is not None:
+        when = "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
+        size = f"{format_bytes(memory.outside_bytes)}{whole}{when}"
+    elif memory.at_most_bytes is not None:
+        size = f"at most {format_bytes(memory.at_most_bytes)}{whole}"
+    else:
+        size = "not known without --device-total"
+    yield f"  {NOT_IN_FILE}: {size}"
 
 
 def pool_shown(pool: tuple[int, int] | None) -> str:

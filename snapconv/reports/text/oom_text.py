@@ -15,7 +15,7 @@ from snapconv.units import counted, format_bytes
 
 _N_CALLERS, _N_HOLDERS, _N_OTHERS = 2, 4, 2
 _WIDTH = 80
-NOT_IN_FILE = "not in this file (context, libraries, NCCL, other processes)"
+_NOT_IN_FILE = "not in this file (context, libraries, NCCL, other processes)"
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
-    state, memory = found.state, found.memory
+    state, memory = found.state, found.state.memory
     yield "  memory then"
     pieces = f"{counted(found.inside.n_pieces, 'piece')} up to {format_bytes(found.inside.largest_bytes)}"
     yield size_row(state.active_bytes, "in use")
@@ -80,24 +80,24 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
         yield size_row(found.here.n_bytes, f"  of its pool, stream and size: {here}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
-    yield from device_rows(memory)
+    yield from _outside_rows(memory)
 
 
-def device_rows(memory: DeviceMemory) -> Iterator[str]:
+def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
     """What of the device is not torch's; where that is not known, the row says so."""
-    unknown = f"  {'not known':>14}  {NOT_IN_FILE}"
-    if memory.total_bytes is None:
-        yield unknown
-        yield f"  {'':>14}  give --device-total, as nvidia-smi shows it"
+    if memory.is_simulated:
         return
     if memory.outside_bytes is not None:
-        when = "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
-        yield size_row(memory.outside_bytes, f"{NOT_IN_FILE}{when}"[:64])
+        yield size_row(memory.outside_bytes, _NOT_IN_FILE)
     elif memory.at_most_bytes is not None:
-        yield f"  {'at most':>14}  {NOT_IN_FILE}"
-        yield size_row(memory.at_most_bytes, "  the rest of the device at the most that was reserved")
-    total = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", memory.total_from)
-    yield size_row(memory.total_bytes, f"the whole device, {total}")
+        yield f"  {'at most':>14}  {_NOT_IN_FILE}:"
+        yield size_row(memory.at_most_bytes, "  the device without the most that was reserved")
+    else:
+        yield f"  {'not known':>14}  {_NOT_IN_FILE}"
+        yield f"  {'':>14}  give --device-total, as nvidia-smi shows it"
+    if memory.total_bytes is not None:
+        known = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", "by torch")
+        yield size_row(memory.total_bytes, f"the whole device, {known}")
 
 
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:

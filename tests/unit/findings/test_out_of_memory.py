@@ -161,12 +161,12 @@ def test_a_block_that_max_split_size_keeps_is_named(tmp_path):
 )
 def test_what_is_not_torchs_is_a_figure_of_its_own(tmp_path, total, cause, outside):
     found, _ = full().explained(tmp_path, replay=False, device_total=total)
-    assert (found.verdict.cause, found.memory.outside_bytes) == (cause, outside)
+    assert (found.verdict.cause, found.state.memory.outside_bytes) == (cause, outside)
 
 
 def test_without_the_devices_total_what_is_not_torchs_is_not_known(tmp_path):
     found, _ = full().explained(tmp_path, replay=False)
-    assert (found.memory.total_bytes, found.memory.outside_bytes) == (None, None)
+    assert (found.state.memory.total_bytes, found.state.memory.outside_bytes) == (None, None)
 
 
 def test_holders_are_those_of_the_moment_and_of_their_iterations(tmp_path):
