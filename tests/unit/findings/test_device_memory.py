@@ -1,4 +1,4 @@
-"""What of a device is not torch's: an exact figure at a failed allocation, a limit elsewhere, else not known."""
+"""What of a device is not torch's: a figure at a failed allocation, a limit elsewhere, else not known."""
 
 import pickle
 from pathlib import Path
