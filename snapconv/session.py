@@ -8,6 +8,7 @@ from snapconv.classification.user_rules import UserRule
 from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
 from snapconv.findings.batch_scale import OtherRun, ScaledSizes, scale_batch
+from snapconv.findings.budgets import Budgets, Check, check_budgets
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
 from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
@@ -20,6 +21,7 @@ from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
 from snapconv.reports.build_memory import build_memory_report
+from snapconv.reports.comparison_report import ComparisonReport, Side, build_comparison
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.reports.explain.selection import explain, parse_question
 from snapconv.reports.memory_report import MemoryReport
@@ -180,6 +182,17 @@ class Session:
     ) -> Fragmentation:
         moments = tuple(find_moment(self.snapshot, analysis, question) for question in questions)
         return find_fragmentation(self.snapshot, self.project, analysis, moments, details_at=moments[0])
+
+    def compared_with(self, old: "Session") -> ComparisonReport:
+        """What is different from an older file, device by device."""
+        sides = (Side(one.snapshot, one.project, one.devices) for one in (old, self))
+        return build_comparison(*sides)
+
+    def check(self, budgets: Budgets, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
+        """Check limits for the memory of every device; raises InputError where none has memory of a GPU."""
+        if all(found.device.is_host for found in self.devices):
+            raise InputError(f"{self.snapshot.path} has no memory of a GPU that could be checked")
+        return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).

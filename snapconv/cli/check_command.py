@@ -78,15 +78,14 @@ def check(
     Limits that are not given here are those of [tool.snapconv.check] in pyproject.toml, of this folder or one
     above it.
     """
-    from snapconv.findings.budgets import check_budgets
     from snapconv.reports.text.check_text import verdict
     from snapconv.reports.text.summary import note_lines
 
     budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
-    before = read_session(baseline, options, device=device).devices if baseline else None
-    checks = check_budgets(session.devices, budgets, baseline=before)
+    before = read_session(baseline, options, device=device) if baseline else None
+    checks = session.check(budgets, baseline=before)
     print_lines(note_lines(session.notes), sys.stderr)
     _printer(output_format)(checks, str(snapshot))
     if not all(one.holds for one in checks):

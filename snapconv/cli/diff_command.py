@@ -53,8 +53,7 @@ def diff(
 
     Lines are matched by file, function and order, also where they moved; never by address.
     """
-    from snapconv.findings.budgets import Budgets, check_budgets
-    from snapconv.reports.comparison_report import Side, build_comparison
+    from snapconv.findings.budgets import Budgets
     from snapconv.reports.text.check_text import fenced
     from snapconv.reports.text.comparison_text import comparison_lines, comparison_values
     from snapconv.reports.text.summary import note_lines
@@ -63,16 +62,17 @@ def diff(
     options = ReadOptions(project_root, include, path_map)
     before, after = (read_session(path, options, device=device) for path in (old, new))
     print_lines(note_lines((*before.notes, *after.notes)), sys.stderr)
-    report = build_comparison(*(Side(one.snapshot, one.project, one.devices) for one in (before, after)))
+    report = after.compared_with(before)
     if as_json:
         print_json(comparison_values(report))
     else:
         lines = list(comparison_lines(report))
         print_lines(fenced(lines) if markdown else lines, sys.stdout)
-    checks = check_budgets(after.devices, Budgets(fail_over=allowed), baseline=before.devices)
-    failed = [check.sentence for check in checks if not check.holds]
-    if failed:
-        raise BudgetExceeded("; ".join(failed))
+    if allowed is not None:
+        checks = after.check(Budgets(fail_over=allowed), baseline=before)
+        failed = [check.sentence for check in checks if not check.holds]
+        if failed:
+            raise BudgetExceeded("; ".join(failed))
 
 
 def allowance_of(text: str | None) -> "Allowance | None":

@@ -95,4 +95,4 @@ class _Stderr(logging.Handler):
 def _say_result(watched: "Watched") -> None:
     """Name the next command, once."""
     if watched.captures:
-        say(f"memory ran out; next: snapconv to-sqlite {shlex.quote(str(watched.captures[0]))}")
+        say(f"memory ran out; next: snapconv oom {shlex.quote(str(watched.captures[0]))}")

@@ -10,6 +10,7 @@ from snapconv.findings.comparison import paired
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.growth import Fate, why_unknown
 from snapconv.findings.live_totals import totals_by_category
+from snapconv.replay.history_verdict import Verdict
 from snapconv.units import format_bytes
 
 _PEAK = "peak allocated"
@@ -60,7 +61,7 @@ class Check:
     """One limit and what there is.
 
     ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why it cannot
-    be checked: then it does not hold.
+    be checked: then it does not hold. ``remark`` says what the figure leaves out.
     """
 
     what: str
@@ -69,6 +70,7 @@ class Check:
     actual_bytes: int
     unknown: str = ""
     limit_is: str = ""
+    remark: str = ""
 
     @property
     def holds(self) -> bool:
@@ -83,10 +85,11 @@ class Check:
             return f"{of} is not known: {self.unknown}"
         actual = format_bytes(self.actual_bytes)
         limit = format_bytes(self.limit_bytes) + (f" ({self.limit_is})" if self.limit_is else "")
+        end = f"; {self.remark}" if self.remark else ""
         if self.holds:
-            return f"{of}: {actual} of at most {limit}"
+            return f"{of}: {actual} of at most {limit}{end}"
         more = format_bytes(self.actual_bytes - self.limit_bytes)
-        return f"{of}: {actual}, {more} over the limit of {limit}"
+        return f"{of}: {actual}, {more} over the limit of {limit}{end}"
 
 
 def check_budgets(
@@ -104,18 +107,30 @@ def check_budgets(
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
     device = found.device.device
+    unknown, remark = _coverage(found)
     if budgets.max_peak is not None:
-        yield Check(_PEAK, device, budgets.max_peak, found.replay.allocated.peak)
+        actual = found.replay.allocated.peak
+        yield Check(_PEAK, device, budgets.max_peak, actual, unknown, remark=remark)
     if budgets.max_reserved is not None:
-        yield Check("peak reserved", device, budgets.max_reserved, found.replay.reserved.peak)
+        actual = found.replay.reserved.peak
+        yield Check("peak reserved", device, budgets.max_reserved, actual, unknown, remark=remark)
     live = found.allocations.live_at(found.peak_event)
     n_bytes = {row.category: row.block_bytes for row in totals_by_category(found, live)}
     for category, limit in budgets.max_category.items():
-        yield Check(f"{category.label} at the peak", device, limit, n_bytes[category.label])
+        actual = n_bytes[category.label]
+        yield Check(f"{category.label} at the peak", device, limit, actual, unknown, remark=remark)
     if budgets.max_growth is not None:
         adds = sum(one.bytes_per_iteration for one in found.growth if one.fate is not Fate.FREED_LATE)
         unknown = why_unknown(found.phases, n_events=len(found.device.events))
         yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
+
+
+def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
+    """Why a file's peak is not known, and what it leaves out; both empty where the trace has it all."""
+    verdict = found.history.verdict
+    if verdict is Verdict.NO_TRACE:
+        return "the file has no trace, so only the memory at the dump is known: was the recording on?", ""
+    return "", "of what was recorded: the oldest events are lost" if verdict is Verdict.TRUNCATED else ""
 
 
 def _against(
@@ -128,7 +143,9 @@ def _against(
             before = old.replay.allocated.peak
             limit_is = f"{format_bytes(before)} of the baseline, and {allowed.per_cent:g} %"
             actual = new.replay.allocated.peak
-            yield Check(_PEAK, new.device.device, allowed.most(before), actual, limit_is=limit_is)
+            unknown, remark = _coverage(new)
+            limit = allowed.most(before)
+            yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:
         if found.device.device in only_new and not found.device.is_host:
             unknown = "the baseline has no such device"

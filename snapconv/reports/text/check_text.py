@@ -38,6 +38,7 @@ def check_values(checks: Sequence[Check], file: str) -> dict[str, object]:
                 "limit_bytes": check.limit_bytes,
                 "actual_bytes": None if check.unknown else check.actual_bytes,
                 "unknown": check.unknown or None,
+                "remark": check.remark or None,
             }
             for check in checks
         ],

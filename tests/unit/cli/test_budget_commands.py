@@ -147,3 +147,11 @@ def test_every_format_has_every_limit(run):
 def test_a_comparison_in_markdown_is_a_block_of_code(run):
     shown = run("diff", PERCEPTRON, GROWING, "--markdown")[1].out.splitlines()
     assert (shown[0], shown[-1]) == ("```text", "```")
+
+
+@pytest.mark.parametrize("name", ["no_devices", "empty_snapshot", "host_only"])
+def test_a_file_without_memory_of_a_gpu_passes_no_check(run, name):
+    """Such as a recording leaves that was never switched on."""
+    code, shown = run("check", FIXTURES / f"{name}.pickle", "--max-peak", "1GiB")
+    assert code in (3, 7)
+    assert "ok" not in shown.out

@@ -85,6 +85,22 @@ def test_a_device_that_the_baseline_does_not_have_does_not_hold(devices_of, tmp_
     assert [(check.device, check.holds) for check in found] == [(0, True), (1, False)]
 
 
+def test_a_peak_without_a_trace_is_not_known(devices_of):
+    devices = devices_of(TraceBuilder().segment(traced=False).alloc(512, traced=False))
+    (check,) = check_budgets(devices, Budgets(max_peak=1 << 40))
+    assert not check.holds
+    assert "the file has no trace" in check.sentence
+
+
+def test_a_peak_of_a_truncated_trace_says_so(devices_of):
+    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
+    builder.event("free_completed", addr=builder.segments[0]["address"] + 1024, size=512)
+    builder.alloc(512).free()
+    (check,) = check_budgets(devices_of(builder), Budgets(max_peak=1 << 40))
+    assert check.holds
+    assert check.sentence.endswith("; of what was recorded: the oldest events are lost")
+
+
 @pytest.mark.parametrize(("text", "per_cent"), [("2%", 2), (" 0.5 % ", 0.5), ("0%", 0)])
 def test_an_allowance_is_in_per_cent(text, per_cent):
     assert parse_allowance(text).per_cent == per_cent
