@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("snapconv", "native", "src")
 LIBRARY = Path("snapconv", "native", "core.dll" if sys.platform == "win32" else "core.so")
-FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
 class CompiledCore(BuildHookInterface):

@@ -1,6 +1,7 @@
 /* The machine that reads a pickle: opcodes to a stack of values, dictionaries with an action to columns. */
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core.h"
 #include "event_columns.h"
@@ -9,6 +10,7 @@ enum {
     MAX_VALUES = 1 << 22, /* on the stack: 64 MiB; torch's C++ writer puts a whole list there */
     MAX_MARKS = 1 << 20,
     MAX_FRAMES = 1 << 16, /* of one stack */
+    MAX_RUN_BYTES = 1 << 26,
     MAX_TUPLE = 3,
     MAX_INTEGER_BYTES = 9,
     CHUNK_BYTES = 1 << 24, /* these three as in pickle_scan.py, which refuses the same files */
@@ -34,6 +36,8 @@ struct reader {
     size_t n_marks, n_marks_max;
     memo_entry *memo;
     size_t n_memo, n_memo_max;
+    buffer runs; /* the bytes of stacks, as they stood in the file: most come again and again */
+    intern_table known_runs;
     uint64_t n_taken; /* bytes of whole tokens so far */
     uint64_t frame_end; /* the farthest that a FRAME has announced */
     uint64_t chunk_start; /* where the count of containers began */
@@ -44,7 +48,7 @@ int32_t snapconv_abi(void) { return SNAPCONV_ABI; }
 
 reader *snapconv_reader_new(uint64_t seed) {
     reader *r = calloc(1, sizeof *r);
-    if (r != NULL && !rest_init(&r->rest, seed)) {
+    if (r != NULL && (!rest_init(&r->rest, seed) || !table_init(&r->known_runs, seed))) {
         snapconv_reader_free(r);
         return NULL;
     }
@@ -56,6 +60,8 @@ static void free_machine(reader *r) {
     free(r->stack);
     free(r->marks);
     free(r->memo);
+    buffer_free(&r->runs);
+    table_free(&r->known_runs);
     r->meanings = NULL;
     r->stack = NULL;
     r->marks = NULL;
@@ -338,7 +344,7 @@ static int fill_dict(reader *r, size_t first) {
 /* A snapshot's tuples are pairs of small numbers; the scan in Python calls any other odd, too. */
 static int make_tuple(reader *r, size_t first) {
     size_t n = r->n_stack - first;
-    if (n > MAX_TUPLE) {
+    if (n == 0 || n > MAX_TUPLE) {
         return ODD;
     }
     for (size_t i = first; i < r->n_stack; i++) {
@@ -479,6 +485,66 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
     }
 }
 
+/* Where a run of references to the memo ends and becomes a list; 0: it does not, or not in these bytes. */
+static size_t end_of_run(const uint8_t *bytes, size_t n) {
+    size_t at = 0;
+    while (at < n) {
+        if (bytes[at] == 'h') {
+            at += 2;
+        } else if (bytes[at] == 'j') {
+            at += 5;
+        } else {
+            return bytes[at] == 'e' ? at : 0;
+        }
+    }
+    return 0;
+}
+
+/* The memo index in the rest of the stack that a run is; NO_ID where not all of it are frames. */
+static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
+    size_t n_before = r->n_stack;
+    int status = MORE;
+    for (size_t at = 0; at < n && status == MORE;) {
+        int n_bytes = bytes[at] == 'h' ? 1 : 4;
+        status = get_memo(r, load_bytes(bytes + at + 1, n_bytes));
+        at += 1 + (size_t)n_bytes;
+    }
+    const value *frames = r->stack + n_before;
+    size_t n_frames = r->n_stack - n_before;
+    bool is_stack = status == MORE && n_frames <= MAX_FRAMES && are_frames(frames, n_frames);
+    r->n_stack = n_before;
+    return is_stack ? rest_new(&r->rest, ']', frames, n_frames, 'e', true) : NO_ID;
+}
+
+/* Fills a new list from a run of references, whose bytes were seen before: then it is the same stack, since an entry
+ * of the memo that is a frame stays one. Gives how many bytes that took, 0 where the list has to be made token by
+ * token; these are the same bytes after all, and are kept for the next time. */
+static size_t fill_known_list(reader *r, const uint8_t *after_mark, size_t n) {
+    if (r->n_stack == fence(r)) {
+        return 0;
+    }
+    const value *list = r->stack + r->n_stack - 1;
+    if (list->tag != TAG_NEW_LIST || !may_grow(r, list)) {
+        return 0;
+    }
+    size_t n_run = end_of_run(after_mark, n);
+    interned *place = n_run ? table_find(&r->known_runs, &r->runs, after_mark, n_run) : NULL;
+    if (place == NULL) {
+        return 0;
+    }
+    if (place->n_bytes == 0) {
+        uint32_t id = stack_of_run(r, after_mark, n_run);
+        if (id == NO_ID || r->runs.n > MAX_RUN_BYTES || !buffer_reserve(&r->runs, n_run)) {
+            return 0;
+        }
+        memcpy(r->runs.bytes + r->runs.n, after_mark, n_run);
+        table_use(&r->known_runs, place, r->runs.n, n_run, id);
+        r->runs.n += n_run;
+    }
+    settle(r, r->stack + r->n_stack - 1, TAG_STACK, place->id);
+    return n_run + 1;
+}
+
 static uint64_t count_containers(const uint8_t *bytes, size_t n) {
     uint64_t total = 0;
     while (n) {
@@ -524,6 +590,11 @@ static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, 
         uint64_t n_argument = argument_bytes(token);
         if (n_left - n_head < n_argument) {
             break;
+        }
+        size_t n_list = *token == '(' ? fill_known_list(r, token + 1, n_most - *at - 1) : 0;
+        if (n_list) {
+            *at += 1 + n_list;
+            continue;
         }
         status = run(r, token, r->n_taken + *at, n_head + n_argument);
         *at += n_head + (size_t)n_argument;

@@ -1,15 +1,12 @@
 #include "rest.h"
 
-#include <stdlib.h>
+#include <string.h>
 
-#include "hashing.h"
-
-enum { FIRST_TABLE = 1 << 12, MAX_VALUE_BYTES = 19, PLACEHOLDER_BYTES = 16 };
+enum { MAX_VALUE_BYTES = 19, PLACEHOLDER_BYTES = 16 };
 
 bool rest_init(rest *r, uint64_t seed) {
-    *r = (rest){.seed = seed, .n_table = FIRST_TABLE};
-    r->table = calloc(FIRST_TABLE, sizeof(interned));
-    if (r->table == NULL || !buffer_reserve(&r->out, 2)) {
+    *r = (rest){0};
+    if (!table_init(&r->statements, seed) || !buffer_reserve(&r->out, 2)) {
         return false;
     }
     r->out.bytes[r->out.n++] = 0x80;
@@ -19,8 +16,7 @@ bool rest_init(rest *r, uint64_t seed) {
 
 void rest_free(rest *r) {
     buffer_free(&r->out);
-    free(r->table);
-    r->table = NULL;
+    table_free(&r->statements);
 }
 
 static void put(rest *r, int byte) { r->out.bytes[r->out.n++] = (uint8_t)byte; }
@@ -97,51 +93,20 @@ static uint32_t close_statement(rest *r) {
     return r->n_statements++;
 }
 
-static bool grow_table(rest *r) {
-    size_t n_new = r->n_table * 2;
-    interned *table = calloc(n_new, sizeof(interned));
-    if (table == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < r->n_table; i++) {
-        if (r->table[i].n_bytes == 0) {
-            continue;
-        }
-        size_t at = r->table[i].hash & (n_new - 1);
-        while (table[at].n_bytes) {
-            at = (at + 1) & (n_new - 1);
-        }
-        table[at] = r->table[i];
-    }
-    free(r->table);
-    r->table = table;
-    r->n_table = n_new;
-    return true;
-}
-
 /* Closes the statement whose bytes begin at start; or removes it where there is one with the same bytes. */
 static uint32_t close_interned(rest *r, size_t start) {
     size_t n = r->out.n - start;
-    if (n > UINT32_MAX || (2 * r->n_interned >= r->n_table && !grow_table(r))) {
+    interned *place = table_find(&r->statements, &r->out, r->out.bytes + start, n);
+    if (place == NULL) {
         return NO_ID;
     }
-    const uint8_t *bytes = r->out.bytes + start;
-    uint32_t hash = (uint32_t)hash_bytes(r->seed, bytes, n);
-    size_t at = hash & (r->n_table - 1);
-    for (int n_probes = 0; r->table[at].n_bytes; at = (at + 1) & (r->n_table - 1)) {
-        const interned *known = r->table + at;
-        if (known->hash == hash && known->n_bytes == n && memcmp(r->out.bytes + known->offset, bytes, n) == 0) {
-            r->out.n = start;
-            return known->id;
-        }
-        if (++n_probes > MAX_PROBES) {
-            return NO_ID;
-        }
+    if (place->n_bytes) {
+        r->out.n = start;
+        return place->id;
     }
     uint32_t id = close_statement(r);
     if (id != NO_ID) {
-        r->table[at] = (interned){start, (uint32_t)n, hash, id};
-        r->n_interned++;
+        table_use(&r->statements, place, start, n, id);
     }
     return id;
 }

@@ -7,7 +7,7 @@
 #ifndef SNAPCONV_REST_H
 #define SNAPCONV_REST_H
 
-#include "buffer.h"
+#include "interning.h"
 
 /* A value on the stack of the machine. */
 enum tag {
@@ -38,23 +38,12 @@ typedef struct {
 } value;
 
 #define NO_MEMO UINT32_MAX
-#define NO_ID UINT32_MAX
-
-typedef struct {
-    uint64_t offset; /* of its bytes in the rest */
-    uint32_t n_bytes; /* 0: the place is free */
-    uint32_t hash;
-    uint32_t id;
-} interned;
 
 typedef struct {
     buffer out;
     uint32_t n_statements;
     uint64_t n_traces; /* placeholders written */
-    uint64_t seed;
-    interned *table;
-    size_t n_table; /* a power of two */
-    size_t n_interned;
+    intern_table statements;
 } rest;
 
 bool rest_init(rest *r, uint64_t seed);

@@ -1,0 +1,181 @@
+/* What libFuzzer calls: the first byte chooses reading or replaying, and in which pieces; the others are the input. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../snapconv/native/src/core.h"
+
+enum { MAX_EVENTS = 4096, EVENT_BYTES = 6 };
+
+static const char *const FIELDS[] = {
+    "action", "addr", "device_free", "size", "stream", "time_us", "frames", "compile_context", "user_metadata",
+    "internal_metadata", "pool_id", "category", "forward_frames", "filename",
+};
+static const char *const ACTIONS[] = {
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "oom", "snapshot", "annotate", "user_defined", "workspace_snapshot", "empty_cache", "free",
+};
+enum { N_FIELD_WORDS = sizeof FIELDS / sizeof *FIELDS, N_ACTIONS = sizeof ACTIONS / sizeof *ACTIONS, OOM = 8 };
+
+static void must(int holds) {
+    if (!holds) {
+        abort();
+    }
+}
+
+/* Every byte of the result has to be there, and every index has to lead somewhere. */
+static void check_result(const reader *r) {
+    static const size_t bytes[N_COLUMNS] = {1, 1, 8, 8, 8, 8, 4, 4, 4, 4, 4};
+    snapconv_events found;
+    snapconv_reader_events(r, &found);
+    must(found.rest[0] == 0x80 && found.rest[found.n_rest_bytes - 1] == '.');
+    uint64_t n_statements = 0;
+    for (uint64_t i = 0; i < found.n_rest_bytes; i++) {
+        n_statements += found.rest[i] == 0x94;
+    }
+    unsigned sum = 0;
+    for (int column = 0; column < N_COLUMNS; column++) {
+        const uint8_t *at = found.columns[column];
+        for (size_t i = 0; at != NULL && i < found.n_events * bytes[column]; i++) {
+            sum += at[i];
+        }
+        for (size_t i = 0; at != NULL && column >= COLUMN_FRAMES && i < found.n_events; i++) {
+            int32_t id = ((const int32_t *)found.columns[column])[i];
+            must(id >= -2 && (id < 0 || (uint64_t)id < n_statements));
+        }
+    }
+    for (uint64_t i = 0; i < found.n_unknown; i++) {
+        must(found.unknown[i].text < n_statements && found.unknown[i].count);
+    }
+    must(sum != 1 || found.n_events > 0);
+}
+
+static void read_bytes(const uint8_t *data, size_t n, size_t n_at_once) {
+    reader *r = snapconv_reader_new(n_at_once);
+    must(r != NULL);
+    for (int i = 0; i < N_FIELD_WORDS; i++) {
+        must(snapconv_reader_define(r, (const uint8_t *)FIELDS[i], (uint32_t)strlen(FIELDS[i]), i + 1, 0, 0) == MORE);
+    }
+    for (int i = 0; i < N_ACTIONS; i++) {
+        const char *word = ACTIONS[i];
+        must(snapconv_reader_define(r, (const uint8_t *)word, (uint32_t)strlen(word), 0, i + 1, i + 1 == OOM) == MORE);
+    }
+    int status = MORE;
+    size_t at = 0, n_open = n_at_once;
+    while (status == MORE && at < n) {
+        size_t n_now = n_open < n - at ? n_open : n - at;
+        uint8_t *window = malloc(n_now); /* its own, so that one byte beyond it is seen */
+        must(window != NULL);
+        memcpy(window, data + at, n_now);
+        int64_t n_taken = 0;
+        status = snapconv_reader_feed(r, window, (int64_t)n_now, &n_taken);
+        free(window);
+        must(n_taken >= 0 && (size_t)n_taken <= n_now);
+        if (status == MORE && n_taken == 0 && n_now == n - at) {
+            break;
+        }
+        n_open = n_taken == 0 ? n_open * 2 : n_at_once;
+        at += (size_t)n_taken;
+    }
+    if (status == DONE) {
+        check_result(r);
+    }
+    snapconv_reader_free(r);
+}
+
+typedef struct {
+    int8_t kind[MAX_EVENTS];
+    uint8_t is_release[MAX_EVENTS];
+    int64_t addr[MAX_EVENTS], size[MAX_EVENTS], rounded[MAX_EVENTS], least[MAX_EVENTS], bytes[MAX_EVENTS];
+    int64_t rows[5][MAX_EVENTS];
+} history;
+
+static int64_t small_address(uint8_t low, uint8_t high) { return ((int64_t)high << 12 | (int64_t)low << 4) - 64; }
+
+static size_t fill_history(history *h, const uint8_t *data, size_t n) {
+    size_t n_events = n / EVENT_BYTES < MAX_EVENTS ? n / EVENT_BYTES : MAX_EVENTS;
+    for (size_t i = 0; i < n_events; i++) {
+        const uint8_t *at = data + i * EVENT_BYTES;
+        h->kind[i] = (int8_t)(at[0] % 9);
+        h->is_release[i] = at[0] & 0x80;
+        h->addr[i] = small_address(at[1], at[2]);
+        h->size[i] = (int64_t)at[3] << (at[4] % 24);
+        h->rounded[i] = (h->size[i] + 511) / 512 * 512;
+        h->least[i] = at[5] & 1 ? 512 : (int64_t)1 << 62;
+    }
+    return n_events;
+}
+
+static void pair(history *h, size_t n_events) {
+    int64_t counts[3];
+    pairing *p = snapconv_pairing_new(1, h->is_release, h->rows[0], h->rows[1], h->rows[2], h->rows[3], h->rows[4]);
+    must(p != NULL);
+    size_t half = n_events / 2;
+    if (snapconv_pairing_add(p, 0, (int64_t)half, h->kind, h->addr) == MORE &&
+        snapconv_pairing_add(p, (int64_t)half, (int64_t)(n_events - half), h->kind + half, h->addr + half) == MORE) {
+        snapconv_pairing_finish(p, counts);
+        must(counts[0] >= 0 && (size_t)counts[0] <= n_events && counts[1] >= 0 && counts[2] >= 0);
+        for (int64_t row = 0; row < counts[0]; row++) {
+            for (int k = 0; k < 4; k++) {
+                must(h->rows[k][row] >= -1 && h->rows[k][row] < (int64_t)n_events);
+            }
+        }
+    }
+    snapconv_pairing_free(p);
+}
+
+static void walk_back(history *h, size_t n_events, const uint8_t *data) {
+    int64_t addr[4], n_bytes[4], block[4], zero[4] = {0, 0, 1, 1};
+    uint8_t is_expandable[4];
+    for (int i = 0; i < 4; i++) {
+        addr[i] = (int64_t)i << 20;
+        n_bytes[i] = (int64_t)(data[i] + 1) << 12;
+        is_expandable[i] = data[i] & 1;
+        block[i] = addr[zero[i]] + (int64_t)data[i] * (i + 1) * 16;
+    }
+    walk *w = snapconv_walk_new(4, addr, n_bytes, is_expandable, data[0] % 5, zero, block);
+    if (w == NULL) {
+        return;
+    }
+    if (snapconv_walk_undo(w, (int64_t)n_events, h->kind, h->addr, h->size, h->rounded, h->least, h->bytes) == MORE) {
+        int64_t n = snapconv_walk_least_space(w, NULL, NULL);
+        must(n >= 0 && (size_t)n <= n_events && snapconv_walk_conflicts(w) >= 0);
+        must(snapconv_walk_least_space(w, h->rows[0], h->rows[1]) == n);
+    }
+    snapconv_walk_free(w);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    static const size_t PIECES[] = {1 << 18, 1, 3, 256};
+    if (n < 8) {
+        return 0;
+    }
+    if (data[0] % 8) {
+        read_bytes(data + 1, n - 1, PIECES[data[0] % 4]);
+        return 0;
+    }
+    static history h;
+    size_t n_events = fill_history(&h, data + 8, n - 8);
+    pair(&h, n_events);
+    walk_back(&h, n_events, data + 1);
+    return 0;
+}
+
+#ifdef ALONE
+/* Without libFuzzer: run every file that is named, such as the kept corpus. */
+int main(int argc, char **argv) {
+    static uint8_t data[1 << 22];
+    for (int i = 1; i < argc; i++) {
+        FILE *file = fopen(argv[i], "rb");
+        must(file != NULL);
+        size_t n = fread(data, 1, sizeof data, file);
+        fclose(file);
+        LLVMFuzzerTestOneInput(data, n);
+    }
+    printf("%d inputs\n", argc - 1);
+    return 0;
+}
+#endif
