@@ -49,9 +49,9 @@ class Features:
     # The phase that the alloc's event shows by itself; 0 where it shows none.
     alloc_phase: Int8Column
     # The last event that shows the phase of the alloc's run; -1 for what is pre-existing.
-    alloc_run_end: Int64Column
+    alloc_run_end: Int32Column
     # The last event that may belong to the alloc's run: where frees have no stacks, up to the next run.
-    alloc_run_last: Int64Column
+    alloc_run_last: Int32Column
     # The phase of the run after the alloc's.
     next_run_phase: Int8Column
     # The phase that the event of the end shows by itself; 0 where it shows none.
@@ -231,8 +231,9 @@ def _between_modules(
     """
     n_events = len(phases.certain)
     carried, run_last = at(phases.phase, alloc), at(phases.run_last, alloc, -1)
-    # Gradients may be freed just before backward.
-    after = next_of(np.flatnonzero(phases.phase != Phase.OTHER), run_last, n_events)
+    # Gradients may be freed just before backward. What comes after a run is where another one begins.
+    is_first = np.append(True, phases.phase[1:] != phases.phase[:-1])[:n_events]
+    after = next_of(np.flatnonzero(is_first & (phases.phase != Phase.OTHER)), run_last, n_events)
     is_last = at(phases.phase, after) == Phase.BACKWARD
     next_module = next_of(alloc[by_module], alloc, n_events)
     next_loss = next_of(alloc[by_loss], alloc, n_events)
@@ -258,7 +259,7 @@ def of_fullest(rows: Int64Column, iteration: NDArray[np.integer[Any]], sizes: In
     return np.asarray(rows[iteration[rows] == found[totals == totals.max()][-1]])
 
 
-def at(column: NDArray[Any], rows: Int64Column, missing: int = 0) -> NDArray[Any]:
+def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -> NDArray[Any]:
     """``column[rows]``, with ``missing`` where a row is -1 or beyond the end."""
     if not len(column):
         return np.full(len(rows), missing, column.dtype)
@@ -266,7 +267,7 @@ def at(column: NDArray[Any], rows: Int64Column, missing: int = 0) -> NDArray[Any
     return np.where(known, column[np.where(known, rows, 0)], np.asarray(missing, column.dtype))
 
 
-def next_of(events: Int64Column, after: Int64Column, missing: int) -> Int64Column:
+def next_of(events: Int64Column, after: NDArray[np.integer[Any]], missing: int) -> Int64Column:
     """For each event the first later one of ``events``."""
     found = np.append(np.sort(events), missing)
     return np.asarray(found[np.searchsorted(found[:-1], after, side="right")])

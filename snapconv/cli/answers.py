@@ -98,7 +98,7 @@ def answer(
     as_json: bool,
 ) -> None:
     """Print the notes, and what was found for every device: ``found`` gives its values and its lines."""
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
 
     answers = [found(analysis) for analysis in session.devices]
     print_lines(note_lines(session.notes), sys.stderr)

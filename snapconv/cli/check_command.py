@@ -79,7 +79,7 @@ def check(
     above it.
     """
     from snapconv.reports.text.check_text import verdict
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
 
     budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     options = ReadOptions(project_root, include, path_map, rules)

@@ -56,7 +56,7 @@ def diff(
     from snapconv.findings.budgets import Budgets
     from snapconv.reports.text.check_text import fenced
     from snapconv.reports.text.comparison_text import comparison_lines, comparison_values
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
 
     allowed = allowance_of(fail_over)
     options = ReadOptions(project_root, include, path_map)

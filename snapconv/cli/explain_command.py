@@ -42,7 +42,7 @@ def explain(
 ) -> None:
     """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
     from snapconv.reports.explain.selection import parse_question
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
     from snapconv.session import load
 
     try:

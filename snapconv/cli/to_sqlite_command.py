@@ -74,7 +74,8 @@ def to_sqlite(
     from snapconv.convert import ConvertOptions
     from snapconv.convert import to_sqlite as convert
     from snapconv.pipeline import AnalysisOptions
-    from snapconv.reports.text.summary import note_lines, summary_lines, summary_values
+    from snapconv.reports.text.note_text import note_lines
+    from snapconv.reports.text.summary import summary_lines, summary_values
 
     options = ConvertOptions(
         output=_output_file(output),

@@ -61,7 +61,7 @@ def view(
     the job: think of that before you pass it on.
     """
     from snapconv.pipeline import AnalysisOptions
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
     from snapconv.view import ViewOptions, write_view
 
     options = ViewOptions(

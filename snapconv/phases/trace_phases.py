@@ -54,8 +54,8 @@ class Phases:
 
     certain: Int8Column
     phase: Int8Column
-    run_end: Int64Column
-    run_last: Int64Column
+    run_end: Int32Column
+    run_last: Int32Column
     iteration: Int32Column
     in_step: BoolColumn
     in_zero_grad: BoolColumn
@@ -94,12 +94,7 @@ def find_phases(
         certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
-    shown = np.maximum.accumulate(np.where(certain > 0, np.arange(n), 0)) if n else np.zeros(0, np.int64)
-    phase = certain[shown]
-    begins = np.flatnonzero(np.concatenate(([True], phase[1:] != phase[:-1]))) if n else np.zeros(0, np.int64)
-    run = np.cumsum(np.isin(np.arange(n), begins)) - 1
-    run_end = np.maximum.reduceat(np.where(certain > 0, np.arange(n), 0), begins)[run] if n else run
-    run_last = np.append(begins[1:] - 1, n - 1)[run]
+    phase, begins, ends, lasts = _runs(certain)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
     silent_steps = _silent_steps(snapshot, device, certain)
     has_steps = bool(np.any(phase == Phase.OPTIMIZER)) or len(silent_steps) > 0
@@ -107,12 +102,12 @@ def find_phases(
         iteration = counted
     else:
         closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
-        iteration = _iterations(phase, run_end, run, begins, silent_steps, closing)
+        iteration = _iterations(phase, ends[phase[begins] == closing], silent_steps)
     found = Phases(
         certain=certain,
         phase=phase,
-        run_end=run_end.astype(np.int64),
-        run_last=run_last.astype(np.int64),
+        run_end=np.repeat(ends.astype(np.int32), lasts - begins + 1),
+        run_last=np.repeat(lasts.astype(np.int32), lasts - begins + 1),
         iteration=iteration,
         in_step=in_step,
         in_zero_grad=in_zero_grad,
@@ -125,6 +120,23 @@ def find_phases(
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)
+
+
+def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, Int64Column]:
+    """The phase of every event; where each run of one phase begins, shows it for the last time, and ends."""
+    n = len(certain)
+    if not n:
+        none = np.zeros(0, np.int64)
+        return certain, none, none, none
+    shows = np.flatnonzero(certain > 0)
+    # What comes before the first event that shows a phase is a run of its own, of none.
+    kind = np.concatenate((certain[:1], certain[shows]))
+    first = np.concatenate(([0], shows))
+    is_new = np.concatenate(([True], kind[1:] != kind[:-1]))
+    begins = first[is_new]
+    lasts = np.append(begins[1:] - 1, n - 1)
+    ends = np.append(first[np.flatnonzero(is_new)[1:] - 1], first[-1])
+    return np.repeat(kind[is_new], lasts - begins + 1), begins, ends, lasts
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
@@ -220,24 +232,17 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
     return np.asarray(engine | ((stack_ids >= 0) & roles.is_empty[stack_ids]))
 
 
-def _iterations(
-    phase: Int8Column,
-    run_end: Int64Column,
-    run: Int64Column,
-    begins: Int64Column,
-    silent_steps: Int64Column,
-    closing: Phase,
-) -> Int32Column:
-    """Iterations end with a run of the closing phase, or with a silent step."""
+def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Column) -> Int32Column:
+    """Iterations end with a run of the closing phase, whose ends are given, or with a silent step."""
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    ends = np.union1d(run_end[begins[phase[begins] == closing]], silent_steps - 1)
-    after = np.zeros(n + 1, np.int32)
-    after[ends + 1] = 1
-    iteration = np.cumsum(after[:n])
+    ends = np.union1d(run_ends, silent_steps - 1)
+    edges = np.append(ends[ends < n - 1] + 1, n)
+    iteration = np.repeat(np.arange(len(edges), dtype=np.int32), np.diff(edges, prepend=0))
     # What follows the last step without another forward or backward still belongs to it.
     last = int(ends[-1]) if len(ends) else -1
-    if last >= 0 and not np.isin(phase[last + 1 :], (Phase.FORWARD, Phase.BACKWARD)).any():
+    rest = phase[last + 1 :]
+    if last >= 0 and not np.any((rest == Phase.FORWARD) | (rest == Phase.BACKWARD)):
         iteration[last + 1 :] = iteration[last]
-    return iteration.astype(np.int32)
+    return iteration

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
 from snapconv.replay.checked_sizes import CheckedSizes, SizeCheck, derive_checked_sizes, size_notes
@@ -223,10 +223,15 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     # block counts as allocated, since it was in use shortly before.
     end = allocations.freed_event if name == "allocated" else allocations.end_event
     start_mask = allocations.alloc_event < 0
-    change = sums_by(allocations.alloc_event[~start_mask], n_bytes[~start_mask], n_events)
-    change -= sums_by(end[end >= 0], n_bytes[end >= 0], n_events)
+    # An event begins one allocation at most, and ends one at most.
+    change = np.zeros(n_events, np.int64)
+    change[allocations.alloc_event[~start_mask]] = n_bytes[~start_mask]
+    ended = end >= 0
+    change[end[ended]] -= n_bytes[ended]
     start = int(n_bytes[start_mask].sum())
-    return read_only(Curve(start, start + np.cumsum(change)))
+    after = np.cumsum(change, out=change)
+    after += start
+    return read_only(Curve(start, after))
 
 
 def _reserved_curve(device: DeviceSnapshot) -> Curve:
@@ -234,10 +239,11 @@ def _reserved_curve(device: DeviceSnapshot) -> Curve:
     sign = np.zeros(len(Action), np.int64)
     sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
     sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
-    change = np.cumsum(sign[events.action] * events.size)
-    end = int(device.segments.total_bytes.sum())
-    start = end - int(change[-1]) if len(change) else end
-    return read_only(Curve(start, start + change))
+    moves = np.flatnonzero((sign != 0)[events.action])
+    totals = np.cumsum(np.concatenate(([0], sign[events.action[moves]] * events.size[moves])))
+    start = int(device.segments.total_bytes.sum()) - int(totals[-1])
+    lengths = np.diff(np.concatenate(([0], moves, [len(events)])))
+    return read_only(Curve(start, np.repeat(start + totals, lengths)))
 
 
 def _notes(

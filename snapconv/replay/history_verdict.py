@@ -112,9 +112,13 @@ def _begins_within_a_free(events: EventTable) -> bool:
     a stream still uses the block: where other frees waited, this one may have done so too, from before
     recording began.
     """
-    happened = np.flatnonzero(events.action != Action.UNKNOWN)
+    is_real = events.action != Action.UNKNOWN
+    first = int(is_real.argmax()) if len(events) else 0
+    if not is_real.any() or events.action[first] != Action.FREE_COMPLETED:
+        return False
+    happened = np.flatnonzero(is_real)
     action, addr = events.action[happened], events.addr[happened]
-    if not len(action) or action[0] != Action.FREE_COMPLETED or not np.any(action == Action.FREE_REQUESTED):
+    if not np.any(action == Action.FREE_REQUESTED):
         return False
     completed = np.flatnonzero(action == Action.FREE_COMPLETED)[1:]
     follows = (action[completed - 1] == Action.FREE_REQUESTED) & (addr[completed - 1] == addr[completed])

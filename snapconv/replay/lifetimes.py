@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, take
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, read_only, take
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled
 from snapconv.snapshot.event_table import Action, EventTable
@@ -55,20 +55,25 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     untraced = np.setdiff1d(live, block_of_open)
     none = np.full(len(untraced), -1, np.int64)
     rows = Lifetimes(
-        alloc_event=np.concatenate((none, traced.alloc_event)),
-        free_requested_event=np.concatenate((none, traced.free_requested_event)),
-        free_completed_event=np.concatenate((none, traced.free_completed_event)),
-        end_event=np.concatenate((none, traced.end_event)),
-        addr=np.concatenate((blocks.addr[untraced], traced.addr)),
-        block_id=np.concatenate((untraced, block_id)),
+        alloc_event=_joined(none, traced.alloc_event),
+        free_requested_event=_joined(none, traced.free_requested_event),
+        free_completed_event=_joined(none, traced.free_completed_event),
+        end_event=_joined(none, traced.end_event),
+        addr=_joined(blocks.addr[untraced], traced.addr),
+        block_id=_joined(untraced, block_id),
         n_orphan_frees=traced.n_orphan_frees,
         n_implicit_frees=traced.n_implicit_frees,
         n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
     )
-    return take(rows, _in_order(rows.alloc_event, rows.addr, len(events)))
+    is_in_order = bool(np.all(rows.alloc_event[1:] > rows.alloc_event[:-1]))
+    return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr, len(events)))
 
 
-def _in_order(alloc: Int64Column, addr: Int64Column, n_events: int) -> Int64Column:
+def _joined(first: Int64Column, then: Int64Column) -> Int64Column:
+    return np.concatenate((first, then)) if len(first) else then
+
+
+def _order(alloc: Int64Column, addr: Int64Column, n_events: int) -> Int64Column:
     """The rows without an alloc by address, then the others by their alloc, without a sort."""
     first = np.flatnonzero(alloc < 0)
     first = first[np.argsort(addr[first], kind="stable")]
@@ -83,7 +88,9 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
     unless it is the last one at an address where the dump shows that the block still waits.
     """
-    frees = np.isin(events.action, (Action.FREE_COMPLETED, Action.FREE))
+    is_free = np.zeros(len(Action), np.bool_)
+    is_free[[Action.FREE_COMPLETED, Action.FREE]] = True
+    frees = is_free[events.action]
     if np.any(events.action == Action.FREE_COMPLETED):
         return frees
     requests = events.action == Action.FREE_REQUESTED

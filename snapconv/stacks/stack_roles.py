@@ -35,13 +35,14 @@ class StackRoles:
         """Whether each of these stacks has the role; False for -1."""
         if not self.has.shape[1]:
             return np.zeros(len(stack_ids), np.bool_)
-        return np.asarray((stack_ids >= 0) & self.has[role][stack_ids])
+        # What -1 finds stands at the end.
+        return np.append(self.has[role], False)[stack_ids]
 
     def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of a closure within a step; False for -1."""
         if not len(self.in_closure):
             return np.zeros(len(stack_ids), np.bool_)
-        return np.asarray((stack_ids >= 0) & self.in_closure[stack_ids])
+        return np.append(self.in_closure, False)[stack_ids]
 
 
 # What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.

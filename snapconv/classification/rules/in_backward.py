@@ -110,6 +110,8 @@ def in_use_by_failed_backward(features: Features, _: Decided) -> BoolColumn:
 def kept_by_program_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
     """The results of a backward that is itself differentiated, as far as the program references them."""
     rest = _kept(features) & _in_later_run(features) & ~decided.has(Category.GRADIENT)
+    if not rest.any():
+        return rest
     freed, run = rest & features.is_freed_by_engine, features.alloc_run_last
     n_freed, n_kept = (
         np.bincount(run[rows], features.sizes[rows], features.n_events) for rows in (freed, rest & ~freed)

@@ -9,7 +9,6 @@ from snapconv.classification.categories import Evidence
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.growth import Fate
 from snapconv.findings.module_groups import group_modules
-from snapconv.notes import Note
 from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
@@ -38,13 +37,6 @@ def summary_lines(
     if time:
         yield ""
         yield from _time_lines(*time)
-
-
-def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes as they go to stderr, each once."""
-    for note in dict.fromkeys(notes):
-        where = "" if note.device is None else f" ({device_name(note.device)})"
-        yield f"note: {note.slug}{where}: {note.message}"
 
 
 def _device_lines(report: MemoryReport) -> Iterator[str]:

@@ -8,7 +8,8 @@ import pytest
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.reports.memory_report import GrowthRow, Moment
-from snapconv.reports.text.summary import note_lines, summary_lines, summary_values
+from snapconv.reports.text.note_text import note_lines
+from snapconv.reports.text.summary import summary_lines, summary_values
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes
 from tests.report_builder import small_report
