@@ -61,7 +61,7 @@ def export(
     from snapconv.export import ExportOptions, output_of
     from snapconv.export import export as write
     from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
-    from snapconv.reports.text.summary import note_lines
+    from snapconv.reports.text.note_text import note_lines
 
     if format not in _FORMATS:
         raise typer.BadParameter(f"expected {', '.join(_FORMATS)}; got {format!r}", param_hint="--format")
