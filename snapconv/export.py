@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.atomic_files import check_outputs, new_files
-from snapconv.convert import check_is_no_input, stem_of_outputs
+from snapconv.convert import check_is_no_input, stem_of_outputs, times_of_device
 from snapconv.devices import HOST, device_argument, device_name
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.findings.device_analysis import DeviceAnalysis
@@ -22,8 +22,11 @@ from snapconv.findings.event_window import (
     window_of_events,
     window_of_iterations,
 )
+from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.notes import Note
 from snapconv.replay.device_replay import Replay, replay
+from snapconv.reports.exports.chrome_trace import write_chrome
+from snapconv.reports.exports.perfetto_trace import write_perfetto
 from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
@@ -35,6 +38,7 @@ class ExportOptions:
     """What is exported, and to where; ``snapconv export --help`` has the meaning of each."""
 
     format: str
+    source: Path | None = None  # the file or the capture's folder, for its times
     output: Path | None = None
     force: bool = False
     events: Range | None = None
@@ -50,12 +54,15 @@ class Exported:
     notes: tuple[Note, ...] = ()
 
 
+Writer = Callable[[Session, Path, ExportOptions], Exported]
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A format: the end of its file's name, and what writes it."""
 
     ending: str
-    write: Callable[[Session, Path, ExportOptions], Exported]
+    write: Writer
 
 
 def output_of(path: Path, options: ExportOptions) -> Path:
@@ -135,6 +142,27 @@ def _differences(whole: Replay, window: EventWindow, part: Replay, analysis: Dev
     ]
 
 
+def _tracks(session: Session, options: ExportOptions) -> list[TrackGroup]:
+    """The memory of every device, and of a capture the times of its operations."""
+    groups = [memory_group(session.snapshot, analysis) for analysis in session.devices]
+    timing, _ = times_of_device(options.source, None) if options.source else (None, ())
+    if timing is not None and timing.device in [found.device.device for found in session.devices]:
+        begins = [int(group.counters[0].time_us[0]) for group in groups]
+        groups.append(times_group(timing, begin_us=min(begins)))
+    return groups
+
+
+def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
+    def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
+        with new_files([output], force=options.force) as (temporary,):
+            write(temporary, _tracks(session, options))
+        return Exported((output,))
+
+    return writer
+
+
 FORMATS: dict[str, Format] = {
+    "perfetto": Format(".perfetto-trace", _write_traces(write_perfetto)),
+    "chrome": Format(".trace.json", _write_traces(write_chrome)),
     "snapshot": Format(".window.pickle", _write_smaller_snapshot),
 }

@@ -13,7 +13,7 @@ from snapconv.cli.terminal import print_lines
 if TYPE_CHECKING:
     from snapconv.findings.event_window import Range
 
-_FORMATS = ("snapshot",)
+_FORMATS = ("perfetto", "chrome", "snapshot")
 _Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of: {', '.join(_FORMATS)}.")]
 _Output = Annotated[
     Path | None,
@@ -56,6 +56,7 @@ def export(
 ) -> None:
     """Write a snapshot or a capture for another program.
 
+    perfetto, chrome: a trace for ui.perfetto.dev, or as JSON; every device, its memory over time.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
     from snapconv.export import ExportOptions, output_of
@@ -69,6 +70,7 @@ def export(
         raise typer.BadParameter("give --events or --iterations, not both", param_hint="--events")
     options = ExportOptions(
         format=format,
+        source=snapshot,
         output=output,
         force=force,
         events=_range(events, "--events"),
