@@ -17,6 +17,7 @@ from snapconv.native.library import core
 from snapconv.replay.compiled_replay import walk_compiled
 from snapconv.replay.lifetimes import releases
 from snapconv.replay.rounding import RoundingRules
+from snapconv.replay.sorted_addresses import MAX_LEAF, SortedAddresses
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 
@@ -79,30 +80,26 @@ def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
 
 
 class _Memory:
-    """Live blocks by segment, at one moment; moves backwards in time."""
+    """Live blocks and segments at one moment; moves backwards in time."""
 
     def __init__(self, segments: SegmentTable, blocks: BlockTable) -> None:
         self.starts: list[int] = segments.addr.tolist()
         self.ends: list[int] = (segments.addr + segments.total_bytes).tolist()
         self.expandable: list[bool] = segments.is_expandable.tolist()
-        self.live: list[list[int]] = [[] for _ in self.starts]
+        self.live = SortedAddresses(blocks.addr[blocks.state != BlockState.INACTIVE].tolist())
         self.n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
         self.least_space: dict[int, int] = {}
-        is_live = blocks.state != BlockState.INACTIVE
-        for segment, addr in zip(
-            blocks.segment_id[is_live].tolist(), blocks.addr[is_live].tolist(), strict=True
-        ):
-            self.live[segment].append(addr)
-        for addrs in self.live:
-            addrs.sort()
 
     def undo(self, rows: Iterable[tuple[int, ...]], sizes: Int64Column) -> None:
         """Undo a run of events, newest first, writing block sizes of allocs.
 
-        One flat loop: at ten million events a function call per event would cost as much as the rest.
+        One flat loop: at ten million events a function call per event would cost as much as the rest. Live
+        blocks of other segments are beyond the ends of a block's own.
         """
-        starts, ends, live, least_space = self.starts, self.ends, self.live, self.least_space
+        starts, ends, least_space = self.starts, self.ends, self.least_space
+        live = self.live
+        leaves, firsts = live.leaves, live.firsts
         for event, kind, addr, size, rounded, least_remainder in rows:
             if kind == _ALLOC:
                 segment = bisect_right(starts, addr) - 1
@@ -110,14 +107,20 @@ class _Memory:
                     sizes[event] = rounded
                     self.n_conflicts += 1
                     continue
-                addrs = live[segment]
-                place = bisect_left(addrs, addr)
-                if place < len(addrs) and addrs[place] == addr:
-                    del addrs[place]
+                number = bisect_right(firsts, addr) - 1
+                leaf = leaves[number]
+                place = bisect_left(leaf, addr)
+                if place < len(leaf) and leaf[place] == addr:
+                    if place:
+                        del leaf[place]
+                    else:
+                        live.remove_first(number)
                     least_space.pop(addr, None)
+                    following = leaf[place] if place < len(leaf) else live.after(addr)
                 else:
                     self.n_conflicts += 1
-                space = (addrs[place] if place < len(addrs) else ends[segment]) - addr
+                    following = leaf[place] if place < len(leaf) else firsts[number + 1]
+                space = min(following, ends[segment]) - addr
                 if space < rounded:
                     self.n_conflicts += 1
                 sizes[event] = space if rounded <= space < rounded + least_remainder else rounded
@@ -126,16 +129,20 @@ class _Memory:
                 if segment < 0 or addr >= ends[segment]:
                     self.n_conflicts += 1
                     continue
-                addrs = live[segment]
-                place = bisect_left(addrs, addr)
-                following = addrs[place] if place < len(addrs) else ends[segment]
+                number = bisect_right(firsts, addr) - 1
+                leaf = leaves[number]
+                place = bisect_left(leaf, addr)
+                following = leaf[place] if place < len(leaf) else firsts[number + 1]
                 if following == addr:
                     self.n_conflicts += 1
                     continue
-                least_space[addr] = following - addr
-                if place and addr - addrs[place - 1] < least_space.get(addrs[place - 1], 0):
-                    least_space[addrs[place - 1]] = addr - addrs[place - 1]
-                addrs.insert(place, addr)
+                least_space[addr] = min(following, ends[segment]) - addr
+                before = leaf[place - 1]
+                if before >= starts[segment] and addr - before < least_space.get(before, 0):
+                    least_space[before] = addr - before
+                leaf.insert(place, addr)
+                if len(leaf) > MAX_LEAF:
+                    live.split(number)
             elif kind:
                 self._undo_segment(kind, addr, size)
 
@@ -152,16 +159,12 @@ class _Memory:
             self.n_conflicts += 1
             return
         pieces = [(self.starts[segment], start), (end, self.ends[segment])]
-        addrs, expandable = self.live[segment], self.expandable[segment]
         kept = [(a, b) for a, b in pieces if a < b]
-        if sum(bisect_left(addrs, b) - bisect_left(addrs, a) for a, b in kept) != len(addrs):
+        if self.live.remove_between(start, end):
             self.n_conflicts += 1
         self.starts[segment : segment + 1] = [a for a, _ in kept]
         self.ends[segment : segment + 1] = [b for _, b in kept]
-        self.expandable[segment : segment + 1] = [expandable] * len(kept)
-        self.live[segment : segment + 1] = [
-            addrs[bisect_left(addrs, a) : bisect_left(addrs, b)] for a, b in kept
-        ]
+        self.expandable[segment : segment + 1] = [self.expandable[segment]] * len(kept)
 
     def _give_back(self, start: int, end: int, *, expandable: bool) -> None:
         """Add a range that the undone event had released, joined to its expandable neighbours."""
@@ -172,13 +175,11 @@ class _Memory:
         if overlaps:
             self.n_conflicts += 1
             return
-        addrs: list[int] = []
         first, last = place, place
         if expandable and place > 0 and self.ends[place - 1] == start and self.expandable[place - 1]:
-            first, start, addrs = place - 1, self.starts[place - 1], self.live[place - 1]
+            first, start = place - 1, self.starts[place - 1]
         if expandable and place < len(self.starts) and self.starts[place] == end and self.expandable[place]:
-            last, end, addrs = place + 1, self.ends[place], addrs + self.live[place]
+            last, end = place + 1, self.ends[place]
         self.starts[first:last] = [start]
         self.ends[first:last] = [end]
         self.expandable[first:last] = [expandable]
-        self.live[first:last] = [addrs]
