@@ -111,3 +111,12 @@ def test_only_one_simulation_runs_at_a_time():
         with pytest.raises(RecorderError, match="running already"), simulated():
             pass
         assert torch.ones(1, device="cuda").is_cuda
+
+
+def test_what_torch_compile_is_set_to_is_what_it_was():
+    from torch._dynamo import config
+
+    with simulated():
+        work()
+    assert config.disable is False
+    assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]

@@ -30,10 +30,11 @@ def eager(machine: Machine, tensors: TensorPatches) -> Iterator[None]:
         patches.wrap(_TorchDynamoContext, "__call__", lambda real: _noting(torch, machine, tensors, real))
         set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
         if set_stance is None:
-            patches.set(torch._dynamo.config, "disable", True)
-            yield
-            return
-        with set_stance("force_eager"):
+            # Not a patch of ours: what torch.compile's settings lose is gone for good.
+            run_eagerly = torch._dynamo.config.patch(disable=True)
+        else:
+            run_eagerly = set_stance("force_eager")
+        with run_eagerly:
             yield
 
 
