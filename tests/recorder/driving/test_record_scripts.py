@@ -92,11 +92,14 @@ def test_times_of_a_device_that_is_not_the_one_in_use_are_a_note(run):
 
 def test_while_a_cuda_graph_is_captured_no_iteration_ends(run):
     script = """
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)  # torch 2.5 demands it
     train(1)
     is_capturing = torch.cuda.is_current_stream_capturing
     torch.cuda.is_current_stream_capturing = lambda: True
-    train(7)
-    torch.cuda.is_current_stream_capturing = is_capturing
+    try:
+        train(7)
+    finally:
+        torch.cuda.is_current_stream_capturing = is_capturing
     train(1)
     """
     assert "2 of 4 iterations" in run(script).err

@@ -253,6 +253,9 @@ def test_hooks_are_gone_when_the_iteration_is_over():
 
 # --- checkpointing
 
+# Up to torch 2.11 a checkpoint calls functions that have rows, beside what is in it.
+OF_CHECKPOINTS = ("empty", "_NoopSaveInputs")
+
 
 @on_a_busy_machine
 def test_recomputation_without_reentry_is_backward_time_of_the_first_node_that_needs_it():
@@ -265,8 +268,8 @@ def test_recomputation_without_reentry_is_backward_time_of_the_first_node_that_n
         return x.exp().sin()
 
     found = rows(lambda: checkpoint(block, W * 2, use_reentrant=False).sum().backward())
-    # Up to torch 2.11 the checkpoint makes an empty tensor by a function that has a row.
-    assert [name for name in forward_names(found) if name != "empty"] == ["mul", "exp", "sin", "sum"]
+    names = [name for name in forward_names(found) if name not in OF_CHECKPOINTS]
+    assert names == ["mul", "exp", "sin", "sum"]
     assert [row.name for row in found if slow(row)] == ["sin"]
 
 
@@ -280,11 +283,16 @@ def test_a_reentrant_checkpoint_is_one_row_with_the_backward_of_all_that_is_in_i
     assert [row.name for row in found if slow(row)] == ["CheckpointFunction"]
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_recomputation_is_not_recorded_as_forward(use_reentrant):
+@pytest.mark.parametrize(
+    ("use_reentrant", "names"),
+    [(False, ["mul", "exp", "sin", "sum"]), (True, ["mul", "CheckpointFunction", "sum"])],
+)
+def test_recomputation_is_not_recorded_as_forward(use_reentrant, names):
     def step():
         loss = checkpoint(lambda x: x.exp().sin(), W * 2, use_reentrant=use_reentrant).sum()
         torch.autograd.backward(loss)
 
-    found = rows(step)
-    assert [row.phase for row in found] == ["forward"] * len(found)
+    found = [row for row in rows(step) if row.name not in OF_CHECKPOINTS]
+    assert [row.name for row in found if row.phase == "forward"] == names
+    # Up to torch 2.10 backward makes its first gradient by a function that has a row, too.
+    assert {row.name for row in found if row.phase != "forward"} <= {"ones_like"}
