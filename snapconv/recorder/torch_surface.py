@@ -178,7 +178,8 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_is_enabled"),
         *_callables("torch._C._autograd", "_push_saved_tensors_default_hooks"),
         *_callables("torch._C._autograd", "_pop_saved_tensors_default_hooks"),
-        *_callables("torch._C._autograd", "_top_saved_tensors_default_hooks"),  # from torch 2.8 on
+        *_callables("torch._C._autograd", "_top_saved_tensors_default_hooks", since=(2, 8)),
+        *_classes("torch.autograd.graph", "saved_tensors_hooks"),
         _function("torch.autograd.function.FunctionCtx.save_for_backward", "self"),
         _function("torch.autograd.function.FunctionCtx.save_for_forward", "self"),
         *_classes("torch._C", "_FunctionBase"),

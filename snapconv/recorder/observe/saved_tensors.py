@@ -15,6 +15,7 @@ from typing import Any
 
 from snapconv.recorder.guard import Guard, for_program
 from snapconv.recorder.observe.custom_functions import CustomFunctions
+from snapconv.recorder.observe.hooks_in_place import HooksInPlace
 from snapconv.recorder.torch_types import Tensor
 
 
@@ -29,6 +30,7 @@ class SavedTensors:
         self._is_waiting = False
         self._thread = 0
         self._disable: Any = None
+        self._in_place = HooksInPlace()
         self._functions = CustomFunctions(self._make_way, self._saved_by_function, guard)
 
     def start(self) -> None:
@@ -36,9 +38,9 @@ class SavedTensors:
         autograd = _autograd()
         self._thread = threading.get_ident()
         self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
-        if disable is None or not hasattr(autograd, "_top_saved_tensors_default_hooks"):
-            self._disable = None  # before torch 2.8 nobody can see whose hooks are on top
+        if disable is None:
             return
+        self._in_place.start()
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
             # After a failure of ours too: torch would refuse with our hooks in place.
@@ -57,6 +59,7 @@ class SavedTensors:
             _autograd()._saved_tensors_hooks_disable = self._disable
             self._disable = None
             self._functions.stop()
+            self._in_place.stop()
 
     def open(self) -> None:
         """Begin, unless other hooks are in place or hooks are switched off."""
@@ -65,7 +68,7 @@ class SavedTensors:
         self._is_waiting = self._functions.is_saving
         if self._is_waiting:
             return
-        if not self._is_there and _top() is None and _autograd()._saved_tensors_hooks_is_enabled():
+        if not self._is_there and self._in_place.are(None) and _autograd()._saved_tensors_hooks_is_enabled():
             self._keep_from_being_compiled()
             _autograd()._push_saved_tensors_default_hooks(*self._pair)
             self._is_there = True
@@ -97,7 +100,7 @@ class SavedTensors:
 
     def _is_on_top(self) -> bool:
         """Whether what is saved in this thread now comes to our hooks."""
-        return self._is_there and threading.get_ident() == self._thread and _top() == self._pair
+        return self._is_there and threading.get_ident() == self._thread and self._in_place.are(self._pair)
 
     def _make_way(self) -> bool:
         """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
@@ -145,7 +148,3 @@ def _torch() -> Any:
 
 def _autograd() -> Any:
     return _torch()._C._autograd
-
-
-def _top() -> Any:
-    return _autograd()._top_saved_tensors_default_hooks(True)  # C function, no keyword

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check that torch is there
+from torch.autograd.function import FunctionCtx  # noqa: E402
 from torch.optim.optimizer import (  # noqa: E402
     _global_optimizer_post_hooks,
     register_optimizer_step_post_hook,
@@ -108,7 +109,7 @@ def test_a_failure_of_ours_is_kept_and_the_program_goes_on(monkeypatch):
 
 def test_everything_is_as_before_after_the_end():
     autograd, c_autograd = torch.autograd, torch._C._autograd
-    before = (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable)
+    before = (autograd.backward, autograd.grad, dict(vars(c_autograd)), dict(vars(FunctionCtx)))
     kinds = (torch.optim.Optimizer, torch.Tensor, nn.Parameter, nn.Module)
     contents = [dict(vars(kind)) for kind in kinds]
     filters = list(warnings.filters)
@@ -116,8 +117,9 @@ def test_everything_is_as_before_after_the_end():
         model = net()
         loss = loss_of(model)
         assert autograd.backward is not before[0]
-    assert (autograd.backward, autograd.grad, c_autograd._saved_tensors_hooks_disable) == before
-    assert c_autograd._top_saved_tensors_default_hooks(True) is None
+    assert (autograd.backward, autograd.grad, vars(c_autograd), dict(vars(FunctionCtx))) == before
+    x = torch.ones(1, requires_grad=True)
+    assert (x * x).grad_fn._saved_self is x  # which hooks for saved tensors would replace
     assert [dict(vars(kind)) for kind in kinds] == contents
     from torch.nn.modules import module
     from torch.optim import optimizer
