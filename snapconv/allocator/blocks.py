@@ -195,11 +195,11 @@ class AddressSpace:
     def give_back(self, addr: int, n_bytes: int) -> None:
         """Make a range available again, joined with the gaps beside it."""
         size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
-        insort(self._gaps, (addr, size))
-        joined: list[tuple[int, int]] = []
-        for start, gap in self._gaps:
-            if joined and sum(joined[-1]) == start:
-                joined[-1] = (joined[-1][0], joined[-1][1] + gap)
-            else:
-                joined.append((start, gap))
-        self._gaps = joined
+        first = last = bisect_left(self._gaps, (addr,))
+        if first and sum(self._gaps[first - 1]) == addr:
+            first -= 1
+            addr, size = self._gaps[first][0], self._gaps[first][1] + size
+        if last < len(self._gaps) and self._gaps[last][0] == addr + size:
+            size += self._gaps[last][1]
+            last += 1
+        self._gaps[first:last] = [(addr, size)]

@@ -88,6 +88,8 @@ class CachingAllocator:
         # Per stream, the freed blocks that wait for it, and how many of them need wait no more.
         self._events: dict[int, deque[Block]] = {}
         self._n_finished: dict[int, int] = {}
+        # Freed blocks that wait for nothing but ``complete``, by address.
+        self._waiting: dict[int, Block] = {}
 
     @property
     def capacity(self) -> int | None:
@@ -190,12 +192,19 @@ class CachingAllocator:
         block.n_events = len(block.stream_uses)
         block.stream_uses.clear()
 
+    def give_back_later(self, block: Block) -> None:
+        """Free an allocated block that stays active until ``complete``, or until all pending frees do."""
+        block.is_allocated = False
+        block.n_events = 1
+        self._ledger.allocated_bytes -= block.size
+        if self._ledger.is_watched:
+            self._record("free_requested", block, None)
+        self._waiting[block.addr] = block
+
     def complete(self, block: Block) -> None:
-        """Complete a pending free, where it is not complete yet."""
-        if block.n_events:
-            for blocks in self._events.values():
-                while block in blocks:
-                    blocks.remove(block)
+        """Complete such a free, where it is not complete yet."""
+        if self._waiting.get(block.addr) is block:
+            del self._waiting[block.addr]
             block.n_events = 0
             self._complete(block, None)
 
@@ -214,6 +223,8 @@ class CachingAllocator:
         for stream in self._events:
             self.finish_stream(stream)
         self._complete_finished(frames)
+        for block in list(self._waiting.values()):
+            self.complete(block)
 
     def empty_cache(self, *, frames: Frames | None = None) -> None:
         """Give unsplit free segments and whole free pages back to the device.
@@ -246,13 +257,17 @@ class CachingAllocator:
         self._adopt(ordinary, expandable)
 
     def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
-        """Take over segments as the present state, as ``adopt`` does; return the live blocks by address."""
+        """Take over segments as the present state, as ``adopt`` does; return the live blocks by address.
+
+        Pending frees wait for ``complete``.
+        """
         ordinary: list[list[Block]] = []
         expandable: list[list[Block]] = []
         for layout in layouts:
             pool = self.pool(layout.pool_id, is_small=layout.is_small)
             (expandable if layout.is_expandable else ordinary).append(list(layout_blocks(layout, pool)))
         self._adopt(ordinary, expandable)
+        self._waiting |= {block.addr: block for block in self._events.pop(0, ())}
         return dict(self._active)
 
     def _adopt(self, ordinary: list[list[Block]], expandable: list[list[Block]]) -> None:

@@ -108,12 +108,11 @@ class _Check:
         elif operation == Operation.COMPLETE_FREE:
             self.allocator.complete(block)
             del self.blocks[row]
+        elif operation == Operation.REQUEST_FREE:
+            self.allocator.give_back_later(block)
         else:
-            if operation == Operation.REQUEST_FREE:
-                block.stream_uses.append(block.stream)
-            else:
-                del self.blocks[row]
             self.allocator.give_back(block)
+            del self.blocks[row]
         if self.full_event < 0:
             self._compare_reserved(event)
 
@@ -180,16 +179,15 @@ class _Check:
         The graph or MemPool that such a pool was for is gone. ``besides`` is one that is still used: a malloc
         gives oversize segments of its own pool back.
         """
+        if len(self.calls.pools) == 1:
+            return
+        free = sorted((block.addr, block.size, block) for block in self.allocator.free_blocks())
         for event in returned:
-            found = self._pool_of_free_block(int(self.calls.events.addr[event]))
-            if found is not None and found != besides:
-                self.allocator.release_pool(found)
-
-    def _pool_of_free_block(self, addr: int) -> PoolId | None:
-        for block in self.allocator.free_blocks():
-            if block.addr <= addr < block.addr + block.size:
-                return block.pool.id
-        return None
+            addr = int(self.calls.events.addr[event])
+            place = bisect_right(free, addr, key=lambda found: found[0]) - 1
+            block = free[place][2] if place >= 0 else None
+            if block is not None and addr < block.addr + block.size and block.pool.id != besides:
+                self.allocator.release_pool(block.pool.id)
 
     def _compare_reserved(self, event: int) -> None:
         expected, got = int(self.calls.reserved_after[event]), self.allocator.reserved_bytes

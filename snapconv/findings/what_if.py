@@ -209,13 +209,11 @@ class _Run:
                     self._fail(-1, row, pool, segment.stream, error)
                     return False
                 self.blocks[row] = block
-        for row in (
-            self.calls.start.rows[live.addr]
-            for segment in self.calls.start.segments
-            for live in segment.live
-            if live.is_pending
-        ):
-            self._request_free(self.blocks[row])
+        for segment in self.calls.start.segments:
+            for live in segment.live:
+                pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None
+                if pending is not None:
+                    self.allocator.give_back_later(pending)
         return True
 
     def run(self, progress: Progress | None) -> None:
@@ -268,7 +266,8 @@ class _Run:
         """Make one of the rarer calls."""
         block = self.blocks[row] if row >= 0 else None
         if operation == Operation.REQUEST_FREE:
-            self._request_free(block)
+            if block is not None:
+                self.allocator.give_back_later(block)
         elif operation == Operation.COMPLETE_FREE:
             if block is not None:
                 self.allocator.complete(block)
@@ -277,12 +276,6 @@ class _Run:
             self.allocator.empty_cache()
         elif operation == Operation.FAILED_MALLOC:
             self._repeat_failed(event)
-
-    def _request_free(self, block: Block | None) -> None:
-        if block is not None:
-            # Whichever stream uses it: the trace shows when it was done.
-            block.stream_uses.append(block.stream)
-            self.allocator.give_back(block)
 
     def _repeat_failed(self, event: int) -> None:
         """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
