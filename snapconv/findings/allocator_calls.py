@@ -141,13 +141,13 @@ def _of_allocations(events: EventTable, replayed: Replay, freed_before: Mapping[
     # What was requested before the trace is pending when it begins.
     at_once &= (requested >= 0) | ~np.any(events.action == Action.FREE_REQUESTED)
     later = has_end & ~is_implied & ~at_once
-    asked = (requested >= 0) & ~is_implied & ~at_once
+    is_requested = (requested >= 0) & ~is_implied & ~at_once
     at_once_event = np.where(requested >= 0, requested, ended)
     return [
         _part(rows.alloc_event[malloc], Operation.MALLOC, place=_ITSELF, row=malloc),
         _free_part(ended, is_implied, Operation.FREE, place=_BEFORE),
         _free_part(at_once_event, at_once, Operation.FREE, place=_ITSELF),
-        _free_part(requested, asked, Operation.REQUEST_FREE, place=_ITSELF),
+        _free_part(requested, is_requested, Operation.REQUEST_FREE, place=_ITSELF),
         _free_part(ended, later, Operation.COMPLETE_FREE, place=_AFTER),
     ]
 

@@ -22,6 +22,8 @@ from snapconv.units import format_share
 _GROWING = [
     category for category in Category if category.label in ("activation", "input", "temporary", "kv_cache")
 ]
+# No memory is as large, and sums of it are still integers of 64 bits.
+MOST_BYTES = 1 << 50
 # How much of the bytes that differ must agree on the ratio of the two batch sizes.
 _LEAST_AGREEMENT = 0.8
 
@@ -74,7 +76,8 @@ def scale_batch(
 
 def _whole(scaled: NDArray[np.float64], sizes: Int64Column) -> Int64Column:
     """Whole bytes; something stays something."""
-    return np.where(sizes > 0, np.maximum(np.ceil(scaled - 1e-6), 1), 0).astype(np.int64)
+    whole = np.clip(np.ceil(scaled - 1e-6), 1, MOST_BYTES)
+    return np.where(sizes > 0, whole, 0).astype(np.int64)
 
 
 def _grows(analysis: DeviceAnalysis) -> BoolColumn:

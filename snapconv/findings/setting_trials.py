@@ -1,5 +1,6 @@
 """What one device would have needed under other settings, or on another card: trials, beside the record."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.devices import device_name
 from snapconv.errors import InputError, RecorderError
 from snapconv.findings.allocator_calls import AllocatorCalls, find_calls
-from snapconv.findings.batch_scale import ScaledSizes
+from snapconv.findings.batch_scale import MOST_BYTES, ScaledSizes
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.device_memory import device_memory
 from snapconv.findings.model_check import ModelCheck, check_model
@@ -139,18 +140,7 @@ def try_settings(
     if scaled is not None:
         calls = _scaled_calls(calls, scaled)
     request = replace(request, capacity=capacity)
-    own = Trial(calls.own, capacity, request.card_bytes, is_placed_anew=scaled is not None)
-    others = [(text, replace(own, settings=calls.own.changed(text))) for text in _texts(request)]
-    others = [(text, trial) for text, trial in others if _differs(trial.settings, calls.own)]
-    tried = [Tried(OWN, try_out(calls, own, progress=progress))]
-    tried_others = [Tried(text, try_out(calls, trial, progress=progress)) for text, trial in others]
-    if request.is_search:
-        tried_others.sort(key=lambda one: (one.outcome.ran_out is not None, one.outcome.peak_reserved))
-    if calls.start.rows and {one.outcome.is_placed_anew for one in (*tried, *tried_others)} == {False, True}:
-        # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
-        anew = replace(own, is_placed_anew=True)
-        tried.append(Tried(OWN_PLACED_ANEW, try_out(calls, anew, progress=progress)))
-    tried += tried_others
+    tried = _try_all(calls, request, is_placed_anew=scaled is not None, progress=progress)
     return SettingTrials(
         device=device.device,
         n_events=len(device.events),
@@ -167,12 +157,50 @@ def try_settings(
     )
 
 
+def _numbered(progress: Progress | None, number: int, n_all: int) -> Progress | None:
+    """The same progress, that says which of the alternatives it is of."""
+    if progress is None:
+        return None
+    return lambda stage, done, total: progress(f"{stage}, alternative {number} of {n_all}", done, total)
+
+
+def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request) -> Trial:
+    """One trial; without a card, what torch can have is what the file's own memory fraction left."""
+    device_bytes, fraction = request.card_bytes, settings.memory_fraction
+    if device_bytes is None and request.capacity is not None and 0 < fraction == calls.own.memory_fraction:
+        device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
+    return Trial(settings, request.capacity, device_bytes)
+
+
 def _scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
     """The same calls for other sizes; what failed is taken to grow with the batch."""
     events = calls.events
-    size = np.where(events.action == Action.OOM, events.size * scaled.scale, events.size).astype(np.int64)
-    size += -size % MIN_BLOCK_BYTES * (events.action == Action.OOM)
+    is_failed = events.action == Action.OOM
+    grown = np.minimum(events.size * scaled.scale, MOST_BYTES).astype(np.int64)
+    size = np.where(is_failed, grown - grown % -MIN_BLOCK_BYTES, events.size)
     return replace(calls, requested_bytes=scaled.requested_bytes, events=replace(events, size=size))
+
+
+def _try_all(
+    calls: AllocatorCalls, request: Request, *, is_placed_anew: bool, progress: Progress | None
+) -> list[Tried]:
+    """The file's own settings, then the alternatives."""
+    own = replace(_trial(calls, calls.own, request), is_placed_anew=is_placed_anew)
+    others = [(text, _trial(calls, calls.own.changed(text), request)) for text in _texts(request)]
+    others = [(text, replace(trial, is_placed_anew=is_placed_anew)) for text, trial in others]
+    others = [(text, trial) for text, trial in others if _differs(trial.settings, calls.own)]
+    tried = [Tried(OWN, try_out(calls, own, progress=progress))]
+    tried_others = []
+    for number, (text, trial) in enumerate(others):
+        shown = _numbered(progress, number + 1, len(others))
+        tried_others.append(Tried(text, try_out(calls, trial, progress=shown)))
+    if request.is_search:
+        tried_others.sort(key=lambda one: (one.outcome.ran_out is not None, one.outcome.peak_reserved))
+    if calls.start.rows and {one.outcome.is_placed_anew for one in (*tried, *tried_others)} == {False, True}:
+        # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
+        anew = replace(own, is_placed_anew=True)
+        tried.append(Tried(OWN_PLACED_ANEW, try_out(calls, anew, progress=progress)))
+    return [*tried, *tried_others]
 
 
 def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:

@@ -380,6 +380,8 @@ class _Run:
             yield f"{start.n_inexact} blocks of before the trace may be larger than their requests show"
         if start.n_outside:
             yield f"{start.n_outside} blocks of before the trace are in no segment and left out"
+        if self.trial.settings.garbage_collection_threshold and start.segments:
+            yield "what was free before the trace is taken as free since it began"
         if len(np.unique(calls.stream)) > 1:
             yield "several streams: frees complete where the trace completed them"
         if calls.n_missing:

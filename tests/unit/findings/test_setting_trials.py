@@ -98,6 +98,15 @@ def test_a_fraction_is_of_the_whole_card(tried_on):
     assert tried_on(two_segments(), request).tried[1].outcome.ran_out is not None
 
 
+def test_without_a_card_the_own_fraction_has_left_what_torch_can_have(tmp_path):
+    conf = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.9"
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": conf, "garbage_collection_threshold": 0.9}
+    session = load(two_segments().write(tmp_path / "snapshot.pickle", allocator_settings=settings))
+    (found,) = session.what_if(Request(("per_process_memory_fraction:0.75",), capacity=40 * MIB))
+    assert [one.outcome.trial.limit for one in found.tried] == [40 * MIB, 30 * MIB]
+    assert found.tried[0].outcome.ran_out is None
+
+
 def test_a_trace_that_lost_events_gives_estimates(tried_on):
     builder = two_segments()
     assert tried_on(builder, Request(is_search=True)).estimated == ()

@@ -64,7 +64,7 @@ def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
     assert outcome.ran_out.device_free_bytes == 4 * MIB
 
 
-def test_a_failed_request_tells_what_its_pool_had(calls_of):
+def test_a_failed_request_shows_what_its_pool_had(calls_of):
     found = model()
     blocks = [found.malloc(5 * MIB) for _ in range(4)]  # one segment of 20 MiB
     found.free(blocks[0])
