@@ -20,7 +20,7 @@ from snapconv.reports.html.column_encoding import page_text
 from snapconv.reports.html.page_writer import ViewFile, write_page
 from snapconv.reports.html.view_device import view_device, vocabulary
 from snapconv.reports.html.view_file import file_facts, times_facts
-from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ def write_view(
     output = options.output or _default_output(inputs)
     _check_output(inputs, output, force=options.force)
     analysis = read_options(options.analysis)
-    found = [_view_file(one, options.device, analysis, progress) for one in inputs]
+    read = [(one, load_snapshot(one, progress=progress)) for one in inputs]
+    devices = _devices([snapshot for _, snapshot in read], options.device)
+    found = [_view_file(*each, shown, analysis, progress) for each, shown in zip(read, devices, strict=True)]
     shared = {**vocabulary(), "is_comparison": other is not None}
     title = page_text(" → ".join(one.name for one in inputs))
     n_bytes = write_page(
@@ -76,12 +78,28 @@ def _check_output(inputs: list[Path], output: Path, *, force: bool) -> None:
     check_outputs([output], force=force)
 
 
+def _devices(snapshots: list[Snapshot], device: int | None) -> list[tuple[DeviceSnapshot, ...]]:
+    """The devices to show of each file: of two files one of each, with the same number if there is one."""
+    if len(snapshots) == 1 or device is not None:
+        return [chosen_devices(snapshot, device) for snapshot in snapshots]
+    old, new = ([one.device for one in snapshot.devices] for snapshot in snapshots)
+    common = next((number for number in old if number in new), None)
+    return [
+        snapshot.devices[:1] if common is None else chosen_devices(snapshot, common) for snapshot in snapshots
+    ]
+
+
 def _view_file(
-    path: Path, device: int | None, options: AnalysisOptions, progress: Progress | None
+    path: Path,
+    snapshot: Snapshot,
+    devices: tuple[DeviceSnapshot, ...],
+    options: AnalysisOptions,
+    progress: Progress | None,
 ) -> tuple[ViewFile, tuple[Note, ...]]:
-    timing, notes = times_of_device(path, device)
-    snapshot = load_snapshot(path, progress=progress)
-    devices = chosen_devices(snapshot, device)
+    ordinals = {device.device for device in devices}
+    timing, notes = times_of_device(path, None)
+    if timing is not None and timing.device not in ordinals:
+        timing = None
     analyzer = analyzer_of(snapshot, options)
     facts = file_facts(snapshot, analyzer.project, name=path.name or str(path))
     shown = []

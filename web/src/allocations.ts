@@ -1,8 +1,8 @@
-// The largest allocations of the visible part as lifetimes x bytes; all others together at the bottom.
+// The largest allocations of the visible part as lifetimes x bytes; all others at the bottom, by category.
 
 import type { App, Part } from "./app.ts";
 import { colorOf, css, mix, pixel } from "./colors.ts";
-import { type PixelColumns, pixelColumns } from "./curves.ts";
+import { type PixelColumns } from "./curves.ts";
 import { clear, el } from "./dom.ts";
 import { counted, formatBytes, formatCount } from "./format.ts";
 import { type Lifetimes, lifetimes, rowAt } from "./lifetimes.ts";
@@ -16,7 +16,7 @@ import { NO_PYTHON, innermost } from "./tree.ts";
 
 const HEIGHT = 420;
 const AXIS = 22;
-const MOST = 2000;
+const MOST = 1500;
 
 export class AllocationsPart implements Part {
   readonly element: HTMLElement;
@@ -66,7 +66,7 @@ export class AllocationsPart implements Part {
       return;
     }
     const { from, to } = app.view;
-    const columns = pixelColumns(app.source(), app.axis(), from, to, Math.round(plot.plotWidth * plot.ratio));
+    const columns = app.columns(app.device, Math.round(plot.plotWidth * plot.ratio));
     this.columns = columns;
     this.found = lifetimes(rows, columns, MOST);
     this.most = Math.max(1, columns.maxTotal.reduce((a, b) => Math.max(a, b), 0)) * 1.03;
@@ -79,10 +79,12 @@ export class AllocationsPart implements Part {
 
   private describe(found: Lifetimes): void {
     const drawn = counted(found.rows.length, "allocation");
-    this.title.textContent = found.nLeftOut
+    const title = found.nLeftOut
       ? `The ${formatCount(found.rows.length)} largest of ${formatCount(found.rows.length + found.nLeftOut)} allocations in view`
       : `All ${drawn} in view`;
-    const rest = `Grey: ${counted(found.nLeftOut, "smaller allocation")} together; zoom in to see them.`;
+    if (title === this.title.textContent) return;
+    this.title.textContent = title;
+    const rest = `Pale, at the bottom: ${counted(found.nLeftOut, "smaller allocation")} by category; zoom in to see them.`;
     clear(this.hint, `Width is lifetime, height is bytes. ${found.nLeftOut ? rest : ""} Click one for its stack.`);
   }
 
@@ -96,22 +98,37 @@ export class AllocationsPart implements Part {
     const colors = theme();
     const shades = app.page.categories.map((name) => [1, 0.86, 0.93, 0.79].map((share) => pixel(mix(colorOf(name), colors.background, share))));
     const edges = app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.45)));
-    const restPixel = pixel(mix(colorOf("unknown"), colors.background, 0.4));
+    const { live, begin, end } = found;
+    const bytes = Float64Array.from(found.rows, (row) => rows.kinds.bytes[rows.kindOf[row]] * scale);
+    const color = Uint32Array.from(found.rows, (row) => shades[rows.kinds.category[rows.kindOf[row]]][(row + (row >> 2)) & 3]);
+    const edge = Uint32Array.from(found.rows, (row) => edges[rows.kinds.category[rows.kindOf[row]]]);
+    const categories = Int32Array.from(found.rows, (row) => rows.kinds.category[rows.kindOf[row]]);
+    const pale = app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.4)));
+    const left = new Float64Array(pale.length);
     for (let c = 0; c < columns.n; c++) {
-      let sum = found.rest[c];
+      if (c > 0 && columns.maxEvent[c] === columns.maxEvent[c - 1]) {
+        for (let at = c; at < pixels.length; at += columns.n) pixels[at] = pixels[at - 1];
+        continue;
+      }
+      let top = height;
       let from = height;
-      let to = Math.max(0, Math.round(height - sum * scale));
-      for (let y = from - 1; y >= to; y--) pixels[y * columns.n + c] = restPixel;
-      from = to;
-      for (let i = found.begin[c]; i < found.end[c]; i++) {
-        const row = found.rows[found.live[i]];
-        const kind = rows.kindOf[row];
-        sum += rows.kinds.bytes[kind];
-        to = Math.max(0, Math.round(height - sum * scale));
-        const category = rows.kinds.category[kind];
-        const color = shades[category][(row + (row >> 2)) & 3];
-        const edge = from - to > 3 ? edges[category] : color;
-        for (let y = from - 1; y >= to; y--) pixels[y * columns.n + c] = y === to ? edge : color;
+      let to = height;
+      for (let i = 0; i < left.length; i++) left[i] = columns.atMax[c * left.length + i] * scale;
+      for (let k = begin[c]; k < end[c]; k++) left[categories[live[k]]] -= bytes[live[k]];
+      for (const category of app.order) {
+        top -= Math.max(0, left[category]);
+        to = top > 0 ? Math.round(top) : 0;
+        for (let y = from - 1, at = y * columns.n + c; y >= to; y--, at -= columns.n) pixels[at] = pale[category];
+        from = to;
+      }
+      top = height - found.rest[c] * scale;
+      for (let k = begin[c]; k < end[c]; k++) {
+        const i = live[k];
+        top -= bytes[i];
+        to = top > 0 ? Math.round(top) : 0;
+        if (to === from) continue;
+        for (let y = from - 1, at = y * columns.n + c; y >= to; y--, at -= columns.n) pixels[at] = color[i];
+        if (from - to > 3) pixels[to * columns.n + c] = edge[i];
         from = to;
       }
     }

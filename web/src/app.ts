@@ -2,7 +2,7 @@
 
 import { type Axis, type AxisKind, eventAxis, iterationAxis, timeAxis } from "./axis.ts";
 import { STACKED } from "./colors.ts";
-import { type CurveSource } from "./curves.ts";
+import { type CurveSource, type PixelColumns, pixelColumns } from "./curves.ts";
 import type { Device, Page } from "./model.ts";
 import { type Live, liveAt } from "./rows.ts";
 import { reservedCurve } from "./segments.ts";
@@ -21,6 +21,7 @@ export class App {
   private readonly axes = new Map<string, Axis>();
   private readonly sources = new Map<Device, CurveSource>();
   private waiting: Set<keyof State | "data" | "theme"> | null = null;
+  private readonly lastColumns = new Map<Device, { source: CurveSource; axis: Axis; from: number; to: number; columns: PixelColumns }>();
   private lastLive: { device: Device; live: Live } | null = null;
 
   constructor(
@@ -116,6 +117,20 @@ export class App {
       this.sources.set(device, source);
     }
     return source;
+  }
+
+  /** The columns of the visible part; timeline and allocations show the same ones. */
+  columns(device: Device, n: number): PixelColumns {
+    const { from, to } = this.view;
+    const source = this.source(device);
+    const axis = this.axis(device);
+    const last = this.lastColumns.get(device);
+    if (last && last.source === source && last.axis === axis && last.from === from && last.to === to && last.columns.n === n) {
+      return last.columns;
+    }
+    const columns = pixelColumns(source, axis, from, to, n);
+    this.lastColumns.set(device, { source, axis, from, to, columns });
+    return columns;
   }
 
   /** What is live at the chosen moment; null until the rows are there. */

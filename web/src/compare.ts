@@ -1,15 +1,12 @@
-// Two files on one axis, and what differs: categories, lines and modules at the peak of each.
+// What differs between two files: categories, lines and modules at the peak of each.
 
 import type { App, Part } from "./app.ts";
-import { css } from "./colors.ts";
-import { button, choice, clear, el } from "./dom.ts";
+import { colorOf, css } from "./colors.ts";
+import { button, choice, clear, el, swatch } from "./dom.ts";
 import { formatBytes } from "./format.ts";
 import type { Device } from "./model.ts";
 import { liveAt } from "./rows.ts";
 import type { State } from "./state.ts";
-import { Svg } from "./svg.ts";
-import { theme } from "./theme.ts";
-import { Timeline, mostBytes } from "./timeline.ts";
 import { NO_PYTHON, innermost } from "./tree.ts";
 
 type By = "category" | "line" | "module";
@@ -23,7 +20,6 @@ interface Line {
 export class ComparePart implements Part {
   readonly element: HTMLElement;
   private readonly pair: readonly [Device, Device];
-  private readonly charts: readonly Timeline[];
   private readonly title = el("h3");
   private readonly box = el("div", { class: "table-box" });
   private readonly chooser;
@@ -31,9 +27,7 @@ export class ComparePart implements Part {
   private shown = 60;
 
   constructor(private readonly app: App) {
-    this.pair = pairOf(app);
-    const most = () => Math.max(...this.pair.map((device) => mostBytes(device, app.state)));
-    this.charts = this.pair.map((device) => new Timeline(app, device, most));
+    this.pair = [app.devices[0], app.devices[1]];
     this.chooser = choice<By>(
       "By",
       [["category", "Categories"], ["line", "Lines"], ["module", "Modules"]],
@@ -44,16 +38,11 @@ export class ComparePart implements Part {
         this.drawTable();
       },
     );
-    const charts = this.charts.map((chart, i) =>
-      el("div", { class: "compared" }, el("h4", { text: `${["Old", "New"][i]}: ${this.pair[i].file.name} · ${this.pair[i].facts.name}` }), chart.element),
-    );
-    this.element = el("div", { class: "compare" }, ...charts, el("div", { class: "bar" }, this.title, el("div", { class: "spacer" }), this.chooser.element), this.box);
+    this.element = el("div", { class: "compare" }, el("div", { class: "bar" }, this.title, el("div", { class: "spacer" }), this.chooser.element), this.box);
   }
 
   update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
     if (this.app.state.tab !== "compare") return;
-    const all = changed.has("tab") ? new Set([...changed, "data" as const]) : changed;
-    for (const chart of this.charts) chart.update(all);
     if (changed.has("data") || changed.has("tab")) this.drawTable();
   }
 
@@ -64,12 +53,12 @@ export class ComparePart implements Part {
     this.title.textContent = `Peak ${formatBytes(old.facts.peak_bytes)} → ${formatBytes(now.facts.peak_bytes)} (${signed(change)})`;
     const lines = this.lines().sort((a, b) => Math.abs(b.now - b.old) - Math.abs(a.now - a.old) || b.now - a.now);
     const most = lines.reduce((largest, line) => Math.max(largest, Math.abs(line.now - line.old)), 1);
-    const head = ["", "Old", "New", "Change"].map((text, i) => el("th", { class: i ? "t-calls" : "t-name", text: text || this.by.replace(/^./, (c) => c.toUpperCase()), attrs: { scope: "col" } }));
+    const head = ["", "Old", "New", "Change"].map((text, i) => el("th", { class: ["t-name", "t-calls t-old", "t-calls", "t-change"][i], text: text || this.by.replace(/^./, (c) => c.toUpperCase()), attrs: { scope: "col" } }));
     const body = lines.slice(0, this.shown).map((line) => {
       const more = line.now - line.old;
       const width = (Math.abs(more) / most) * 50;
       const bar = el("span", { class: "change" }, el("span", { class: more > 0 ? "grown" : "shrunk", style: { width: `${width}%`, left: more > 0 ? "50%" : `${50 - width}%` } }));
-      return el("tr", { attrs: { "data-name": line.name, "data-change": String(more) } }, el("td", { class: "t-name", title: line.name, text: line.name }), el("td", { class: "t-calls", text: formatBytes(line.old) }), el("td", { class: "t-calls", text: formatBytes(line.now) }), el("td", { class: "t-change" }, bar, signed(more)));
+      return el("tr", { attrs: { "data-name": line.name, "data-change": String(more) } }, el("td", { class: "t-name", title: line.name }, this.by === "category" ? swatch(css(colorOf(line.name))) : null, line.name), el("td", { class: "t-calls t-old", text: formatBytes(line.old) }), el("td", { class: "t-calls", text: formatBytes(line.now) }), el("td", { class: "t-change" }, bar, signed(more)));
     });
     const left = lines.length - body.length;
     const showMore = left > 0 ? button(`${left} more rows`, "Show more", () => {
@@ -103,22 +92,6 @@ export class ComparePart implements Part {
     }
     return found;
   }
-
-  toSvg(): Svg {
-    const pictures = this.charts.map((chart) => chart.toSvg());
-    const height = pictures.reduce((sum, picture) => sum + picture.height, 0);
-    const svg = new Svg(pictures[0].width, height, css(theme().background));
-    svg.append(pictures);
-    return svg;
-  }
-}
-
-/** The devices that are compared: of each file the chosen one, or its first. */
-function pairOf(app: App): [Device, Device] {
-  const of = (file: number) => app.devices.filter((device) => device.facts.file === file);
-  const now = of(1)[0];
-  const old = of(0).find((device) => device.facts.name === now.facts.name) ?? of(0)[0];
-  return [old, now];
 }
 
 function signed(bytes: number): string {

@@ -190,12 +190,26 @@ function fillFromEvents(source: CurveSource, columns: PixelColumns, first: Int32
   }
 }
 
+const STRIDE = 4096;
+const PENDING = new WeakMap<Rows, Float64Array>();
+
 /** What was freed and may not be used again yet: the difference of active and allocated bytes. */
 function pendingAt(rows: Rows, event: number): number {
-  let bytes = 0;
-  for (let row = 0; row < rows.n; row++) {
-    if (rows.freed[row] <= event && rows.end[row] > event) bytes += rows.kinds.bytes[rows.kindOf[row]];
+  let known = PENDING.get(rows);
+  if (!known) {
+    known = new Float64Array(Math.ceil(rows.byEvent.length / STRIDE) + 1);
+    let bytes = 0;
+    for (let row = 0; row < rows.n; row++) if (rows.freed[row] < 0) bytes += rows.kinds.bytes[rows.kindOf[row]];
+    for (let at = 0; at < rows.byEvent.length; at++) {
+      if (at % STRIDE === 0) known[at / STRIDE] = bytes; // before this event
+      bytes += pendingChange(rows, at);
+    }
+    PENDING.set(rows, known);
   }
+  if (event < 0) return known[0];
+  const from = Math.floor(event / STRIDE);
+  let bytes = known[from];
+  for (let at = from * STRIDE; at <= event; at++) bytes += pendingChange(rows, at);
   return bytes;
 }
 

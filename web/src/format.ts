@@ -39,19 +39,20 @@ export function formatMilliseconds(ms: number): string {
   return ms >= 100 ? `${ms.toFixed(0)} ms` : `${ms.toFixed(ms >= 10 ? 1 : 2)} ms`;
 }
 
-/** Round steps for an axis of whole numbers or of bytes: at most `most` of them. */
-export function ticks(low: number, high: number, most: number, base: 2 | 10): number[] {
+/** Round steps for an axis: at most about `most` of them. */
+export function ticks(low: number, high: number, most: number): number[] {
   const rough = (high - low) / Math.max(1, most);
   if (!(rough > 0)) return [];
-  let step: number;
-  if (base === 2) {
-    const power = 2 ** Math.floor(Math.log2(rough));
-    step = power >= rough ? power : power * 2;
-  } else {
-    const power = 10 ** Math.floor(Math.log10(rough));
-    step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) ?? rough;
-  }
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) ?? rough;
   const found = [];
   for (let k = Math.ceil(low / step); k * step <= high; k++) found.push(k * step);
   return found;
+}
+
+/** Steps that are round in the unit of the largest: 10 GiB, 20 GiB. */
+export function byteTicks(high: number, most: number): number[] {
+  let unit = 1;
+  while (high / unit >= 1024) unit *= 1024;
+  return ticks(0, high / unit, most).map((value) => value * unit);
 }

@@ -57,9 +57,14 @@ export function lifetimes(rows: Rows, columns: PixelColumns, most: number): Life
   const chosen = largest(rows, from, to, most);
   const begin = new Int32Array(columns.n);
   const end = new Int32Array(columns.n);
-  const live: number[] = [];
   const rest = new Float64Array(columns.n);
-  let current: number[] = [];
+  const current = new Int32Array(chosen.rows.length);
+  const freed = Int32Array.from(chosen.rows, (row) => rows.freed[row]);
+  const alloc = Int32Array.from(chosen.rows, (row) => rows.alloc[row]);
+  const bytes = Float64Array.from(chosen.rows, (row) => rows.kinds.bytes[rows.kindOf[row]]);
+  let live = new Int32Array(1 << 16);
+  let nLive = 0;
+  let nCurrent = 0;
   let next = 0;
   for (let c = 0; c < columns.n; c++) {
     const event = events[c];
@@ -67,18 +72,26 @@ export function lifetimes(rows: Rows, columns: PixelColumns, most: number): Life
       [begin[c], end[c], rest[c]] = [begin[c - 1], end[c - 1], rest[c - 1]];
       continue;
     }
-    begin[c] = live.length;
-    while (next < chosen.rows.length && rows.alloc[chosen.rows[next]] <= event) current.push(next++);
-    current = current.filter((i) => rows.freed[chosen.rows[i]] > event);
-    let drawn = 0;
-    for (const i of current) {
-      live.push(i);
-      drawn += rows.kinds.bytes[rows.kindOf[chosen.rows[i]]];
+    begin[c] = nLive;
+    while (next < alloc.length && alloc[next] <= event) current[nCurrent++] = next++;
+    if (nLive + nCurrent > live.length) {
+      const more = new Int32Array(2 * live.length + nCurrent);
+      more.set(live);
+      live = more;
     }
-    end[c] = live.length;
+    let drawn = 0;
+    let kept = 0;
+    for (let k = 0; k < nCurrent; k++) {
+      const i = current[k];
+      if (freed[i] <= event) continue;
+      current[kept++] = live[nLive++] = i;
+      drawn += bytes[i];
+    }
+    nCurrent = kept;
+    end[c] = nLive;
     rest[c] = Math.max(0, columns.maxTotal[c] - drawn);
   }
-  return { rows: chosen.rows, begin, end, live: Int32Array.from(live), rest, nLeftOut: chosen.nLeftOut };
+  return { rows: chosen.rows, begin, end, live, rest, nLeftOut: chosen.nLeftOut };
 }
 
 /** The row that is drawn at a height of a column; -1: none, or the rest. */

@@ -27,7 +27,7 @@ export class LivePart implements Part {
 
   constructor(
     private readonly app: App,
-    private readonly timeline: Timeline,
+    private readonly timeline: () => Timeline,
   ) {
     this.groupings = choice<Grouping>(
       "Group by",
@@ -62,7 +62,7 @@ export class LivePart implements Part {
   update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
     const { app } = this;
     if (app.state.tab !== "live") {
-      if (changed.has("tab") || changed.has("device")) this.timeline.select(null);
+      if (changed.has("tab") || changed.has("device")) this.timeline().select(null);
       return;
     }
     const keys = ["device", "moment", "grouping", "frames", "query", "focus", "data", "theme", "tab"] as const;
@@ -87,7 +87,7 @@ export class LivePart implements Part {
     this.setTitle(live, focus);
     this.drawIcicle();
     this.table.show(live, focus.kinds, focus.bytes);
-    this.timeline.select(focus === this.root && !app.state.query ? null : focus.kinds);
+    this.timeline().select(focus === this.root && !app.state.query ? null : focus.kinds);
   }
 
   private setTitle(live: Live, focus: Node): void {

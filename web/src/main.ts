@@ -15,9 +15,9 @@ import { MapPart } from "./map.ts";
 import { Device, readPage } from "./model.ts";
 import { Overview } from "./overview.ts";
 import { type State, type Tab, fromHash } from "./state.ts";
-import { type Svg, savePng, saveSvg } from "./svg.ts";
-import { forgetTheme, setTheme } from "./theme.ts";
-import { Timeline } from "./timeline.ts";
+import { Svg, savePng, saveSvg } from "./svg.ts";
+import { forgetTheme, setTheme, theme } from "./theme.ts";
+import { Timeline, mostBytes } from "./timeline.ts";
 import { TimesPart } from "./times.ts";
 
 const TAB_NAMES: Record<Tab, string> = {
@@ -27,6 +27,8 @@ const TAB_NAMES: Record<Tab, string> = {
   map: "Allocator map",
   times: "Times",
 };
+
+const AGES = ["Old", "New"];
 
 async function start(): Promise<void> {
   const page = await readPage();
@@ -80,11 +82,11 @@ function firstState(devices: Device[], isComparison: boolean): State {
 }
 
 class Page {
-  private readonly timeline: Timeline;
+  /** One; or of two files each, the older first. */
+  private readonly timelines: readonly Timeline[];
   private readonly live: LivePart;
   private readonly allocations: AllocationsPart;
   private readonly map: MapPart;
-  private readonly compare: ComparePart | null;
   private readonly head = el("div");
   private readonly fileBox = el("div", { class: "file" });
   private readonly tabs = el("div", { class: "tabs", attrs: { role: "tablist" } });
@@ -94,11 +96,16 @@ class Page {
   private readonly lines = el("div", { class: "lines" });
 
   constructor(private readonly app: App) {
-    this.timeline = new Timeline(app);
-    this.live = new LivePart(app, this.timeline);
+    const most = () => Math.max(...app.devices.map((device) => mostBytes(device, app.state)));
+    this.timelines = app.page.is_comparison ? app.devices.map((device) => new Timeline(app, device, most)) : [new Timeline(app)];
+    this.live = new LivePart(app, () => this.timeline);
     this.allocations = new AllocationsPart(app);
     this.map = new MapPart(app);
-    this.compare = app.page.is_comparison ? new ComparePart(app) : null;
+  }
+
+  /** That of the chosen device. */
+  private get timeline(): Timeline {
+    return this.timelines.find((timeline) => timeline.device === this.app.device) ?? this.timelines[0];
   }
 
   build(root: HTMLElement): void {
@@ -110,7 +117,7 @@ class Page {
       ["map", this.map],
     ];
     if (app.devices.some((device) => device.file.times)) parts.push(["times", times]);
-    if (this.compare) parts.unshift(["compare", this.compare]);
+    if (app.page.is_comparison) parts.unshift(["compare", new ComparePart(app)]);
     for (const [tab, part] of parts) {
       const choose = button(TAB_NAMES[tab], "", () => app.update({ tab }), "tab");
       choose.setAttribute("role", "tab");
@@ -120,7 +127,7 @@ class Page {
     }
     const detail = new DetailPanel(app);
     const overview = new Overview(app);
-    const card = el("section", { class: "card" }, this.toolbar(), this.lines, this.timeline.element, overview.element);
+    const card = el("section", { class: "card" }, this.toolbar(), this.lines, ...this.charts(), overview.element);
     clear(this.columns, el("div", { class: "main-column" }, ...this.panels.values()), detail.element);
     const lower = el(
       "section",
@@ -129,22 +136,35 @@ class Page {
       this.columns,
     );
     clear(root, this.header(), this.head, card, lower, this.footer());
-    app.parts.push({ element: root, update: (changed) => this.update(changed) }, this.timeline, overview, ...parts.map(([, part]) => part), detail);
+    app.parts.push({ element: root, update: (changed) => this.update(changed) }, ...this.timelines, overview, ...parts.map(([, part]) => part), detail);
     this.update(new Set(["device", "tab", "moment", "theme"]));
     for (const part of app.parts.slice(1)) part.update(new Set(["device", "tab", "data"]));
     this.listen();
   }
 
+  private charts(): HTMLElement[] {
+    if (!this.app.page.is_comparison) return [this.timeline.element];
+    return this.timelines.map((timeline, i) => {
+      const { file, facts } = timeline.device;
+      const box = el("div", { class: "compared" }, el("h4", { text: `${AGES[i]}: ${file.name} · ${facts.name}` }), timeline.element);
+      this.app.parts.push({ element: box, update: () => box.classList.toggle("chosen", timeline.device === this.app.device) });
+      return box;
+    });
+  }
+
   private header(): HTMLElement {
     const { app } = this;
-    const names = [...new Set(app.page.files.map((file) => file.name))];
-    const devices = app.devices.map((device) => [String(device.number), app.page.is_comparison ? `${device.file.name} · ${device.facts.name}` : device.facts.name] as const);
+    const { is_comparison, files } = app.page;
+    const title = is_comparison
+      ? el("h1", {}, ...files.map((file, i) => el("div", {}, el("span", { class: "which", text: AGES[i] }), file.name)))
+      : el("h1", { text: files[0].name });
+    const devices = app.devices.map((device, i) => [String(i), is_comparison ? AGES[i] : device.facts.name] as const);
     const chooser = choice("Device", devices, () => String(app.state.device), (value) => this.chooseDevice(Number(value)));
     app.parts.push({ element: chooser.element, update: () => chooser.update() });
     return el(
       "header",
       {},
-      el("div", { class: "titles" }, el("h1", { text: names.join(" → ") }), this.fileBox),
+      el("div", { class: "titles" }, title, this.fileBox),
       el(
         "div",
         { class: "buttons" },
@@ -169,7 +189,7 @@ class Page {
     if (app.devices.some((device) => device.spans?.iterationFirst.length > 1)) options.push(["iteration", "Iterations"]);
     const axis = choice<AxisKind>("Axis", options, () => app.axis().kind, (kind) => this.changeAxis(kind));
     app.parts.push({ element: axis.element, update: () => axis.update() });
-    const { plot } = this.timeline;
+    const plot = () => this.timeline.plot;
     return el(
       "div",
       { class: "bar" },
@@ -179,12 +199,12 @@ class Page {
       el(
         "div",
         { class: "choice" },
-        button("−", "Zoom out (−)", () => plot.zoom(2), "segment"),
-        button("+", "Zoom in (+)", () => plot.zoom(0.5), "segment"),
+        button("−", "Zoom out (−)", () => plot().zoom(2), "segment"),
+        button("+", "Zoom in (+)", () => plot().zoom(0.5), "segment"),
         button("All", "Show everything (0)", () => app.update({ from: 0, to: 0 }), "segment"),
         button("Peak", "Choose the peak (P)", () => this.toPeak(), "segment"),
       ),
-      this.saveBox("the timeline", () => this.timeline.toSvg(), () => "timeline"),
+      this.saveBox("the timeline", () => this.pictureOfTimelines(), () => "timeline"),
     );
   }
 
@@ -246,8 +266,16 @@ class Page {
     if (tab === "live") return this.live.toSvg();
     if (tab === "allocations") return this.allocations.toSvg();
     if (tab === "map") return this.map.toSvg();
-    if (tab === "compare" && this.compare) return this.compare.toSvg();
-    return this.timeline.toSvg();
+    return this.pictureOfTimelines();
+  }
+
+  private pictureOfTimelines(): Svg {
+    const pictures = this.timelines.map((timeline) => timeline.toSvg());
+    if (pictures.length === 1) return pictures[0];
+    const height = pictures.reduce((sum, picture) => sum + picture.height, 0);
+    const svg = new Svg(pictures[0].width, height, css(theme().background));
+    svg.append(pictures);
+    return svg;
   }
 
   private update(changed: ReadonlySet<keyof State | "data" | "theme">): void {

@@ -13,6 +13,8 @@ const GRIP = 7;
 export class Overview implements Part {
   readonly canvas = el("canvas", { attrs: { "aria-hidden": "true" } });
   readonly element = el("div", { class: "overview" }, this.canvas);
+  private readonly whole = document.createElement("canvas");
+  private key = "";
   private width = 0;
   private pressed: { kind: "move" | "from" | "to" | "new"; x: number; from: number; to: number } | null = null;
 
@@ -53,19 +55,10 @@ export class Overview implements Part {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     const colors = theme();
     const { low, high, from, to } = app.view;
-    const n = Math.max(1, Math.round(width - LEFT - RIGHT));
-    const source = { ...app.source(), rows: null };
-    const columns = pixelColumns(source, app.axis(), low, high, n);
-    const most = Math.max(1, app.device.facts.peak_bytes) * 1.05;
-    context.fillStyle = colors.muted;
-    for (let c = 0; c < n; c++) {
-      context.globalAlpha = 0.35;
-      const high = (columns.maxTotal[c] / most) * (HEIGHT - 4);
-      context.fillRect(LEFT + c, HEIGHT - 2 - high, 1, high);
-      context.globalAlpha = 0.45;
-      const low = (columns.minTotal[c] / most) * (HEIGHT - 4);
-      context.fillRect(LEFT + c, HEIGHT - 2 - low, 1, low);
-    }
+    const key = `${app.state.device} ${app.axis().kind} ${low} ${high} ${width} ${colors.muted}`;
+    if (key !== this.key) this.paint(width, low, high, colors.muted);
+    this.key = key;
+    context.drawImage(this.whole, 0, 0);
     const [a, b] = [this.xOf(from), this.xOf(to)];
     context.globalAlpha = 0.16;
     context.fillStyle = colors.accent;
@@ -75,6 +68,24 @@ export class Overview implements Part {
     context.fillRect(b - 1, 0, 2, HEIGHT);
     context.fillRect(a - 3, HEIGHT / 2 - 7, 6, 14);
     context.fillRect(b - 3, HEIGHT / 2 - 7, 6, 14);
+  }
+
+  /** The curve itself, which stays the same while the window moves. */
+  private paint(width: number, low: number, high: number, color: string): void {
+    const { app, whole } = this;
+    [whole.width, whole.height] = [width, HEIGHT];
+    const context = whole.getContext("2d") as CanvasRenderingContext2D;
+    const n = Math.max(1, Math.round(width - LEFT - RIGHT));
+    const columns = pixelColumns({ ...app.source(), rows: null }, app.axis(), low, high, n);
+    const most = Math.max(1, app.device.facts.peak_bytes) * 1.05;
+    context.fillStyle = color;
+    for (const [values, alpha] of [[columns.maxTotal, 0.35], [columns.minTotal, 0.45]] as const) {
+      context.globalAlpha = alpha;
+      for (let c = 0; c < n; c++) {
+        const height = (values[c] / most) * (HEIGHT - 4);
+        context.fillRect(LEFT + c, HEIGHT - 2 - height, 1, height);
+      }
+    }
   }
 
   private xOfPointer(event: PointerEvent): number {

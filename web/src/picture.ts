@@ -2,7 +2,7 @@
 
 import type { Axis } from "./axis.ts";
 import type { PixelColumns } from "./curves.ts";
-import { formatCount, formatMicroseconds, formatTick, ticks } from "./format.ts";
+import { byteTicks, formatCount, formatMicroseconds, formatTick, ticks } from "./format.ts";
 import { LEFT, type Plot, RIGHT } from "./plot.ts";
 import { theme } from "./theme.ts";
 
@@ -59,7 +59,7 @@ export function drawByteAxis(context: CanvasRenderingContext2D, plot: Plot, fram
   context.textAlign = "right";
   context.textBaseline = "middle";
   const most = Math.max(2, Math.floor((frame.bottom - frame.top) / 44));
-  for (const value of ticks(0, frame.most, most, 2)) {
+  for (const value of byteTicks(frame.most, most)) {
     const y = Math.round(yOf(frame, value)) + 0.5;
     context.strokeStyle = colors.overlay;
     context.beginPath();
@@ -85,7 +85,7 @@ export function drawPlaceAxis(context: CanvasRenderingContext2D, plot: Plot, axi
 export function placeTicks(plot: Plot, axis: Axis, from: number, to: number): [number, string][] {
   const most = Math.max(2, Math.floor(plot.plotWidth / 110));
   const found: [number, string][] = [];
-  for (const value of ticks(from, to, most, 10)) {
+  for (const value of ticks(from, to, most)) {
     const x = plot.xOf(value);
     if (x < LEFT || x > plot.width - RIGHT - 16) continue;
     if (axis.kind === "time") found.push([x, formatMicroseconds(value)]);
@@ -114,8 +114,14 @@ export function drawSteps(context: CanvasRenderingContext2D, frame: Frame, value
   context.stroke();
 }
 
-/** Active bytes where they can be seen apart from the allocated ones, NaN elsewhere. */
-export function activeApart(frame: Frame, columns: PixelColumns): Float64Array {
-  const least = frame.most / (frame.bottom - frame.top);
-  return columns.active.map((bytes, c) => (bytes - columns.maxTotal[c] >= least ? bytes : NaN));
+/** Active bytes where they are seen apart from the allocated ones, by some pixels each way; NaN elsewhere. */
+export function activeApart(frame: Frame, columns: PixelColumns, ratio: number): Float64Array {
+  const least = (3 * frame.most) / (frame.bottom - frame.top);
+  const found = columns.active.map((bytes, c) => (bytes - columns.maxTotal[c] >= least ? bytes : NaN));
+  for (let c = 0, from = 0; c <= found.length; c++) {
+    if (c < found.length && !Number.isNaN(found[c])) continue;
+    if (c - from < 4 * ratio) found.fill(NaN, from, c);
+    from = c + 1;
+  }
+  return found;
 }

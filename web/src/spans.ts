@@ -19,13 +19,36 @@ export function stripHeight(device: Device): number {
 }
 
 function hasPhases(device: Device): boolean {
-  return device.spans.phase.some((phase) => phase > 0 && phase < 4);
+  return knownPhases(device).length > 0;
+}
+
+const FOUND = new WeakMap<object, unknown>();
+
+/** What is found once for a column of spans. */
+function once<T>(key: object, find: () => T): T {
+  if (!FOUND.has(key)) FOUND.set(key, find());
+  return FOUND.get(key) as T;
+}
+
+function knownPhases({ spans: { phase } }: Device): number[] {
+  return once(phase, () => [...phase.keys()].filter((i) => phase[i] > 0 && phase[i] < 4));
+}
+
+/** The spans of the upper lanes, lane by lane. */
+function lanesOf({ spans: { spanDepth } }: Device): number[][] {
+  return once(spanDepth, () => {
+    const found: number[][] = [];
+    spanDepth.forEach((lane, i) => lane < MOST_LANES && (found[lane] ??= []).push(i));
+    return found;
+  });
+}
+
+function spansOfLane(device: Device, lane: number): number[] {
+  return lanesOf(device)[lane];
 }
 
 function lanes(device: Device): number {
-  let depth = -1;
-  for (const d of device.spans.spanDepth) depth = Math.max(depth, d);
-  return Math.min(MOST_LANES, depth + 1);
+  return lanesOf(device).length;
 }
 
 export interface Bar {
@@ -62,13 +85,13 @@ export function bars(app: App, plot: Plot, device: Device): Bar[] {
     y += ITERATION;
   }
   if (hasPhases(device)) {
-    const known = [...phase.keys()].filter((i) => phase[i] > 0 && phase[i] < 4);
+    const known = knownPhases(device);
     const at = (i: number) => known[i];
     row(y, PHASE, known.length, (i) => phaseFirst[at(i)], (i) => phaseFirst[at(i) + 1] ?? facts.n_events, (i) => facts.phases[phase[at(i)]], (i) => phase[at(i)] + 1);
     y += PHASE;
   }
   for (let lane = 0; lane < lanes(device); lane++) {
-    const mine = [...spans.spanFirst.keys()].filter((i) => spans.spanDepth[i] === lane);
+    const mine = spansOfLane(device, lane);
     const text = (i: number) => facts.span_names[spans.spanName[mine[i]]];
     row(y, LANE, mine.length, (i) => spans.spanFirst[mine[i]], (i) => spans.spanFirst[mine[i]] + spans.spanLength[mine[i]] + 1, text, () => 5);
     y += LANE;

@@ -91,13 +91,15 @@ export class LiveTable {
   }
 
   private draw(): void {
-    const { app, key } = this;
+    const { key } = this;
     const sign = this.isDown ? -1 : 1;
     this.lines.sort((a, b) => {
       const [p, q] = [a[key], b[key]];
       const order = typeof p === "number" ? p - (q as number) : p < (q as string) ? -1 : p > (q as string) ? 1 : 0;
       return sign * order || b.bytes - a.bytes || a.kind - b.kind;
     });
+    const isEmpty = (name: Key) => !this.lines.some((line) => line[name]);
+    for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, isEmpty(name));
     const head = COLUMNS.map(([name, text]) => {
       const mark = name === key ? (this.isDown ? " ↓" : " ↑") : "";
       const cell = el("th", { class: `c-${name}`, attrs: { scope: "col", "aria-sort": name !== key ? "none" : this.isDown ? "descending" : "ascending" } });
@@ -116,7 +118,6 @@ export class LiveTable {
       : null;
     const empty = this.lines.length ? null : el("p", { class: "empty", text: "Nothing is live here that fits the filter." });
     clear(this.element, table, more, empty);
-    void app;
     this.mark();
   }
 

@@ -2,9 +2,9 @@
 
 import type { App, Part } from "./app.ts";
 import { colorOf, css, mix } from "./colors.ts";
-import { type PixelColumns, Walk, levelTotals, pixelColumns, reservedAt } from "./curves.ts";
+import { type PixelColumns, Walk, levelTotals, reservedAt } from "./curves.ts";
 import { el, swatch } from "./dom.ts";
-import { counted, formatBytes, formatCount, formatMicroseconds, formatTick, ticks } from "./format.ts";
+import { byteTicks, formatBytes, formatCount, formatMicroseconds, formatTick } from "./format.ts";
 import type { Device } from "./model.ts";
 import { type Frame, activeApart, drawByteAxis, drawPlaceAxis, drawSteps, paintStacks, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
@@ -16,6 +16,8 @@ import { categoryPixels, theme } from "./theme.ts";
 
 const BODY = 250;
 const AXIS = 22;
+// For the marks of the peak and of out-of-memory events.
+const MARKS = 16;
 
 export class Timeline implements Part {
   readonly element: HTMLElement;
@@ -52,11 +54,11 @@ export class Timeline implements Part {
   }
 
   private get height(): number {
-    return stripHeight(this.device) + BODY + AXIS;
+    return stripHeight(this.device) + MARKS + BODY + AXIS;
   }
 
   get frame(): Frame {
-    const top = stripHeight(this.device) + 4;
+    const top = stripHeight(this.device) + MARKS;
     return { top, bottom: this.plot.height - AXIS, most: (this.most ? this.most() : mostBytes(this.device, this.app.state)) * 1.04 };
   }
 
@@ -84,7 +86,7 @@ export class Timeline implements Part {
     if (!plot.width) return;
     const { from, to } = app.view;
     const axis = app.axis(device);
-    this.columns = pixelColumns(app.source(device), axis, from, to, Math.round(plot.plotWidth * plot.ratio));
+    this.columns = app.columns(device, Math.round(plot.plotWidth * plot.ratio));
     const context = plot.context(plot.base);
     const colors = theme();
     paintStacks(plot, frame, this.columns, app.order, categoryPixels(app.page.categories));
@@ -99,7 +101,7 @@ export class Timeline implements Part {
     if (this.isShown("active")) {
       context.strokeStyle = colors.strong;
       context.setLineDash([3, 3]);
-      drawSteps(context, frame, activeApart(frame, this.columns), plot.ratio);
+      drawSteps(context, frame, activeApart(frame, this.columns, plot.ratio), plot.ratio);
       context.setLineDash([]);
     }
     this.drawMarks(context);
@@ -130,19 +132,16 @@ export class Timeline implements Part {
     for (const { x, text, isAlarm } of this.marks()) {
       context.fillStyle = context.strokeStyle = isAlarm ? colors.alarm : colors.text;
       context.beginPath();
-      context.moveTo(x, frame.top + 9);
-      context.lineTo(x - 5, frame.top);
-      context.lineTo(x + 5, frame.top);
+      context.moveTo(x, frame.top - 1);
+      context.lineTo(x - 5, frame.top - 10);
+      context.lineTo(x + 5, frame.top - 10);
       context.fill();
       if (isAlarm) context.fillRect(Math.round(x), frame.top, 1, frame.bottom - frame.top);
       const width = context.measureText(text).width;
       const isLeft = x + 10 + width > plot.width - RIGHT;
       context.textAlign = isLeft ? "right" : "left";
       const at = x + (isLeft ? -8 : 8);
-      context.lineWidth = 3;
-      context.strokeStyle = css(theme().background);
-      context.strokeText(text, at, frame.top + 6);
-      context.fillText(text, at, frame.top + 6);
+      context.fillText(text, at, frame.top - 7);
     }
     context.lineWidth = 1;
   }
@@ -175,7 +174,10 @@ export class Timeline implements Part {
       context.stroke();
       context.setLineDash([]);
     };
-    if (!this.fixed) line(this.momentX, colors.accent, 2, []);
+    if (app.device === this.device) {
+      line(this.momentX, colors.accent, 2, []);
+      this.drawLife(context);
+    }
     if (this.hovered) line(this.hovered.x, colors.text, 1, [2, 2]);
     const brush = plot.brushed;
     if (brush) {
@@ -184,7 +186,22 @@ export class Timeline implements Part {
       context.fillRect(Math.min(...brush), frame.top, Math.abs(brush[1] - brush[0]), frame.bottom - frame.top);
       context.globalAlpha = 1;
     }
-    void app;
+  }
+
+  /** The lifetime of the chosen allocation, as a bar above the axis. */
+  private drawLife(context: CanvasRenderingContext2D): void {
+    const { app, plot, frame, device } = this;
+    const { row } = app.state;
+    if (row < 0 || !device.rows || row >= device.rows.n) return;
+    const axis = app.axis(device);
+    const edge = (event: number) => Math.max(LEFT, Math.min(plot.width - RIGHT, plot.xOf(axis.place(event))));
+    const from = edge(Math.max(0, device.rows.alloc[row]));
+    const to = edge(Math.min(device.facts.n_events, device.rows.freed[row]));
+    if (to <= LEFT || from >= plot.width - RIGHT) return;
+    context.fillStyle = theme().text;
+    context.fillRect(from, frame.bottom - 5, Math.max(2, to - from), 4);
+    context.fillRect(from, frame.bottom - 9, 1.5, 9);
+    context.fillRect(to - 1.5, frame.bottom - 9, 1.5, 9);
   }
 
   private get momentX(): number {
@@ -203,8 +220,10 @@ export class Timeline implements Part {
   }
 
   private click(place: Place): void {
-    if (!this.columns || place.x < LEFT || this.fixed) return;
-    this.app.setMoment(this.eventAt(place.x));
+    if (!this.columns || place.x < LEFT) return;
+    const { app, device } = this;
+    if (app.device === device) app.setMoment(this.eventAt(place.x));
+    else app.update({ device: device.number, moment: this.eventAt(place.x), focus: [], row: -1 });
   }
 
   private hover(place: Place | null): void {
@@ -258,7 +277,7 @@ export class Timeline implements Part {
       }
     }
     const most = Math.max(2, Math.floor((frame.bottom - frame.top) / 44));
-    for (const value of ticks(0, frame.most, most, 2)) {
+    for (const value of byteTicks(frame.most, most)) {
       svg.rect(LEFT, yOf(frame, value), plot.plotWidth, 0.5, colors.grid);
       svg.text(LEFT - 6, yOf(frame, value) + 4, formatTick(value), colors.muted, 11, "end");
     }
@@ -267,15 +286,15 @@ export class Timeline implements Part {
       svg.rect(bar.x, bar.y, Math.max(1, bar.width - 1), bar.height, colors.strong, ` fill-opacity="0.2"`);
       if (bar.width > 24) svg.text(bar.x + 4, bar.y + 11, cut(bar.text, bar.width - 8), colors.text);
     }
-    const lines = [["reserved", columns.reserved, ""], ["active", activeApart(frame, columns), ` stroke-dasharray="3 3"`]] as const;
+    const lines = [["reserved", columns.reserved, ""], ["active", activeApart(frame, columns, plot.ratio), ` stroke-dasharray="3 3"`]] as const;
     for (const [name, values, dash] of lines) {
       if (this.isShown(name)) svg.path(stepPath(values, frame, plot.ratio), "none", colors.strong, dash);
     }
     for (const { x, text, isAlarm } of this.marks()) {
       const color = isAlarm ? colors.alarm : colors.text;
-      svg.path(`M${n(x)} ${n(frame.top + 9)}l-5 -9h10z`, color);
+      svg.path(`M${n(x)} ${n(frame.top - 1)}l-5 -9h10z`, color);
       const isLeft = x > plot.width - 160;
-      svg.text(x + (isLeft ? -8 : 8), frame.top + 10, text, color, 11, isLeft ? "end" : "start");
+      svg.text(x + (isLeft ? -8 : 8), frame.top - 3, text, color, 11, isLeft ? "end" : "start");
     }
     return svg;
   }
@@ -346,7 +365,3 @@ function stepPath(values: Float64Array, frame: Frame, ratio: number): string {
   return last === "NaN" ? parts.join("") : `${parts.join("")}H${n(LEFT + values.length / ratio)}`;
 }
 
-export function timelineSummary(device: Device): string {
-  const { facts } = device;
-  return `${counted(facts.n_events, "event")}, ${counted(facts.n_allocations, "allocation")}`;
-}
