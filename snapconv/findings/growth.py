@@ -216,11 +216,15 @@ def _sums(kept: _Kept) -> Iterator[tuple[int, int]]:
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
-    """The allocations of every key that has enough of them."""
-    ordered = take(kept, np.lexsort((kept.row, kept.key)))
-    starts = np.flatnonzero(np.diff(ordered.key, prepend=-2))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(ordered.row)], strict=False):
-        if end - start >= LEAST_ITERATIONS:
+    """The allocations of every key that has some of enough iterations."""
+    ordered = take(kept, np.lexsort((kept.row, kept.made, kept.key)))
+    is_first = np.diff(ordered.key, prepend=-2) != 0
+    starts = np.flatnonzero(is_first)
+    is_new = is_first | (np.diff(ordered.made, prepend=-2) != 0)
+    n_made = np.add.reduceat(is_new.astype(np.int64), starts) if len(starts) else starts
+    ends = [*starts[1:].tolist(), len(ordered.row)]
+    for start, end, n in zip(starts.tolist(), ends, n_made.tolist(), strict=False):
+        if n >= LEAST_ITERATIONS:
             yield int(ordered.key[start]), take(ordered, np.arange(start, end))
 
 
