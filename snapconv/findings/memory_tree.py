@@ -17,7 +17,10 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.module_calls import WITHIN
 from snapconv.stacks.project_frames import Project
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
+from snapconv.units import shortened
 
+# A stack may have very many frames with long names: a tree is no larger than the file.
+_MOST_OF_NAME = 200
 NO_LINE, NO_MODULE, NO_STACK = "without a line of the project", "without a module", "without a stack"
 
 
@@ -147,7 +150,8 @@ def _paths(
         if frame not in names:
             number = int(frames.lines[frame])
             file = f"{project.relative_paths[frame]}{f':{number}' if number else ''}"
-            names[frame] = f"{file} {frames.names[frame]}" if file not in ("", "??") else frames.names[frame]
+            name = f"{file} {frames.names[frame]}" if file not in ("", "??") else frames.names[frame]
+            names[frame] = shortened(name, _MOST_OF_NAME)
         return names[frame]
 
     def lines(stack: int) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ _SPLIT_SIZES_MB = (32, 128, 512)
 _DIVISIONS = 8
 # The collector works with a memory fraction only; this one takes next to nothing away.
 _GC_THRESHOLD, _GC_FRACTION = 0.8, 0.99
+# Less than this part of the request is not worth a try.
+_LEAST_FREED = 0.1
 # What a program can free earlier: not its weights, and not the states of its optimizer.
 _FREEABLE = (
     Category.ACTIVATION,
@@ -175,6 +177,8 @@ def _largest_line(
     if not of_line:
         return None
     largest = max(of_line, key=lambda line: (of_line[line], line))
+    if of_line[largest] < int(analysis.device.events.size[event]) * _LEAST_FREED:
+        return None
     mine = [lines.innermost(stack) == largest for stack in stacks.tolist()]
     return largest, of_line[largest], rows[np.array(mine)[inverse]], begins
 

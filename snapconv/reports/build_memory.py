@@ -244,10 +244,12 @@ def _layouts(analysis: DeviceAnalysis) -> Iterator[MomentLayout]:
 
 
 def _annotations(snapshot: Snapshot, found: AnnotatedSpans) -> AnnotationColumns:
-    labels = [kind.label for kind in SpanKind]
+    labels, spans = [kind.label for kind in SpanKind], found.spans
+    used, name_id = np.unique(spans.name_id, return_inverse=True)
     return AnnotationColumns(
-        names=tuple(snapshot.texts[i] for i in found.spans.name_id.tolist()),
-        kinds=tuple(labels[i] for i in found.spans.kind.tolist()),
+        names=tuple(snapshot.texts[i] for i in used.tolist()),
+        name_id=name_id.reshape(-1).astype(np.int64),
+        kinds=tuple(labels[i] for i in spans.kind.tolist()),
         found=found,
     )
 

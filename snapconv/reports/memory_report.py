@@ -141,9 +141,10 @@ class MomentLayout:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationColumns:
-    """Every named span of the trace; ``names`` and ``kinds`` as text, and the columns of AnnotatedSpans."""
+    """Every named span of the trace; ``name_id`` is a position in ``names``."""
 
     names: tuple[str, ...]
+    name_id: Int64Column
     kinds: tuple[str, ...]
     found: AnnotatedSpans
 

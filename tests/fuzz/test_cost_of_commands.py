@@ -40,6 +40,11 @@ COMMANDS = {
     ),
     "info": ("info", "{file}"),
     "info --json": ("info", "{file}", "--json"),
+    "summary --json": ("summary", "{file}", "--json"),
+    "tree --all-frames --json": ("tree", "{file}", "--all-frames", "--by", "category", "--json"),
+    "fragmentation --json": ("fragmentation", "{file}", "--json"),
+    "oom": ("oom", "{file}", "--json"),
+    "verdict": ("{file}", "--json"),
     "explain": ("explain", "{file}", "0x10000", "--device", "0", "--json"),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import snapconv
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import SnapconvError
+from snapconv.findings.file_verdict import find_verdict
 from tests.fuzz.corpus import OLD, RICH
 
 FUZZ = settings(
@@ -115,6 +118,34 @@ def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
     except SnapconvError as error:
         return str(error)
     return "read"
+
+
+def answer_all(path: Path) -> None:
+    """Ask every question that a file can answer."""
+    session = snapconv.load(path)
+    for moment in ("peak", "worst", "end"):
+        session.at(moment)
+    session.tree(by="module")
+    session.fragmentation()
+    for analysis in session.devices:
+        session.explain_oom(analysis.device.device, device_total=1 << 36)
+        find_verdict(session.snapshot, session.project, analysis)
+
+
+@pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
+@settings(FUZZ, max_examples=100)
+@given(edits=EDITS)
+def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, edits):
+    raw = copy.deepcopy(base)
+    failed = {"action": "oom", "size": 1 << 30, "device_free": 0, "stream": 0, "frames": []}
+    for trace in raw["device_traces"]:
+        trace.extend([{**trace[-1], **failed}] if trace else [])
+    for edit in edits:
+        edit.apply(raw)
+    path = tmp_path / "x.pickle"
+    path.write_bytes(pickle.dumps(raw, 4))
+    with suppress(SnapconvError):
+        answer_all(path)
 
 
 @pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])

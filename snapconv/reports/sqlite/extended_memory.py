@@ -33,7 +33,7 @@ def extended_rows(report: MemoryReport) -> list[TableRows]:
         rows_of_records(schema.ITERATIONS, report.iterations),
         rows_of_records(schema.GROWTH, report.growth),
         rows_of_records(schema.OOM_EVENTS, report.oom_events),
-        _annotations(report.annotations),
+        *_annotations(report.annotations),
         *_words(report.allocations),
         *_stacks(report),
         _timeline(report.timeline),
@@ -119,19 +119,22 @@ def _allocations(allocations: AllocationColumns) -> TableRows:
     return rows_of_columns(schema.ALLOCATIONS, len(table), columns)
 
 
-def _annotations(annotations: AnnotationColumns | None) -> TableRows:
+def _annotations(annotations: AnnotationColumns | None) -> list[TableRows]:
     if annotations is None:
-        return rows_of(schema.ANNOTATIONS, [])
+        return [rows_of(schema.ANNOTATION_NAMES, []), rows_of(schema.ANNOTATIONS, [])]
     found = annotations.found
     columns = (
-        annotations.names,
+        annotations.name_id,
         annotations.kinds,
         found.spans.first_event,
         found.spans.last_event,
         found.peak_bytes,
         found.change_bytes,
     )
-    return rows_of_columns(schema.ANNOTATIONS, len(found.spans), columns)
+    return [
+        rows_of(schema.ANNOTATION_NAMES, list(enumerate(annotations.names))),
+        rows_of_columns(schema.ANNOTATIONS, len(found.spans), columns),
+    ]
 
 
 def _segments(layouts: Sequence[MomentLayout]) -> TableRows:

@@ -231,11 +231,16 @@ BLOCKS = define_table(
     id_column("allocation_id", "snapconv_allocations", "it is free"),
 )
 
+ANNOTATION_NAMES = _words(
+    "snapconv_annotation_names",
+    "The names that the program gave to spans of the trace.",
+    "the name, or the text",
+)
 ANNOTATIONS = define_table(
     "snapconv_annotations",
     "The spans of the trace that the program has named. One without an event has its last event before its "
     "first.",
-    Column("name", "TEXT", "the name, or the text"),
+    id_column("name_id", "snapconv_annotation_names"),
     Column(
         "kind", "TEXT", "`record_function`; `user_metadata`; `tensor`: a text that was given to one tensor"
     ),
@@ -297,6 +302,7 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     ITERATIONS,
     GROWTH,
     OOM_EVENTS,
+    ANNOTATION_NAMES,
     ANNOTATIONS,
     CATEGORIES,
     EVIDENCE,

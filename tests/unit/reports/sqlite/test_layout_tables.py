@@ -123,7 +123,7 @@ def test_annotations_are_rows_with_their_events(tmp_path):
     with closing(sqlite3.connect(output)) as connection:
         rows = connection.execute(
             "SELECT name, kind, first_event, last_event FROM snapconv_annotations "
-            "WHERE kind = 'user_metadata'"
+            "JOIN snapconv_annotation_names ON id = name_id WHERE kind = 'user_metadata'"
         ).fetchall()
         events = connection.execute("SELECT count(*) FROM snapconv_timeline").fetchone()[0]
     raw = pickle.loads((FIXTURES / "user_metadata.pickle").read_bytes())
