@@ -11,9 +11,9 @@ It is loaded into every run of pytest where snapconv is installed: it imports no
 uses it.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -55,14 +55,12 @@ def measured_test(
         yield block
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Compare the peak with the limit of the mark when the test has passed so far."""
-    result = yield
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Compare the peak with the limit of the mark: last of all, so only when the test has passed so far."""
     block = getattr(item, "funcargs", {}).get(_NAME)
     if block is not None and item.get_closest_marker(_NAME) is not None:
         _check(item, block)
-    return result
 
 
 def _check(item: pytest.Item, block: "MeasuredBlock") -> None:

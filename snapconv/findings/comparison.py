@@ -161,16 +161,17 @@ def _at_lines(analysis: DeviceAnalysis, lines: ProjectLines) -> dict[SourceLine 
     n_bytes = sums_by(place.reshape(-1)[live], allocations.block_bytes[live], len(stacks))
     counts = np.bincount(place.reshape(-1)[live], minlength=len(stacks))
     names = _contents(analysis, place)
-    found: dict[SourceLine | None, _AtLine] = {}
+    by_line: dict[SourceLine | None, list[int]] = defaultdict(list)
     for number, stack in enumerate(stacks.tolist()):
-        line = lines.innermost(stack)
-        before = found.get(line, _AtLine(0, 0, frozenset()))
-        found[line] = _AtLine(
-            before.n_bytes + int(n_bytes[number]),
-            before.n_allocations + int(counts[number]),
-            before.contents | names(number),
+        by_line[lines.innermost(stack)].append(number)
+    return {
+        line: _AtLine(
+            int(n_bytes[numbers].sum()),
+            int(counts[numbers].sum()),
+            frozenset().union(*map(names, numbers)),
         )
-    return found
+        for line, numbers in by_line.items()
+    }
 
 
 def _contents(analysis: DeviceAnalysis, place: Int64Column) -> Callable[[int], Contents]:

@@ -13,8 +13,8 @@ from snapconv.stacks.project_lines import SourceLine
 # What a line allocates: the names of its operations and its categories.
 Contents = frozenset[str]
 
-# Aligning the lines of one function takes their product of time; a function of more lines is generated code.
-_MOST_PAIRS = 250_000
+# Aligning the lines of one function takes the time of their product; no one writes one of so many.
+_MOST_PAIRS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
