@@ -71,6 +71,8 @@ def _default_output(inputs: list[Path]) -> Path:
 
 
 def _check_output(inputs: list[Path], output: Path, *, force: bool) -> None:
+    if str(output) == "-":
+        raise OutputWriteError("cannot write -: a page is a file and no stream; name it with --output")
     if not output.name:
         raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.html")
     for path in inputs:

@@ -24,7 +24,7 @@ from snapconv.units import format_bytes
 _Newer = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[NEWER]",
+        metavar="NEWER",
         help="A second file, recorded later: both on one axis, with what differs.",
         readable=False,
     ),

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,22 @@ def test_an_existing_page_is_replaced_only_with_force(run):
 def test_the_snapshot_itself_is_never_replaced(run):
     with pytest.raises(OutputWriteError, match="the snapshot itself"):
         write_view(run, ViewOptions(output=run, force=True))
+
+
+@pytest.mark.parametrize("output", ["-", "/", "missing/page.html"])
+def test_what_is_no_file_is_refused(run, output):
+    with pytest.raises(OutputWriteError, match=r"cannot write|names no file"):
+        write_view(run, ViewOptions(output=Path(output)))
+
+
+def test_of_files_with_several_devices_the_first_that_both_have_is_compared(tmp_path):
+    paths = []
+    for name, first in (("old", 0), ("new", 1)):
+        builders = [TraceBuilder(device=first + i).segment().alloc(512 << first + i) for i in range(2)]
+        paths.append(tmp_path / f"{name}.pickle")
+        paths[-1].write_bytes(pickle.dumps(builders[0].snapshot(builders[1])))
+    devices = page_values(write_view(paths[0], ViewOptions(), other=paths[1]).path)["devices"]
+    assert [(device["name"], device["peak_bytes"]) for device in devices] == [("cuda:1", 1024)] * 2
 
 
 def test_a_device_that_is_not_there_is_named_with_those_that_are(run):

@@ -85,6 +85,8 @@ test("active bytes last until memory may be used again", () => {
   const columns = pixelColumns(sourceOf(allocations, 16, 5), eventAxis(5), 0, 5, 5);
   deepEqual([...columns.maxTotal], [8, 0, 4, 4, 4]);
   deepEqual([...columns.active], [8, 8, 12, 4, 4]);
+  const whole = pixelColumns(sourceOf(allocations, 16, 5), eventAxis(5), 0, 5, 1);
+  deepEqual([...whole.active], [12]);
 });
 
 test("drawn allocations and the rest are together what is allocated", () => {

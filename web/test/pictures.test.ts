@@ -54,6 +54,7 @@ test("a column is read as it was written, differences with their sign", () => {
   deepEqual([...fillColumn(Uint8Array.of(1, 2, 0, 1), [2, 2, 0], new Int32Array(2))], [1, 258]);
   // 5, 3, 3 as differences 5, -2, 0, and these as 10, 3, 0.
   deepEqual([...fillColumn(Uint8Array.of(10, 3, 0), [3, 1, 1], new Int32Array(3))], [5, 3, 3]);
+  deepEqual([...fillColumn(Uint8Array.of(10, 5), [2, 1, 1], new Float64Array(2))], [5, 2]);
   const planes = Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0);
   deepEqual([...fillColumn(planes, [1, 8, 0], new Float64Array(1))], [2 * 2 ** 32 + 1]);
 });
@@ -145,6 +146,11 @@ test("pieces of a segment that grows are one segment while they touch", () => {
   deepEqual(holes(group.segments[0], rows), [[0, 300], [500, 900], [1000, 2000]]);
   const curve = reservedCurve(SEGMENTS);
   deepEqual([[...curve.events], [...curve.bytes]], [[-1, 1, 2, 5], [1000, 1500, 2500, 1500]]);
+});
+
+test("pieces of a segment that do not touch are two", () => {
+  const apart = { ...SEGMENTS, addr: Float64Array.of(0, 1500, 4000) };
+  deepEqual(segmentsAt(apart, madeOf([]), 3).map((segment) => segment.bytes), [1000, 1000, 500]);
 });
 
 test("a map shows every byte of a segment once, and no line is wider than the page", () => {
