@@ -22,12 +22,17 @@ from snapconv.findings.event_window import (
     window_of_events,
     window_of_iterations,
 )
+from snapconv.findings.live_stacks import LiveStacks, find_live_stacks
+from snapconv.findings.moments import PEAK, MomentQuestion, find_moment
 from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.notes import Note
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.reports.exports.chrome_trace import write_chrome
+from snapconv.reports.exports.folded_stacks import write_folded
 from snapconv.reports.exports.perfetto_trace import write_perfetto
+from snapconv.reports.exports.pprof_profile import write_pprof
 from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
+from snapconv.reports.exports.speedscope_file import write_speedscope
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import format_bytes
@@ -41,6 +46,7 @@ class ExportOptions:
     source: Path | None = None  # the file or the capture's folder, for its times
     output: Path | None = None
     force: bool = False
+    at: MomentQuestion = PEAK
     events: Range | None = None
     iterations: Range | None = None
     snapshot: SnapshotOptions = field(default_factory=SnapshotOptions)
@@ -152,6 +158,19 @@ def _tracks(session: Session, options: ExportOptions) -> list[TrackGroup]:
     return groups
 
 
+def _write_stacks(write: Callable[[Path, LiveStacks], None]) -> Writer:
+    def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
+        analysis = the_device(session)
+        moment = find_moment(session.snapshot, analysis, options.at)
+        cpp_frames = options.snapshot.cpp_frames
+        found = find_live_stacks(session.snapshot, session.project, analysis, moment, cpp_frames=cpp_frames)
+        with new_files([output], force=options.force) as (temporary,):
+            write(temporary, found)
+        return Exported((output,))
+
+    return writer
+
+
 def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         with new_files([output], force=options.force) as (temporary,):
@@ -164,5 +183,8 @@ def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
 FORMATS: dict[str, Format] = {
     "perfetto": Format(".perfetto-trace", _write_traces(write_perfetto)),
     "chrome": Format(".trace.json", _write_traces(write_chrome)),
+    "speedscope": Format(".speedscope.json", _write_stacks(write_speedscope)),
+    "folded": Format(".folded.txt", _write_stacks(write_folded)),
+    "pprof": Format(".pb.gz", _write_stacks(write_pprof)),
     "snapshot": Format(".window.pickle", _write_smaller_snapshot),
 }

@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import OneDevice, ReadOptions, read_session
+from snapconv.cli.answers import At, OneDevice, ReadOptions, moment_question, read_session
 from snapconv.cli.arguments import Includes, PathMaps, ProjectRoot, Quiet, Rules, Snapshot, Sources
 from snapconv.cli.terminal import print_lines
 
 if TYPE_CHECKING:
     from snapconv.findings.event_window import Range
 
-_FORMATS = ("perfetto", "chrome", "snapshot")
-_Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of: {', '.join(_FORMATS)}.")]
+_FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "snapshot")
+
+
+def _known(name: str) -> str:
+    if name not in _FORMATS:
+        raise typer.BadParameter(f"expected {', '.join(_FORMATS)}; got {name!r}")
+    return name
+
+
+_Format = Annotated[
+    str, typer.Option("--format", metavar="FORMAT", callback=_known, help=f"One of: {', '.join(_FORMATS)}.")
+]
 _Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
@@ -27,7 +37,7 @@ _Events = Annotated[
 _Iterations = Annotated[
     str | None, typer.Option("--iterations", metavar="A:B", help="snapshot: only iterations A to B.")
 ]
-_NoCpp = Annotated[bool, typer.Option("--no-cpp-frames", help="snapshot: leave out the frames of C++ code.")]
+_NoCpp = Annotated[bool, typer.Option("--no-cpp-frames", help="Leave out the frames of C++ code.")]
 _Redact = Annotated[
     bool,
     typer.Option(
@@ -43,6 +53,7 @@ def export(
     output: _Output = None,
     force: _Force = False,
     device: OneDevice = None,
+    at: At = "peak",
     events: _Events = None,
     iterations: _Iterations = None,
     no_cpp_frames: _NoCpp = False,
@@ -57,6 +68,7 @@ def export(
     """Write a snapshot or a capture for another program.
 
     perfetto, chrome: a trace for ui.perfetto.dev, or as JSON; every device, its memory over time.
+    speedscope, folded, pprof: what is live on one device --at a moment, by stack, weighted by bytes.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
     from snapconv.export import ExportOptions, output_of
@@ -64,8 +76,6 @@ def export(
     from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
     from snapconv.reports.text.note_text import note_lines
 
-    if format not in _FORMATS:
-        raise typer.BadParameter(f"expected {', '.join(_FORMATS)}; got {format!r}", param_hint="--format")
     if events and iterations:
         raise typer.BadParameter("give --events or --iterations, not both", param_hint="--events")
     options = ExportOptions(
@@ -73,6 +83,7 @@ def export(
         source=snapshot,
         output=output,
         force=force,
+        at=moment_question(at),
         events=_range(events, "--events"),
         iterations=_range(iterations, "--iterations"),
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),

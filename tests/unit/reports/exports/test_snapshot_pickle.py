@@ -193,7 +193,7 @@ def test_what_cannot_be_had_from_the_window_alone_is_said(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--format", "nothing"], 2, "expected snapshot"),
+        (["--format", "nothing"], 2, "expected perfetto"),
         (["--format", "snapshot", "--events", "x"], 2, "expected A:B"),
         (["--format", "snapshot", "--events", "1:2", "--iterations", "0"], 2, "not both"),
         (["--format", "snapshot", "--events", "99999999:"], 3, "has no event 99999999"),
