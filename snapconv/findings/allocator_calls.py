@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_settings import (
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
+)
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
-from snapconv.columns import Int8Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.findings.replay_start import ReplayStart, start_before
-from snapconv.replay.device_replay import Curve, Replay
+from snapconv.replay.device_replay import Replay
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
@@ -45,7 +49,8 @@ class AllocatorCalls:
     ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``) have one
     entry for each allocation. ``own`` are the
     settings that the trace was recorded with, as far as the file has them. ``n_missing`` counts calls that
-    must have been, but are not in the trace.
+    must have been, but are not in the trace; ``n_unsure_returns`` how often a DEVICE_IS_FULL may have been an
+    EMPTY_CACHE, since no stack shows it.
     """
 
     operation: Int8Column
@@ -61,6 +66,7 @@ class AllocatorCalls:
     own: AllocatorSettings
     reserved_after: Int64Column
     n_missing: int
+    n_unsure_returns: int
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -85,9 +91,10 @@ def find_calls(
     pools = snapshot.pools or (DEFAULT_POOL,)
     default = pools.index(DEFAULT_POOL) if DEFAULT_POOL in pools else len(pools)
     pools = pools if default < len(pools) else (*pools, DEFAULT_POOL)
+    returns = _find_returns(events, replayed, snapshot.stacks)
     parts = [
         *_of_allocations(events, replayed, freed_before or {}),
-        *_of_segments(events, replayed.reserved, snapshot.stacks),
+        *returns.parts(),
         _part(np.flatnonzero(events.action == Action.OOM), Operation.FAILED_MALLOC, place=_ITSELF),
         _part(np.array(empty_cache_before, np.int64), Operation.EMPTY_CACHE, place=_BEFORE),
     ]
@@ -109,6 +116,7 @@ def find_calls(
             own=replayed.rules.settings,
             reserved_after=replayed.reserved.after,
             n_missing=replayed.n_missing_events,
+            n_unsure_returns=returns.n_unsure,
         )
     )
 
@@ -157,33 +165,69 @@ def _free_part(event: Int64Column, where: NDArray[np.bool_], operation: Operatio
     return _part(event[rows], operation, place=place, row=rows)
 
 
-def _of_segments(events: EventTable, reserved: Curve, stacks: StackTable) -> list[_Part]:
-    """Where the program emptied the cache, and where the device was full.
+@dataclass(frozen=True, slots=True)
+class _Returns:
+    """Events at which a run of segments begins that were given back, and by whom: one entry for each."""
+
+    event: Int64Column
+    is_by_program: BoolColumn
+    n_unsure: int
+
+    def parts(self) -> list[_Part]:
+        return [
+            _part(self.event[self.is_by_program], Operation.EMPTY_CACHE, place=_BEFORE),
+            _part(self.event[~self.is_by_program], Operation.DEVICE_IS_FULL, place=_BEFORE),
+        ]
+
+
+def _find_returns(events: EventTable, replayed: Replay, stacks: StackTable) -> _Returns:
+    """Find where the program emptied the cache, and where the device was full.
 
     A malloc that finds the device full gives segments back, and then gets new memory or fails. So it was
-    the program where something else follows, where a stack says so (stacks of all events have the name),
-    and where the device had more at another time than would have been needed.
+    the program where something else follows; where a stack says so (stacks of all events have the name);
+    where one of the segments would have served the malloc; and where the device had more at another time
+    than would have been needed, unless garbage was collected.
     """
-    action = events.action
+    action, settings = events.action, replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     at = np.flatnonzero(is_return | np.isin(action, _CALLS_AND_GROWTH))
     is_return = is_return[at]
-    if not is_return.any():
-        return []
-    first = np.flatnonzero(is_return & ~np.concatenate(([False], is_return[:-1])))
-    last = np.flatnonzero(is_return & ~np.concatenate((is_return[1:], [False])))
+    first = np.flatnonzero(is_return & ~np.concatenate(([False], is_return))[:-1])
+    last = np.flatnonzero(is_return & ~np.concatenate((is_return, [False]))[1:])
     begins, follower = at[first], np.append(at, len(events))[last + 1]
     next_action = np.append(action, Action.UNKNOWN)[follower]
     is_growth = np.isin(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    before = np.where(begins > 0, reserved.after[begins - 1], reserved.start)
-    has_room = is_growth & (before + np.append(events.size, 0)[follower] <= reserved.peak)
-    stack = events.stack_id[begins]
-    is_named = (stack >= 0) & _stacks_that_empty(stacks)[stack]
-    is_by_program = ~(is_growth | (next_action == Action.OOM)) | has_room | is_named
-    return [
-        _part(begins[is_by_program], Operation.EMPTY_CACHE, place=_BEFORE),
-        _part(begins[~is_by_program], Operation.DEVICE_IS_FULL, place=_BEFORE),
-    ]
+    stack, next_stack = events.stack_id[begins], np.append(events.stack_id, -1)[follower]
+    is_by_program = ~(is_growth | (next_action == Action.OOM))
+    is_by_program |= (stack >= 0) & _stacks_that_empty(stacks)[stack]
+    if settings.garbage_collection_threshold == 0:
+        reserved = replayed.reserved
+        before = np.append(reserved.after, reserved.start)[
+            begins - 1
+        ]  # the last entry is of before the trace
+        wanted = np.append(events.size, 0)[follower]
+        is_by_program |= is_growth & (before + wanted <= reserved.peak)
+    if settings.max_split_size_bytes is None:
+        run = np.repeat(np.arange(len(first)), last - first + 1)
+        returned = at[is_return]
+        serves = _would_serve(events, returned, follower[run])
+        is_by_program |= np.bincount(run[serves], minlength=len(first)) > 0
+    is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
+    return _Returns(begins, is_by_program, int(np.count_nonzero(~is_sure)))
+
+
+def _would_serve(events: EventTable, returned: Int64Column, follower: Int64Column) -> BoolColumn:
+    """Whether a segment that was given back had served the malloc that got another one right after."""
+    follower = np.minimum(follower, len(events) - 1)
+    action, size = events.action, events.size
+    is_oom = action[follower] == Action.OOM
+    wants_small = size[follower] <= np.where(is_oom, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES)
+    fits = (size[returned] >= size[follower]) & (wants_small == (size[returned] <= SMALL_SEGMENT_BYTES))
+    fits &= (action[returned] == Action.SEGMENT_FREE) & (is_oom | (action[follower] == Action.SEGMENT_ALLOC))
+    fits &= events.stream[returned] == events.stream[follower]
+    if events.pool_id is not None:
+        fits &= events.pool_id[returned] == events.pool_id[follower]
+    return np.asarray(fits)
 
 
 _CALLS_AND_GROWTH = (

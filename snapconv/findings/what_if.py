@@ -384,5 +384,10 @@ class _Run:
             yield "what was free before the trace is taken as free since it began"
         if len(np.unique(calls.stream)) > 1:
             yield "several streams: frees complete where the trace completed them"
+        if calls.n_unsure_returns:
+            yield (
+                f"{calls.n_unsure_returns} times segments were given back just before others were got: taken "
+                "as the allocator's doing on a full device, not as empty_cache()"
+            )
         if calls.n_missing:
             yield f"{calls.n_missing} allocs or frees are missing in the trace"

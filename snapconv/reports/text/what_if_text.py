@@ -40,7 +40,7 @@ def what_if_lines(
     for tried in trials.tried:
         yield from _trial_lines(tried, analysis, lines)
     yield "  the peaks; unused: the share of reserved above the allocated peak"
-    if not trials.estimated:
+    if trials.check.is_exact:
         yield "  under its own settings, the model gives the file's segments to the byte"
     for reason in trials.estimated:
         yield from _wrapped("estimated: ", reason)

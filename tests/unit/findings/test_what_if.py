@@ -151,8 +151,32 @@ def test_segments_given_back_because_the_device_was_full_stay_where_it_is_not(ca
     found.free(found.malloc(30 * MIB))
     found.malloc(40 * MIB)
     calls = calls_of(found)
-    assert try_out(calls, Trial(calls.own)).peak_reserved == 70 * MIB
+    without = try_out(calls, Trial(calls.own))
+    assert without.peak_reserved == 70 * MIB
     assert try_out(calls, Trial(calls.own, capacity=50 * MIB)).peak_reserved == 40 * MIB
+    # No stack shows that it was the malloc: it may have been empty_cache().
+    assert [reason for reason in without.assumptions if "not as empty_cache()" in reason]
+
+
+def test_the_stack_of_the_malloc_shows_who_gave_segments_back(calls_of):
+    frames = [{"name": "forward", "filename": "model.py", "line": 7}]
+    found = model(capacity=50 * MIB)
+    found.free(found.malloc(30 * MIB), frames=frames)
+    found.malloc(40 * MIB, frames=frames)
+    assert try_out(calls_of(found), Trial(AllocatorSettings())).assumptions == ()
+
+
+def test_a_device_that_had_more_at_another_time_was_not_full(calls_of):
+    found = model()
+    found.free(found.malloc(60 * MIB))
+    found.empty_cache()
+    found.free(found.malloc(20 * MIB))
+    found.empty_cache()
+    found.malloc(30 * MIB)
+    # 20 and 30 MiB would have fitted, as 60 had.
+    outcome = try_out(calls_of(found), Trial(AllocatorSettings()))
+    assert (outcome.peak_reserved, outcome.end.reserved_bytes) == (60 * MIB, 30 * MIB)
+    assert outcome.assumptions == ()
 
 
 def test_a_range_begins_with_the_memory_of_then(calls_of):
