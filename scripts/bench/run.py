@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.envir
 _, status, usage = os.wait4(child, 0)
 print(time.perf_counter() - start, usage.ru_maxrss, os.waitstatus_to_exitcode(status))
 """
-BARE_LOAD = "bare load"
+BARE_LOAD, IMPORTS = "bare load", "imports alone"
 LOAD_PROGRAM = """
 import gc, pickle, sys
 gc.disable()
@@ -50,6 +51,8 @@ with open(sys.argv[1], "rb") as file:
 # {file} and {output} are filled in; an output is checked against the truth.
 COMMANDS: dict[str, tuple[str, ...]] = {
     BARE_LOAD: ("-c", LOAD_PROGRAM, "{file}"),
+    # What no conversion does without, and which a small file is compared with.
+    IMPORTS: ("-c", "import numpy, typer, msgspec, sqlite3"),
     "info": ("-m", "snapconv", "info", "{file}"),
     "to-sqlite": ("-m", "snapconv", "to-sqlite", "{file}", "-o", "{output}", "--force", "-q"),
     "to-sqlite --extended": (
@@ -80,13 +83,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A case, one command on one file: the minima over its runs; ``is_correct`` is None without a check."""
+    """A case, one command on one file, over its runs; ``is_correct`` is None without a check.
+
+    ``seconds`` and ``peak_rss_bytes`` are minima, which other work on the machine disturbs least.
+    """
 
     command: str
     stacks: str
     events: int
     file_bytes: int
     seconds: float | None = None
+    median_seconds: float | None = None
     peak_rss_bytes: int | None = None
     is_correct: bool | None = None
     failure: str | None = None
@@ -118,7 +125,11 @@ def make_sample(folder: Path, n_events: int, *, stacks: str) -> Sample:
 def run_process(arguments: Sequence[str]) -> tuple[float, int]:
     """Run Python with these arguments; give its seconds and peak resident bytes."""
     wrapped = [sys.executable, "-I", "-S", "-c", WRAPPER_PROGRAM, *arguments]
-    wrapper = subprocess.run(wrapped, cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace")
+    # As when it is installed: compiled modules are kept.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    wrapper = subprocess.run(
+        wrapped, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", errors="replace"
+    )
     seconds, peak_rss, exit_code = wrapper.stdout.split()
     if exit_code != "0":
         lines = [line.strip() for line in wrapper.stderr.split("\n") if line.strip()]
@@ -159,6 +170,7 @@ def summarise(command: str, sample: Sample, runs: Sequence[Run], *, failure: str
     checks = [run.is_correct for run in runs if run.is_correct is not None]
     return known(
         seconds=min(run.seconds for run in runs),
+        median_seconds=statistics.median(run.seconds for run in runs),
         peak_rss_bytes=min(run.peak_rss_bytes for run in runs),
         is_correct=all(checks) if checks else None,
     )
@@ -197,6 +209,9 @@ def environment() -> dict[str, object]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": numpy_version,
+        "snapconv": subprocess.run(
+            [sys.executable, "-m", "snapconv", "--version"], cwd=ROOT, capture_output=True, encoding="utf-8"
+        ).stdout.strip(),
         "generator": generator_version(),
     }
 
@@ -205,14 +220,15 @@ def table_row(result: Result, bare: Result | None) -> str:
     """Format one case."""
     size = f"{result.file_bytes / 2**20:.1f}"
     cells = [f"{result.command}, stacks={result.stacks}", f"{result.events:,}", size]
-    if result.seconds is None or result.peak_rss_bytes is None:
-        return "| " + " | ".join([*cells, "–", "–", "–", "–", "–", "failed"]) + " |"
+    if result.seconds is None or result.median_seconds is None or result.peak_rss_bytes is None:
+        return "| " + " | ".join([*cells, "–", "–", "–", "–", "–", "–", "failed"]) + " |"
     seconds_ratio = rss_ratio = "–"
     if bare is not None and bare.seconds and bare.peak_rss_bytes:
         seconds_ratio = f"{result.seconds / bare.seconds:.2f}"
         rss_ratio = f"{result.peak_rss_bytes / bare.peak_rss_bytes:.2f}"
     verdict = {None: "–", True: "yes", False: "NO"}[result.is_correct]
-    cells += [f"{result.seconds:.2f}", seconds_ratio, f"{result.peak_rss_bytes / 2**20:.0f}", rss_ratio]
+    cells += [f"{result.seconds:.2f}", f"{result.median_seconds:.2f}", seconds_ratio]
+    cells += [f"{result.peak_rss_bytes / 2**20:.0f}", rss_ratio]
     return "| " + " | ".join([*cells, f"{result.seconds / result.events * 1e6:.2f}", verdict]) + " |"
 
 
@@ -220,10 +236,12 @@ def table_lines(results: Sequence[Result], n_repeats: int) -> Iterator[str]:
     """Format everything as Markdown."""
     facts = environment()
     versions = f"CPython {facts['python']}, NumPy {facts['numpy']}"
-    yield f"{facts['cpus']} CPUs, {facts['system']}, {versions}; minimum of {n_repeats} interleaved runs."
+    yield f"{facts['cpus']} CPUs, {facts['system']}, {versions}; {facts['snapconv']}."
+    yield f"Minimum and median of {n_repeats} interleaved runs."
     yield ""
-    yield "| case | events | file MiB | seconds | × bare load | peak MiB | × bare load | µs/event | correct |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---|"
+    columns = "case", "events", "file MiB", "seconds", "median", "× bare load", "peak MiB", "× bare load"
+    yield "| " + " | ".join((*columns, "µs/event", "correct")) + " |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
     bare = {(r.events, r.stacks): r for r in results if r.command == BARE_LOAD}
     for result in results:
         yield table_row(result, bare.get((result.events, result.stacks)))

@@ -88,7 +88,7 @@ class StackInterner:
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int, str, str], int] = {}
         self._frame_by_identity: dict[int, int] = {}
-        self._stacks: dict[tuple[int, ...], int] = {}
+        self._stacks: dict[tuple[int | None, ...], int] = {}
         self._cut = cache(_cut)
         self._stack_by_list: dict[int, int] = {}
         self._stack_by_identities: dict[tuple[int, ...], int] = {}
@@ -120,8 +120,10 @@ class StackInterner:
         identities = tuple(map(id, frames))
         stack_id = self._stack_by_identities.get(identities)
         if stack_id is None:
-            where = f"{path(owner)}.frames"
-            key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
+            key = tuple(map(self._frame_by_identity.get, identities))
+            if None in key:
+                where = f"{path(owner)}.frames"
+                key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
             stack_id = self._stacks.setdefault(key, len(self._stacks))
             self._stack_by_identities[identities] = stack_id
         self._stack_by_list[id(frames)] = stack_id

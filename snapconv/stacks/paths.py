@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
@@ -45,6 +46,7 @@ def is_under(path: str, root: str) -> bool:
     return path.startswith(root + "/")
 
 
+@lru_cache(maxsize=1 << 14)  # asked for every frame of every stack
 def is_python(filename: str) -> bool:
     """Whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
     return filename.endswith((".py", ".ipynb")) or filename.startswith("<")

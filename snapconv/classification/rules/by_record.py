@@ -124,6 +124,8 @@ def recorded_target(features: Features, _: Decided) -> BoolColumn:
     What was computed after a forward of this iteration, such as a teacher's answer, is none.
     """
     saved = _recorded(features, _without_history)
+    if not saved.any():
+        return saved
     certain = features.phases.certain
     last_forward = last_before(np.flatnonzero(certain == Phase.FORWARD), features.alloc)
     ends = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)

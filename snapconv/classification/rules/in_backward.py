@@ -78,9 +78,9 @@ def kept_after_backward(features: Features, decided: Decided) -> BoolColumn:
     by_engine = features.made_through(Role.ENGINE)
     preexisting = ~features.is_traced & features.is_live_at_dump
     weight_like = decided.has(Category.WEIGHT) | (preexisting & ~by_engine)
-    known = np.isin(features.sizes, np.unique(features.sizes[weight_like]))
     before = (preexisting & by_engine) | _without_frames_beside_weights(features, decided)
-    return (_kept(features) | before) & known
+    rows = np.flatnonzero(_kept(features) | before)
+    return features.mask(rows[np.isin(features.sizes[rows], np.unique(features.sizes[weight_like]))])
 
 
 def _without_frames_beside_weights(features: Features, decided: Decided) -> BoolColumn:

@@ -176,11 +176,12 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     One of torch's has its own states: an average is as large, and so may a batch be.
     """
     sizes = features.sizes
+    if np.any(features.phases.certain == Phase.OPTIMIZER):
+        return np.zeros(len(sizes), np.bool_)
     gradients = sizes[_gradients(features, decided)]
     known = np.concatenate((np.unique(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
     after &= np.isin(sizes, known) & made_in_bulk(features, decided)
-    after &= np.bool_(not np.any(features.phases.certain == Phase.OPTIMIZER))
     filled = features.made_through(Role.FACTORY) | np.bool_(not features.has_cpp)
     return after & ~features.mid_forward & filled
 

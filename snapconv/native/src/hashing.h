@@ -15,19 +15,29 @@ static inline uint64_t mixed(uint64_t h) {
     return h ^ (h >> 32);
 }
 
-static inline uint64_t hash_bytes(uint64_t seed, const uint8_t *bytes, size_t n) {
-    uint64_t h = seed ^ n;
+static inline uint64_t with_word(uint64_t h, const uint8_t *bytes) {
     uint64_t word;
-    for (; n >= 8; bytes += 8, n -= 8) {
-        memcpy(&word, bytes, 8);
-        h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
-        h ^= h >> 29;
+    memcpy(&word, bytes, 8);
+    h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ (h >> 29);
+}
+
+/* In two lanes, since each step waits for the one before. */
+static inline uint64_t hash_bytes(uint64_t seed, const uint8_t *bytes, size_t n) {
+    uint64_t one = seed ^ n, two = ~seed, last = 0;
+    for (; n >= 16; bytes += 16, n -= 16) {
+        one = with_word(one, bytes);
+        two = with_word(two, bytes + 8);
     }
-    word = 0;
+    if (n >= 8) {
+        one = with_word(one, bytes);
+        bytes += 8;
+        n -= 8;
+    }
     for (size_t i = 0; i < n; i++) {
-        word |= (uint64_t)bytes[i] << (8 * i);
+        last |= (uint64_t)bytes[i] << (8 * i);
     }
-    return mixed(h ^ word);
+    return mixed(one ^ mixed(two ^ last));
 }
 
 #endif
