@@ -101,16 +101,22 @@ class _Memory:
         live = self.live
         leaves, firsts = live.leaves, live.firsts
         for event, kind, addr, size, rounded, least_remainder in rows:
-            if kind == _ALLOC:
-                segment = bisect_right(starts, addr) - 1
-                if segment < 0 or addr >= ends[segment]:
+            if kind != _ALLOC and kind != _RELEASE:
+                if kind:
+                    self._undo_segment(kind, addr, size)
+                continue
+            segment = bisect_right(starts, addr) - 1
+            if segment < 0 or addr >= ends[segment]:
+                if kind == _ALLOC:
                     sizes[event] = rounded
-                    self.n_conflicts += 1
-                    continue
-                number = bisect_right(firsts, addr) - 1
-                leaf = leaves[number]
-                place = bisect_left(leaf, addr)
-                if place < len(leaf) and leaf[place] == addr:
+                self.n_conflicts += 1
+                continue
+            number = bisect_right(firsts, addr) - 1
+            leaf = leaves[number]
+            place = bisect_left(leaf, addr)
+            following = leaf[place] if place < len(leaf) else firsts[number + 1]
+            if kind == _ALLOC:
+                if following == addr:
                     if place:
                         del leaf[place]
                     else:
@@ -119,23 +125,13 @@ class _Memory:
                     following = leaf[place] if place < len(leaf) else live.after(addr)
                 else:
                     self.n_conflicts += 1
-                    following = leaf[place] if place < len(leaf) else firsts[number + 1]
                 space = min(following, ends[segment]) - addr
                 if space < rounded:
                     self.n_conflicts += 1
                 sizes[event] = space if rounded <= space < rounded + least_remainder else rounded
-            elif kind == _RELEASE:
-                segment = bisect_right(starts, addr) - 1
-                if segment < 0 or addr >= ends[segment]:
-                    self.n_conflicts += 1
-                    continue
-                number = bisect_right(firsts, addr) - 1
-                leaf = leaves[number]
-                place = bisect_left(leaf, addr)
-                following = leaf[place] if place < len(leaf) else firsts[number + 1]
-                if following == addr:
-                    self.n_conflicts += 1
-                    continue
+            elif following == addr:
+                self.n_conflicts += 1
+            else:
                 least_space[addr] = min(following, ends[segment]) - addr
                 before = leaf[place - 1]
                 if before >= starts[segment] and addr - before < least_space.get(before, 0):
@@ -143,8 +139,6 @@ class _Memory:
                 leaf.insert(place, addr)
                 if len(leaf) > MAX_LEAF:
                     live.split(number)
-            elif kind:
-                self._undo_segment(kind, addr, size)
 
     def _undo_segment(self, action: int, addr: int, size: int) -> None:
         if action == Action.SEGMENT_ALLOC or action == Action.SEGMENT_MAP:
