@@ -14,7 +14,6 @@ import pytest
 
 from snapconv.view import ViewOptions, write_view
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 DRIVER = shutil.which("chromedriver")
@@ -118,6 +117,7 @@ class Browser:
 @pytest.fixture(scope="session")
 def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     if BROWSER is None or DRIVER is None:
         pytest.skip("there is no Chromium with its driver")
     options = webdriver.ChromeOptions()
