@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from snapconv.classification.user_rules import UserRule
 from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
@@ -25,6 +27,7 @@ from snapconv.reports.comparison_report import ComparisonReport, Side, build_com
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.reports.explain.selection import explain, parse_question
 from snapconv.reports.memory_report import MemoryReport
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.paths import PathMap
@@ -70,6 +73,13 @@ class Session:
                 f"{self.snapshot.path} has nothing of device {device_argument(device)}; it has: {there}"
             )
         return replace(self, devices=chosen)
+
+    def where_memory_ran_out(self) -> "Session":
+        """The same file with the devices alone that have a failed allocation; with all where none has one."""
+        failed = tuple(
+            found for found in self.devices if bool(np.any(found.device.events.action == Action.OOM))
+        )
+        return replace(self, devices=failed) if failed else self
 
     def at(
         self, moment: str | MomentQuestion = "peak", *, device_total: int | None = None

@@ -56,7 +56,8 @@ def oom(
 ) -> None:
     """Explain why memory ran out: the request, the verdict, who held the memory, what would have served it.
 
-    Each remedy is tried by a replay. Without a failed allocation in the file, it is about the dump.
+    Each remedy is tried by a replay. Of several devices, it is about those with a failed allocation. Without
+    one in the file, it is about the dump.
     """
     if (snapshot is None) == (message is None):
         raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
@@ -66,6 +67,7 @@ def oom(
     assert snapshot is not None
     total = device_total_of(device_total)
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
+    session = session.where_memory_ran_out()
 
     def found(analysis: "DeviceAnalysis") -> "tuple[dict[str, object], Iterable[str]]":
         from snapconv.reports.text.oom_text import oom_lines, oom_values

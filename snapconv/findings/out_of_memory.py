@@ -209,6 +209,8 @@ def _decide(
     if verdict.cause == OomCause.LIMIT.value and verdict.is_inferred and fraction < 1:
         known = f"the settings have per_process_memory_fraction:{fraction:g}"
         verdict = replace(verdict, reason=known, is_inferred=False)
+    if request.pool is None and len(snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL.value:
+        verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
     return here, verdict
 
 

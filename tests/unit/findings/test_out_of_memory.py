@@ -258,3 +258,25 @@ def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):
     _, remedies = job.explained(tmp_path, raw=raw)
     assert remedies.tried == ()
     assert "under the file's own settings serves the request" in remedies.why_none
+
+
+def test_where_an_event_names_no_pool_another_pool_is_an_inference(tmp_path):
+    job = of_a_private_pool()
+    raw = job.model.snapshot()
+    raw["segments"].append(TraceBuilder().segment(2 * MIB, traced=False).raw_segments()[0])
+    for event in raw["device_traces"][0]:
+        del event["pool_id"]
+    found, _ = job.explained(tmp_path, raw=raw, replay=False)
+    assert (found.request.pool, found.verdict.cause) == (None, "wrong pool or stream")
+    assert found.verdict.is_inferred
+
+
+def test_of_several_devices_those_that_failed_are_explained(tmp_path):
+    fine = TraceBuilder(0).segment(20 * MIB).alloc(MIB)
+    failed = TraceBuilder(1).segment(20 * MIB).alloc(MIB).oom(30 * MIB)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(fine.snapshot(failed)))
+    session = snapconv.load(path)
+    assert [one.device.device for one in session.where_memory_ran_out().devices] == [1]
+    path.write_bytes(pickle.dumps(fine.snapshot()))
+    assert [one.device.device for one in snapconv.load(path).where_memory_ran_out().devices] == [0]
