@@ -4,14 +4,15 @@ The formats are in reports/exports/, one each. Here is what they share: which de
 what the output is called, and that it is whole or not there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from snapconv.atomic_files import check_outputs, new_files
-from snapconv.convert import check_is_no_input, stem_of_outputs, times_of_device
+from snapconv.atomic_files import check_outputs, new_files, os_errors
+from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
 from snapconv.devices import HOST, device_argument, device_name
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.findings.device_analysis import DeviceAnalysis
@@ -26,13 +27,19 @@ from snapconv.findings.live_stacks import LiveStacks, find_live_stacks
 from snapconv.findings.moments import PEAK, MomentQuestion, find_moment
 from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.notes import Note
+from snapconv.pipeline import AnalysisOptions
 from snapconv.replay.device_replay import Replay, replay
+from snapconv.reports.build_memory import build_memory_report
 from snapconv.reports.exports.chrome_trace import write_chrome
 from snapconv.reports.exports.folded_stacks import write_folded
 from snapconv.reports.exports.perfetto_trace import write_perfetto
 from snapconv.reports.exports.pprof_profile import write_pprof
 from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
 from snapconv.reports.exports.speedscope_file import write_speedscope
+from snapconv.reports.exports.table_files import write_csv, write_json_lines, write_parquet
+from snapconv.reports.sqlite.database import TableRows
+from snapconv.reports.sqlite.skyline_memory import memory_database
+from snapconv.reports.sqlite.skyline_time import time_database
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import format_bytes
@@ -49,6 +56,7 @@ class ExportOptions:
     at: MomentQuestion = PEAK
     events: Range | None = None
     iterations: Range | None = None
+    analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
     snapshot: SnapshotOptions = field(default_factory=SnapshotOptions)
 
 
@@ -65,10 +73,11 @@ Writer = Callable[[Session, Path, ExportOptions], Exported]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: the end of its file's name, and what writes it."""
+    """A format: the end of its file's or folder's name, and what writes it."""
 
     ending: str
     write: Writer
+    is_folder: bool = False
 
 
 def output_of(path: Path, options: ExportOptions) -> Path:
@@ -78,7 +87,8 @@ def output_of(path: Path, options: ExportOptions) -> Path:
     if not output.name:
         raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME{ending}")
     check_is_no_input(path, output)
-    check_outputs([output], force=options.force)
+    if not FORMATS[options.format].is_folder:
+        check_outputs([output], force=options.force)
     return output
 
 
@@ -180,11 +190,65 @@ def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
     return writer
 
 
+def _tables(session: Session, options: ExportOptions) -> list[tuple[str, Sequence[TableRows]]]:
+    """The tables of the memory report of one device, and of a capture those of its times."""
+    analysis = the_device(session)
+    report = build_memory_report(session.snapshot, session.project, analysis)
+    found = [("memory", memory_database(Path(), report, extended=True).rows)]
+    timing, _ = times_of_device(options.source, analysis.device.device) if options.source else (None, ())
+    if timing is not None:
+        times = time_report_of(timing, session.snapshot, options.analysis)
+        found.append(("time", time_database(Path(), times, extended=True).rows))
+    return found
+
+
+def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writer:
+    """Write a file for every table into a folder, which need not exist."""
+
+    def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
+        tables = {
+            output / f"{report}.{rows.table.name}{ending}": rows
+            for report, several in _tables(session, options)
+            for rows in several
+        }
+        with _folder(output), new_files(list(tables), force=options.force) as temporaries:
+            for temporary, rows in zip(temporaries, tables.values(), strict=True):
+                write(temporary, rows)
+        return Exported((output,))
+
+    return writer
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """A folder to write into; one that was made for it goes again where that fails."""
+    was_there = path.exists()
+    with os_errors(path):
+        path.mkdir(exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if not was_there:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _write_lines(session: Session, output: Path, options: ExportOptions) -> Exported:
+    tables = _tables(session, options)
+    with new_files([output], force=options.force) as (temporary,):
+        write_json_lines(temporary, tables)
+    return Exported((output,))
+
+
 FORMATS: dict[str, Format] = {
     "perfetto": Format(".perfetto-trace", _write_traces(write_perfetto)),
     "chrome": Format(".trace.json", _write_traces(write_chrome)),
     "speedscope": Format(".speedscope.json", _write_stacks(write_speedscope)),
     "folded": Format(".folded.txt", _write_stacks(write_folded)),
     "pprof": Format(".pb.gz", _write_stacks(write_pprof)),
+    "csv": Format(".csv", _write_folder(".csv", write_csv), is_folder=True),
+    "jsonl": Format(".jsonl", _write_lines),
+    "parquet": Format(".parquet", _write_folder(".parquet", write_parquet), is_folder=True),
     "snapshot": Format(".window.pickle", _write_smaller_snapshot),
 }

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapconv.cli.answers import At, OneDevice, ReadOptions, moment_question, read_session
-from snapconv.cli.arguments import Includes, PathMaps, ProjectRoot, Quiet, Rules, Snapshot, Sources
+from snapconv.cli.arguments import (
+    Includes,
+    PathMaps,
+    ProjectRoot,
+    Quiet,
+    Rules,
+    Snapshot,
+    Sources,
+    path_maps_of,
+)
 from snapconv.cli.terminal import print_lines
 
 if TYPE_CHECKING:
     from snapconv.findings.event_window import Range
 
-_FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "snapshot")
+_FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "parquet", "snapshot")
 
 
 def _known(name: str) -> str:
@@ -69,23 +78,24 @@ def export(
 
     perfetto, chrome: a trace for ui.perfetto.dev, or as JSON; every device, its memory over time.
     speedscope, folded, pprof: what is live on one device --at a moment, by stack, weighted by bytes.
+    csv, parquet (folders of files), jsonl: the tables of `to-sqlite --extended`, of one device.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
     from snapconv.export import ExportOptions, output_of
     from snapconv.export import export as write
+    from snapconv.pipeline import AnalysisOptions
     from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
     from snapconv.reports.text.note_text import note_lines
 
-    if events and iterations:
-        raise typer.BadParameter("give --events or --iterations, not both", param_hint="--events")
     options = ExportOptions(
         format=format,
         source=snapshot,
         output=output,
         force=force,
         at=moment_question(at),
-        events=_range(events, "--events"),
+        events=_range(events, "--events", instead_of=iterations),
         iterations=_range(iterations, "--iterations"),
+        analysis=AnalysisOptions(project_root, tuple(include or ()), path_maps_of(path_map or [])),
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),
     )
     path = output_of(snapshot, options)
@@ -97,7 +107,9 @@ def export(
         print_lines([f"written: {path}" for path in made.files], sys.stdout)
 
 
-def _range(text: str | None, option: str) -> "Range | None":
+def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "Range | None":
+    if text and instead_of:
+        raise typer.BadParameter("give --events or --iterations, not both", param_hint=option)
     from snapconv.findings.event_window import parse_range
 
     try:

@@ -54,6 +54,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "snapshot": {"numpy", "msgspec"},
         "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
         "recorder": {"torch", "msgspec"},
+        "reports": {"numpy", "pyarrow"},  # inside a function: an extra
         "cli": {"typer", "rich", "msgspec", "tomllib"},  # tomllib: not in Python 3.10
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
