@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ BYTES = re.compile(r"[\d.]+ [KMGT]?i?B")
 
 
 def number(text):
-    """The bytes that a text says, to its two decimals."""
+    """The bytes in a text, to its two decimals."""
     value, unit = text.split()
     return float(value) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
 
@@ -106,6 +107,42 @@ def test_zoomed_to_one_event_the_view_is_that_event(browser, page_of):
     assert "after event 546" in browser.text(".live h3")
     browser.press("0")
     browser.wait("return !location.hash.includes('v=')")
+
+
+def view_of(browser):
+    """The visible events, from the address; None where all are."""
+    time.sleep(0.4)  # the address follows a moment later
+    found = re.search(r"v=([\d.]+),([\d.]+)", browser.run("return location.hash"))
+    return tuple(map(float, found.groups())) if found else None
+
+
+def test_the_mouse_brushes_pans_and_zooms(page):
+    chains = pytest.importorskip("selenium.webdriver").ActionChains
+    plot = page.driver.find_element("css selector", ".overlay")
+    at = plot.size["width"] // 2
+    chain = chains(page.driver).move_to_element_with_offset(plot, 300 - at, 0).key_down("\ue008")
+    chain.click_and_hold().move_by_offset(100, 0).release().key_up("\ue008").perform()
+    first, last = view_of(page)
+    per_pixel = 814 / (plot.size["width"] - 66)
+    assert first == pytest.approx((300 - 58) * per_pixel, abs=2)
+    assert last - first == pytest.approx(100 * per_pixel, abs=2)
+    chains(page.driver).move_to_element(plot).click_and_hold().move_by_offset(-50, 0).release().perform()
+    moved, _ = view_of(page)
+    assert moved - first == pytest.approx(50 / (plot.size["width"] - 66) * (last - first), rel=0.1)
+    chains(page.driver).move_to_element(plot).double_click().perform()
+    narrow = view_of(page)
+    assert narrow[1] - narrow[0] == pytest.approx((last - first) * 0.4, rel=0.05)
+    page.press("0")
+    assert view_of(page) is None
+
+
+def test_the_keys_are_explained_and_esc_closes_that(page):
+    page.choose("?")
+    assert "zoom" in page.text("dialog")
+    page.driver.find_element("css selector", "body").send_keys("\ue00c")
+    page.wait("return !document.querySelector('dialog')")
+    page.press("/")
+    page.wait("return document.activeElement.type === 'search'")
 
 
 def test_a_part_of_the_icicle_is_all_that_the_table_shows(page):

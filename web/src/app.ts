@@ -1,4 +1,4 @@
-// What the parts of the page share: the data, the state, and who is told when it changes.
+// What the parts of the page share: the data, the state, and the parts that are drawn again when it changes.
 
 import { type Axis, type AxisKind, eventAxis, iterationAxis, timeAxis } from "./axis.ts";
 import { STACKED } from "./colors.ts";

@@ -1,4 +1,4 @@
-// The colours of categories: the same in every picture, told apart with every kind of colour vision
+// The colours of categories: the same in every picture, distinct for every kind of colour vision
 // (web/test/pictures.test.ts has the distances), and in the order in which they are stacked.
 
 export type Rgb = readonly [number, number, number];

@@ -107,7 +107,7 @@ export function levelTotals(level: Level): { max: Float64Array; min: Float64Arra
   return found;
 }
 
-/** Walks over events and knows the bytes of every category after each. */
+/** Walks over events and keeps the bytes of every category after each. */
 export class Walk {
   event: number;
   total = 0;

@@ -97,10 +97,10 @@ export class LivePart implements Part {
     const peak = live.event === facts.peak_event ? ", the peak" : "";
     const whole = `${formatBytes(live.bytes)} in ${counted(live.rows.length, "allocation")} ${at}${peak}`;
     const isPart = focus.bytes !== live.bytes || focus.count !== live.rows.length;
-    const label = focus === this.root ? "the filter" : focus.label;
+    const place = focus === this.root ? "fit the filter" : `in ${focus.label}`;
     clear(
       this.title,
-      isPart ? `${formatBytes(focus.bytes)} (${formatShare(focus.bytes, live.bytes)}) in ${label}, of ${whole}` : whole,
+      isPart ? `${formatBytes(focus.bytes)} (${formatShare(focus.bytes, live.bytes)}) ${place}, of ${whole}` : whole,
     );
     if (isPart) {
       const reset = () => app.update({ focus: [], query: "" });

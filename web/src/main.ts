@@ -354,7 +354,7 @@ class Page {
   private key(event: KeyboardEvent): void {
     const { app } = this;
     const target = event.target as HTMLElement;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) {
       if (event.key === "Escape") target.blur();
       return;
@@ -380,7 +380,7 @@ class Page {
       Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : { focus: [], query: "" }),
     };
     [...this.panels.keys()].forEach((tab, i) => (acts[String(i + 1)] = () => app.update({ tab })));
-    const act = acts[event.key];
+    const act = acts[event.key] ?? acts[event.key.toLowerCase()];
     if (!act) return;
     event.preventDefault();
     act();

@@ -46,7 +46,7 @@ function round(place: number): string {
   return String(Number(place.toPrecision(10)));
 }
 
-/** What a link says; what it does not say, or says wrongly, is left out. */
+/** The choices that a link contains; one that is missing or wrong is left out. */
 export function fromHash(hash: string): Partial<State> {
   const values = new Map(hash.replace(/^#/, "").split("&").map((part) => part.split("=", 2) as [string, string]));
   const found: { -readonly [K in keyof State]?: State[K] } = {};

@@ -32,7 +32,7 @@ function lab(color: Rgb, matrix: number[][]): number[] {
   return [116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])];
 }
 
-test("any two categories are told apart with every kind of colour vision", () => {
+test("any two categories are distinct for every kind of colour vision", () => {
   const near: string[] = [];
   for (const [vision, matrix] of Object.entries(VISION)) {
     CATEGORIES.forEach((a, i) => {
@@ -77,7 +77,7 @@ test("a link leads back to what was chosen", () => {
   deepEqual(fromHash(toHash(STATE)), STATE);
 });
 
-test("a link that says nonsense says nothing", () => {
+test("of a link everything that is wrong is left out", () => {
   deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=other&f=&g=constructor"), { hidden: [] });
   deepEqual(fromHash(""), {});
 });

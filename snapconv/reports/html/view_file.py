@@ -1,4 +1,4 @@
-"""What a page says of a file as a whole: where it comes from, its settings, and a capture's times."""
+"""What a page shows of a file as a whole: where it comes from, its settings, and a capture's times."""
 
 from dataclasses import asdict
 
