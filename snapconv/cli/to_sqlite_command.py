@@ -19,6 +19,7 @@ from snapconv.cli.arguments import (
     device_number,
     path_maps_of,
 )
+from snapconv.cli.quick_imports import quick_imports
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import OutputWriteError
 
@@ -71,11 +72,12 @@ def to_sqlite(
 
     A capture with times becomes Skyline's run time report too.
     """
-    from snapconv.convert import ConvertOptions
-    from snapconv.convert import to_sqlite as convert
-    from snapconv.pipeline import AnalysisOptions
-    from snapconv.reports.text.note_text import note_lines
-    from snapconv.reports.text.summary import summary_lines, summary_values
+    with quick_imports():
+        from snapconv.convert import ConvertOptions
+        from snapconv.convert import to_sqlite as convert
+        from snapconv.pipeline import AnalysisOptions
+        from snapconv.reports.text.note_text import note_lines
+        from snapconv.reports.text.summary import summary_lines, summary_values
 
     options = ConvertOptions(
         output=_output_file(output),

@@ -1,0 +1,24 @@
+import gc
+
+import pytest
+
+from snapconv.cli.quick_imports import quick_imports
+
+
+def test_the_collector_is_off_meanwhile_and_on_again_also_after_an_error():
+    with quick_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), quick_imports():
+        import snapconv.no_such_module  # noqa: F401  # this is the point
+    assert gc.isenabled()
+
+
+def test_a_collector_that_is_off_stays_off():
+    gc.disable()
+    try:
+        with quick_imports():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
