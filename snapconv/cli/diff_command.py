@@ -12,7 +12,10 @@ from snapconv.cli.terminal import print_json, print_lines
 from snapconv.errors import BudgetExceeded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from snapconv.findings.budgets import Allowance
+    from snapconv.notes import Note
 
 _Old = Annotated[
     Path,
@@ -56,12 +59,11 @@ def diff(
     from snapconv.findings.budgets import Budgets
     from snapconv.reports.text.check_text import fenced
     from snapconv.reports.text.comparison_text import comparison_lines, comparison_values
-    from snapconv.reports.text.note_text import note_lines
 
     allowed = allowance_of(fail_over)
     options = ReadOptions(project_root, include, path_map)
     before, after = (read_session(path, options, device=device) for path in (old, new))
-    print_lines(note_lines((*before.notes, *after.notes)), sys.stderr)
+    print_lines(_note_lines(before.notes, after.notes), sys.stderr)
     report = after.compared_with(before)
     if as_json:
         print_json(comparison_values(report))
@@ -73,6 +75,16 @@ def diff(
         failed = [check.sentence for check in checks if not check.holds]
         if failed:
             raise BudgetExceeded("; ".join(failed))
+
+
+def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
+    """The notes of both files, those of one alone with its name."""
+    from snapconv.reports.text.note_text import note_lines
+
+    yield from note_lines(tuple(note for note in old if note in new))
+    for which, notes, others in (("old", old, new), ("new", new, old)):
+        for line in note_lines(tuple(note for note in notes if note not in others)):
+            yield line.replace("note: ", f"note: {which}: ", 1)
 
 
 def allowance_of(text: str | None) -> "Allowance | None":

@@ -54,6 +54,12 @@ def test_a_difference_alone_is_no_failure(run):
     assert "metrics.py:14 in remember" in shown.out
 
 
+def test_a_note_on_one_of_two_files_names_it(run):
+    assert "note: new: growth (cuda:0)" in run("diff", PERCEPTRON, GROWING)[1].err
+    assert "note: old: growth (cuda:0)" in run("diff", GROWING, PERCEPTRON)[1].err
+    assert "note: growth (cuda:0)" in run("diff", GROWING, GROWING)[1].err
+
+
 def test_a_peak_over_the_allowance_ends_with_7(run):
     assert run("diff", PERCEPTRON, GROWING, "--fail-over", "2%")[0] == 7
     assert run("diff", PERCEPTRON, GROWING, "--fail-over", "50%")[0] == 0
