@@ -154,6 +154,18 @@ def test_a_part_of_the_icicle_is_all_that_the_table_shows(page):
     assert page.text(".live h3").startswith("64.33 MiB in 125 allocations")
 
 
+def test_arrows_lead_through_live_memory_and_enter_chooses(page):
+    page.run("document.querySelector('.cell[tabindex=\"0\"]').focus()")
+    active = page.driver.switch_to.active_element
+    for key, label in (("\ue015", "train.py:43"), ("\ue015", "train.py:38"), ("\ue014", "train.py:35")):
+        active.send_keys(key)
+        active = page.driver.switch_to.active_element
+        assert active.text.startswith(label)
+    active.send_keys("\ue007")
+    assert "in train.py:35 in main" in page.text(".live h3")
+    assert view_of(page) is None  # the arrows did not move the timeline
+
+
 def test_a_filter_leaves_what_has_all_its_words(page):
     page.run(
         "const i = document.querySelector('input[type=search]'); i.value = 'head weight exp_avg';"

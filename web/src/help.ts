@@ -12,6 +12,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["[ ]", "one event earlier, later"],
   ["1 2 3 …", "the tabs"],
   ["/", "filter what is live"],
+  ["arrows, Enter", "within the live memory: to what a line contains, and choose it"],
   ["T", "light, dark"],
   ["Esc", "close what is chosen, show all again"],
 ];

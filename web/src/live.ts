@@ -153,11 +153,33 @@ export class LivePart implements Part {
     this.placed = layOut(focus, 2 / width);
     const depth = this.placed.reduce((most, { depth }) => Math.max(most, depth), 0);
     const box = el("div", { class: "icicle-rows", style: { height: `${(depth + 1) * ROW}px` } });
+    const hadFocus = this.icicle.contains(document.activeElement);
     for (const place of this.placed) box.append(this.cell(place, width, focus));
     clear(this.icicle, box);
+    if (hadFocus) this.icicle.querySelector<HTMLElement>("[tabindex='0']")?.focus();
   }
 
-  private cell({ node, from, to, depth }: Placed, width: number, focus: Node): HTMLElement {
+  /** Arrows lead from a node to what it contains, to what contains it, and to its neighbours. */
+  private walk(event: KeyboardEvent, place: Placed): void {
+    const { node, depth } = place;
+    const siblings = this.placed.filter((other) => other.depth === depth);
+    const at = siblings.indexOf(place);
+    const next: Record<string, Placed | undefined> = {
+      ArrowDown: this.placed.find((other) => other.node.parent === node),
+      ArrowUp: this.placed.find((other) => other.node === node.parent),
+      ArrowLeft: siblings[at - 1],
+      ArrowRight: siblings[at + 1],
+    };
+    if (!(event.key in next)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const target = next[event.key];
+    const box = this.icicle.firstElementChild;
+    if (target) (box?.children[this.placed.indexOf(target)] as HTMLElement | undefined)?.focus();
+  }
+
+  private cell(place: Placed, width: number, focus: Node): HTMLElement {
+    const { node, from, to, depth } = place;
     const { app } = this;
     const label = node.parent ? node.label : "all that is live";
     const pixels = (to - from) * width;
@@ -174,7 +196,10 @@ export class LivePart implements Part {
         top: `${depth * ROW}px`,
         background: this.background(node),
       },
-      on: { click: () => app.update({ focus: ranksOf(node) }) },
+      on: {
+        click: () => app.update({ focus: ranksOf(node) }),
+        keydown: (event: KeyboardEvent) => this.walk(event, place),
+      },
     });
   }
 
