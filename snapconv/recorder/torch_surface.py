@@ -238,6 +238,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch.cuda", "_exchange_device _maybe_exchange_device", is_optional=True),
         *_callables("torch.cuda", "_get_device_properties", is_optional=True),
         *_values("torch.cuda", "nvtx", is_optional=True),
+        *_callables("torch.cuda.graphs", "_cuda_isCurrentStreamCapturing", is_optional=True),
         *_callables("torch.accelerator", "is_available device_count", is_optional=True),
         *_callables("torch.backends.cuda", "is_built"),
         *_callables("torch.backends.cudnn", "is_acceptable"),
@@ -267,9 +268,7 @@ SURFACE: dict[Feature, list[Row]] = {
     Feature.SIMULATED_GRAPHS: [
         *_classes("torch.cuda.graphs", "CUDAGraph graph"),
         *_callables("torch.cuda.graphs", "make_graphed_callables"),
-        *_callables(
-            "torch.cuda.graphs", "_cuda_isCurrentStreamCapturing _graph_pool_handle", is_optional=True
-        ),
+        *_callables("torch.cuda.graphs", "_graph_pool_handle", is_optional=True),
         *_callables("torch._C", "_host_emptyCache", is_optional=True),
     ],
     Feature.SIMULATED_GROUPING: [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
 FIGURES = json.loads((BENCH / "results.json").read_text(encoding="utf-8"))
@@ -21,6 +21,10 @@ def run(*arguments):
     )
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="the figures are those of torch 2.13: the allocations of older ones differ",
+)
 def test_no_case_of_a_few_entries_is_worse_than_its_figures():
     chosen = [word for entry in ENTRIES for word in ("--entry", entry)]
     done = run("--quick", "--check", *chosen)

@@ -112,6 +112,7 @@ def test_adam_has_every_trainable_parameter_twice():
         assert (row["addr"], row["bytes"]) == (addr(state), state.numel() * 4)
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # by LBFGS of torch 2.8 itself
 def test_states_in_lists_are_noted_too():
     with watching() as observer:
         model = nn.Linear(4, 1)

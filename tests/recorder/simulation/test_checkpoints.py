@@ -16,7 +16,10 @@ from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E
 from snapconv.recorder.simulation.after_import import after_import  # noqa: E402
 from tests.recorder.simulation.support import MIB  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.load.*:FutureWarning"),  # of torch 2.5
+]
 
 ONLY_SHAPES = SimulationOptions(compute=False)
 GIB = 1 << 30

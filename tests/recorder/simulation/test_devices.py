@@ -15,6 +15,7 @@ from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.load.*:FutureWarning"),  # of torch 2.5
 ]
 
 needs_accelerator = pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="torch before 2.6")

@@ -213,6 +213,8 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     # cuDNN's own operations do not exist here: torch takes its native ones.
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     patches.set_existing(cuda, "nvtx", _nvtx())
+    # Optimizers of torch 2.5 ask for it, in a build for CUDA of the driver.
+    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False, otherwise=False)
 
 
 def _runtime(machine: Machine, patches: Patches) -> SimpleNamespace:

@@ -55,7 +55,6 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
     for owner in (torch.cuda, graphs):
         patches.set_existing(owner, "CUDAGraph", CUDAGraph)
         patches.set_existing(owner, "make_graphed_callables", make_graphed_callables)
-    patches.set_existing(graphs, "_cuda_isCurrentStreamCapturing", lambda: False, otherwise=False)
     patches.set_existing(graphs, "_graph_pool_handle", lambda: _POOL, otherwise=_POOL)
     patches.set(torch._C, "_host_emptyCache", lambda: None)
     # A stream of the simulation must not outlive it.

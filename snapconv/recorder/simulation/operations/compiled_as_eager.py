@@ -64,9 +64,14 @@ def _noting(torch: Any, machine: Machine, tensors: TensorPatches, real: Callable
 def _backend(context: Any) -> str:
     """Find the name of what is to compile; torch wraps it several times."""
     compiler: Any = getattr(context, "callback", None)
-    while hasattr(compiler, "_torchdynamo_orig_backend"):
-        compiler = compiler._torchdynamo_orig_backend
+    while (inner := _within(compiler)) is not None:
+        compiler = inner
     return str(getattr(compiler, "compiler_name", ""))
+
+
+def _within(compiler: Any) -> Any:
+    older = getattr(compiler, "_torchdynamo_orig_callable", None)  # up to torch 2.7
+    return getattr(compiler, "_torchdynamo_orig_backend", older)
 
 
 def _note() -> Note:
