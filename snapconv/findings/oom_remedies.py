@@ -29,12 +29,11 @@ _DIVISIONS = 8
 _GC_THRESHOLD, _GC_FRACTION = 0.8, 0.99
 # Less than this part of the request is not worth a try.
 _LEAST_FREED = 0.1
-# What a program can free earlier: not its weights, and not the states of its optimizer.
+# What a program can free earlier: not its weights, the states of its optimizer, or the input of the step.
 _FREEABLE = (
     Category.ACTIVATION,
     Category.KV_CACHE,
     Category.GRADIENT,
-    Category.INPUT,
     Category.TEMPORARY,
     Category.UNKNOWN,
 )

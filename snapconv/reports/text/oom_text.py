@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.device_memory import DeviceMemory
@@ -13,9 +14,9 @@ from snapconv.reports.text.moment_summary import category_lines, place_of, pool_
 from snapconv.reports.text.size_rows import cut, size_row, where
 from snapconv.units import counted, format_bytes
 
-_N_CALLERS, _N_HOLDERS, _N_OTHERS = 2, 4, 2
+_N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _WIDTH = 80
-_NOT_IN_FILE = "not in this file (context, libraries, NCCL, other processes)"
+_NOT_IN_FILE = "not in this file (context, libraries, processes)"
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
@@ -58,15 +59,15 @@ def _heading(found: OutOfMemory) -> str:
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
     operation = "" if request.operation in ("", "unknown") else f" by {request.operation}"
-    yield f"  requested{operation}: a block of {size}, which needs {segment} of the device"
+    text = f"  requested{operation}: a block of {size}, for it {segment} of the device"
+    yield cut(text, n_most=_WIDTH)
     pool = "the default pool (assumed)" if request.pool is None else pool_shown(request.pool)
-    yield f"    of {pool}, stream {request.stream}"
+    module = f", in module {request.module}" if request.module else ""
+    yield cut(f"    of {pool}, stream {request.stream}{module}", n_most=_WIDTH)
     for line in request.lines[:_N_CALLERS]:
         yield f"    {cut(where(line))}"
     if not request.lines:
         yield "    no line of the project"
-    if request.module:
-        yield f"    in module {cut(request.module)}"
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
@@ -93,8 +94,7 @@ def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
         yield f"  {'at most':>14}  {_NOT_IN_FILE}:"
         yield size_row(memory.at_most_bytes, "  the device without the most that was reserved")
     else:
-        yield f"  {'not known':>14}  {_NOT_IN_FILE}"
-        yield f"  {'':>14}  give --device-total, as nvidia-smi shows it"
+        yield f"  {'not known':>14}  not in this file (context, libraries): see --device-total"
     if memory.total_bytes is not None:
         known = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", "by torch")
         yield size_row(memory.total_bytes, f"the whole device, {known}")
@@ -103,7 +103,8 @@ def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     state = found.state
     yield "  held by"
-    yield from category_lines(state.categories, state.allocated_bytes)
+    rows = category_lines(state.categories, state.allocated_bytes)
+    yield from islice(rows, _N_CATEGORIES)
     for line in state.lines[:_N_HOLDERS]:
         yield size_row(line.block_bytes, cut(where(line.line)))
     for module in state.modules[:_N_OTHERS]:
@@ -120,9 +121,15 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         yield from wrapped(remedies.why_none, "    ")
         return
     yield f"  what would have served it, each replayed over the last {counted(remedies.n_events, 'event')}"
-    for remedy in remedies.tried:
-        if remedy.is_served:
-            yield f"    yes  {remedy.name}: {remedy.detail}"[:_WIDTH]
+    served = [remedy for remedy in remedies.tried if remedy.is_served]
+    for remedy in served[:_N_SERVED]:
+        first, *rest = wrapped(f"{remedy.name}: {remedy.detail}", "         ")
+        yield f"    yes  {first.lstrip()}"
+        yield from rest
+    if len(served) > _N_SERVED:
+        first, *rest = wrapped(", ".join(remedy.name for remedy in served[_N_SERVED:]), "         ")
+        yield f"    yes  {first.lstrip()}"
+        yield from rest
     by_detail: dict[str, list[str]] = {}
     for remedy in remedies.tried:
         if not remedy.is_served:
@@ -131,8 +138,10 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         first, *rest = wrapped(f"{', '.join(names)}: {detail}", "         ")
         yield f"    no   {first.lstrip()}"
         yield from rest
+    if any(remedy.is_served for remedy in remedies.tried):
+        yield "    this request alone: what would have come after it is not in the file"
     assumptions = dict.fromkeys(text for remedy in remedies.tried for text in remedy.assumptions)
-    for text in list(assumptions)[:_N_OTHERS]:
+    for text in list(assumptions)[:1]:
         yield f"    estimated: {text}"[:_WIDTH]
 
 

@@ -31,9 +31,9 @@ def size_rows(
         yield size_row(*rest, like=like)
 
 
-def cut(text: str) -> str:
-    """A text that fits on the line behind a size: names and paths come from the file."""
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+def cut(text: str, *, n_most: int = _MOST_TEXT) -> str:
+    """A text that fits on its line, behind a size: names and paths come from the file."""
+    return text if len(text) <= n_most else f"{text[: n_most - 1]}…"
 
 
 def where(line: SourceLine | None) -> str:

@@ -12,6 +12,7 @@ from tests.builders import MIB, TraceBuilder, frame
 
 MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
 OTHER = [frame("load", "/home/me/project/data.py", 3)]
+STEP = frame("step", "/site-packages/torch/optim/sgd.py", 1)
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)
 
 
@@ -234,15 +235,16 @@ def test_expandable_segments_serve_what_was_fragmented(tmp_path):
 
 
 def test_a_line_freed_before_the_phase_is_tried(tmp_path):
+    """60 MiB of forward, still live in the optimizer's step: freed before it, they serve its request."""
     job = Job(100 * MIB)
-    job.alloc("logits", 60 * MIB, frames=OTHER)
-    job.alloc("weight", 10 * MIB, frames=[CALL, *MODEL])
+    job.alloc("logits", 60 * MIB, frames=[CALL, *MODEL])
+    job.alloc("state", 10 * MIB, frames=[STEP, *MODEL])
     job.fail(45 * MIB)
     raw = job.model.snapshot()
-    raw["device_traces"][0][-1]["frames"] = [CALL, *MODEL]
+    raw["device_traces"][0][-1]["frames"] = [STEP, *MODEL]
     _, remedies = job.explained(tmp_path, raw=raw)
     names = {remedy.name: remedy.is_served for remedy in remedies.tried}
-    assert names.get("freeing 60.00 MiB of data.py:3 before this phase") is True
+    assert names.get("freeing 60.00 MiB of model.py:5 before this phase") is True
 
 
 def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):
