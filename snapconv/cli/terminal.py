@@ -27,6 +27,13 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     stream.flush()
 
 
+def shows_blocks(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can show what is drawn in characters beyond ASCII."""
+    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
 def print_error(text: str) -> None:
     """Show what went wrong, if stderr is open; the exit code shows it in any case."""
     with suppress(OSError):

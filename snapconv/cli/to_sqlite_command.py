@@ -20,7 +20,7 @@ from snapconv.cli.arguments import (
     path_maps_of,
 )
 from snapconv.cli.quick_imports import quick_imports
-from snapconv.cli.terminal import print_json, print_lines, progress_bar
+from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
 from snapconv.errors import OutputWriteError
 
 _Output = Annotated[
@@ -76,7 +76,7 @@ def to_sqlite(
         from snapconv.convert import ConvertOptions
         from snapconv.convert import to_sqlite as convert
         from snapconv.pipeline import AnalysisOptions
-        from snapconv.reports.text.note_text import note_lines
+        from snapconv.reports.text.note_text import note_lines, short_note_lines
         from snapconv.reports.text.summary import summary_lines, summary_values
 
     options = ConvertOptions(
@@ -97,11 +97,13 @@ def to_sqlite(
         made = convert(snapshot, options, progress=progress)
     if quiet:
         return
-    print_lines(note_lines(made.all_notes), sys.stderr)
     if as_json:
         print_json(summary_values(made.reports, made.time))
     else:
-        print_lines(summary_lines(made.reports, made.time), sys.stdout)
+        print_lines(summary_lines(made.reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
+    # The reports have their notes as whole sentences; what is in none is whole here.
+    in_reports = tuple(note for note in made.all_notes if note not in made.notes)
+    print_lines((*short_note_lines(in_reports), *note_lines(made.notes)), sys.stderr)
 
 
 def _output_file(text: str | None) -> Path | None:

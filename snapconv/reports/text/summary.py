@@ -16,6 +16,7 @@ from snapconv.reports.memory_report import (
     MemoryReport,
     OomEvent,
 )
+from snapconv.reports.text.sparkline import sparkline
 from snapconv.reports.time_report import IterationTimes, TimeReport
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes, format_duration_us, format_share, shortened
@@ -27,12 +28,22 @@ _MOST_OF_NAME = 60
 
 
 def summary_lines(
-    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+    reports: tuple[tuple[Path, MemoryReport], ...],
+    time: tuple[Path, TimeReport] | None = None,
+    *,
+    curve: bool = False,
 ) -> Iterator[str]:
-    """The summary of all devices, and of the times where there are any, line by line."""
+    """The summary of all devices, and of the times where there are any, line by line.
+
+    With ``curve`` the allocated bytes are drawn in a line of blocks, for a terminal that can show them.
+    """
     for number, (path, report) in enumerate(reports):
         yield from [""] * bool(number)
-        yield from _device_lines(report)
+        head, *rest = _device_lines(report)
+        yield head
+        drawn = sparkline(report.timeline.allocated_bytes) if curve else ""
+        yield from [f"  {drawn}"] if drawn else []
+        yield from rest
         yield f"  written: {path}"
     if time:
         yield ""
