@@ -52,7 +52,17 @@ export function pixelColumns(source: CurveSource, axis: Axis, from: number, to: 
   };
   if (columns.isExact) fillFromEvents(source, columns, first, last);
   else fillFromLevel(source, columns, first, last);
+  // Of two files one may be shorter: nothing is drawn after its end.
+  const end = Math.ceil((axis.high - from) / width);
+  if (end < n) blank(columns, Math.max(0, end), source.nEvents);
   return columns;
+}
+
+function blank(columns: PixelColumns, from: number, nEvents: number): void {
+  columns.maxEvent.fill(nEvents, from);
+  for (const values of [columns.maxTotal, columns.minTotal]) values.fill(0, from);
+  for (const values of [columns.atMax, columns.atMin]) values.fill(0, from * columns.nCategories);
+  for (const values of [columns.active, columns.reserved]) values.fill(NaN, from);
 }
 
 function fillFromLevel(source: CurveSource, columns: PixelColumns, first: Int32Array, last: Int32Array): void {

@@ -72,7 +72,8 @@ export function lifetimes(rows: Rows, columns: PixelColumns, most: number): Life
       [begin[c], end[c], rest[c]] = [begin[c - 1], end[c - 1], rest[c - 1]];
       continue;
     }
-    begin[c] = nLive;
+    begin[c] = end[c] = nLive;
+    if (columns.maxTotal[c] <= 0) continue; // nothing is live, or the file has ended
     while (next < alloc.length && alloc[next] <= event) current[nCurrent++] = next++;
     if (nLive + nCurrent > live.length) {
       const more = new Int32Array(2 * live.length + nCurrent);

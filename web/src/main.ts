@@ -298,7 +298,9 @@ class Page {
   /** The legend of the timeline; the lines can be left out. */
   private drawLines(): void {
     const { app } = this;
-    const shown = app.order.filter((i) => app.device.level.atMax[i].some((bytes) => bytes > 0) || app.device.facts.start_categories[i] > 0);
+    const devices = app.page.is_comparison ? app.devices : [app.device];
+    const isIn = (device: Device, i: number) => device.level.atMax[i].some((bytes) => bytes > 0) || device.facts.start_categories[i] > 0;
+    const shown = app.order.filter((i) => devices.some((device) => isIn(device, i)));
     const items = shown.map((i) => el("span", { class: "key" }, swatch(css(colorOf(app.page.categories[i]))), app.page.categories[i]));
     const toggles = ["reserved", "active"].map((name) => {
       const isShown = !app.state.hidden.includes(name);

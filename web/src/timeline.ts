@@ -112,7 +112,7 @@ export class Timeline implements Part {
     return !this.app.state.hidden.includes(name);
   }
 
-  private marks(): { x: number; text: string; isAlarm: boolean }[] {
+  private marks(): Mark[] {
     const { device, plot, app } = this;
     const axis = app.axis(device);
     const found = device.facts.oom.map((oom) => ({
@@ -122,14 +122,14 @@ export class Timeline implements Part {
     }));
     const peak = plot.xOf(axis.place(Math.max(0, device.facts.peak_event)));
     found.push({ x: peak, text: `peak ${formatBytes(device.facts.peak_bytes)}`, isAlarm: false });
-    return found.filter(({ x }) => x >= LEFT - 1 && x <= plot.width - RIGHT + 1);
+    return placeLabels(found.filter(({ x }) => x >= LEFT - 1 && x <= plot.width - RIGHT + 1), plot.width - RIGHT);
   }
 
   private drawMarks(context: CanvasRenderingContext2D): void {
-    const { plot, frame } = this;
+    const { frame } = this;
     const colors = theme();
     context.textBaseline = "middle";
-    for (const { x, text, isAlarm } of this.marks()) {
+    for (const { x, text, isAlarm, isLeft } of this.marks()) {
       context.fillStyle = context.strokeStyle = isAlarm ? colors.alarm : colors.text;
       context.beginPath();
       context.moveTo(x, frame.top - 1);
@@ -137,8 +137,6 @@ export class Timeline implements Part {
       context.lineTo(x + 5, frame.top - 10);
       context.fill();
       if (isAlarm) context.fillRect(Math.round(x), frame.top, 1, frame.bottom - frame.top);
-      const width = context.measureText(text).width;
-      const isLeft = x + 10 + width > plot.width - RIGHT;
       context.textAlign = isLeft ? "right" : "left";
       const at = x + (isLeft ? -8 : 8);
       context.fillText(text, at, frame.top - 7);
@@ -290,14 +288,39 @@ export class Timeline implements Part {
     for (const [name, values, dash] of lines) {
       if (this.isShown(name)) svg.path(stepPath(values, frame, plot.ratio), "none", colors.strong, dash);
     }
-    for (const { x, text, isAlarm } of this.marks()) {
+    for (const { x, text, isAlarm, isLeft } of this.marks()) {
       const color = isAlarm ? colors.alarm : colors.text;
       svg.path(`M${n(x)} ${n(frame.top - 1)}l-5 -9h10z`, color);
-      const isLeft = x > plot.width - 160;
       svg.text(x + (isLeft ? -8 : 8), frame.top - 3, text, color, 11, isLeft ? "end" : "start");
     }
     return svg;
   }
+}
+
+interface Mark {
+  x: number;
+  text: string;
+  isAlarm: boolean;
+  isLeft: boolean;
+}
+
+/** Labels to the right of their marks, or to the left where there is no room; where there is none, no label. */
+function placeLabels(marks: { x: number; text: string; isAlarm: boolean }[], right: number): Mark[] {
+  const taken: [number, number][] = [];
+  // The peak comes first, then out-of-memory events as they happened.
+  const ordered = [...marks].sort((a, b) => Number(a.isAlarm) - Number(b.isAlarm) || a.x - b.x);
+  return ordered.map(({ x, text, isAlarm }) => {
+    const width = text.length * 6.4 + 12;
+    const isNear = (other: { x: number }) => other.x > x && other.x < x + width;
+    const sides = marks.some(isNear) ? [true, false] : [false, true];
+    for (const isLeft of sides) {
+      const [from, to] = isLeft ? [x - width, x] : [x, x + width];
+      if (from < 0 || to > right || taken.some(([a, b]) => a < to && b > from)) continue;
+      taken.push([from, to]);
+      return { x, text, isAlarm, isLeft };
+    }
+    return { x, text: "", isAlarm, isLeft: false };
+  });
 }
 
 function isIn(bar: { x: number; y: number; width: number; height: number }, place: Place): boolean {

@@ -31,6 +31,15 @@ test("every pixel has the most and the least of the moments within it", () => {
   }
 });
 
+test("after the end of a shorter file nothing is drawn", () => {
+  const { source } = SOURCES[0];
+  const columns = pixelColumns(source, eventAxis(source.nEvents), 0, 2 * source.nEvents, 100);
+  ok(columns.maxTotal[49] > 0);
+  deepEqual([columns.maxTotal[50], columns.maxTotal[99], columns.reserved[60]], [0, 0, NaN]);
+  const found = lifetimes(source.rows as NonNullable<typeof source.rows>, columns, 1000);
+  deepEqual([found.end[49] > found.begin[49], found.end[50] - found.begin[50], found.rest[70]], [true, 0, 0]);
+});
+
 test("from the level of detail no spike is lost", () => {
   for (const { allocations, source } of SOURCES) {
     const far: CurveSource = { ...source, rows: null };
