@@ -172,7 +172,7 @@ def _verdict(message: OomMessage, unallocated: int | None) -> OomVerdict | None:
         return OomVerdict(
             OomCause.LIMIT.value,
             "stopped by per_process_memory_fraction, before the device was requested",
-            "torch says so itself",
+            "torch's own words",
             is_inferred=False,
         )
     if message.tried_bytes is None or message.reserved_bytes is None:

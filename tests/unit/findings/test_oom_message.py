@@ -84,7 +84,7 @@ def test_every_wording_gives_the_same_figures(text):
     assert (found.unallocated_bytes, found.outside_bytes) == (5 * GIB, 4 * GIB)
 
 
-def test_processes_are_told_apart_and_the_own_one_has_its_part_outside_torch():
+def test_processes_are_separate_and_the_own_one_has_its_part_outside_torch():
     processes = (
         "Process 4711 has 20.00 GiB memory in use. Including non-PyTorch memory, this process has "
         "55.00 GiB memory in use. "
