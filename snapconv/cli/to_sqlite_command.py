@@ -22,6 +22,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.quick_imports import quick_imports
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
 from snapconv.errors import OutputWriteError
+from snapconv.notes import Note
 
 _Output = Annotated[
     str | None,
@@ -73,13 +74,11 @@ def to_sqlite(
     A capture with times becomes Skyline's run time report too.
     """
     with quick_imports():
-        from snapconv.convert import ConvertOptions
-        from snapconv.convert import to_sqlite as convert
+        from snapconv import convert
         from snapconv.pipeline import AnalysisOptions
-        from snapconv.reports.text.note_text import note_lines, short_note_lines
         from snapconv.reports.text.summary import summary_lines, summary_values
 
-    options = ConvertOptions(
+    options = convert.ConvertOptions(
         output=_output_file(output),
         extended=extended,
         device=device_number(device),
@@ -94,16 +93,22 @@ def to_sqlite(
         ),
     )
     with progress_bar(shown=not quiet) as progress:
-        made = convert(snapshot, options, progress=progress)
+        made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
     if as_json:
         print_json(summary_values(made.reports, made.time))
     else:
         print_lines(summary_lines(made.reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
-    # The reports have their notes as whole sentences; what is in none is whole here.
-    in_reports = tuple(note for note in made.all_notes if note not in made.notes)
-    print_lines((*short_note_lines(in_reports), *note_lines(made.notes)), sys.stderr)
+    _print_notes(made.all_notes, made.notes)
+
+
+def _print_notes(every: tuple[Note, ...], in_no_report: tuple[Note, ...]) -> None:
+    """The reports have their notes as whole sentences; what is in none is whole here."""
+    from snapconv.reports.text.note_text import note_lines, short_note_lines
+
+    in_reports = tuple(note for note in every if note not in in_no_report)
+    print_lines((*short_note_lines(in_reports), *note_lines(in_no_report)), sys.stderr)
 
 
 def _output_file(text: str | None) -> Path | None:
