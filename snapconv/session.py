@@ -1,11 +1,14 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
 from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
@@ -27,6 +30,7 @@ from snapconv.reports.comparison_report import ComparisonReport, Side, build_com
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.reports.explain.selection import explain, parse_question
 from snapconv.reports.memory_report import MemoryReport
+from snapconv.reports.notebook_html import head_html
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
@@ -203,6 +207,29 @@ class Session:
         if all(found.device.is_host for found in self.devices):
             raise InputError(f"{self.snapshot.path} has no memory of a GPU that could be checked")
         return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
+
+    def columns(self, device: int | None = None) -> dict[str, NDArray[Any]]:
+        """The allocations of a device (by default the first) by column, for pandas, polars and Arrow.
+
+        The numbers are the session's own columns and no copies: read-only, -1 where there is no value. Names
+        of categories, operations and modules are texts.
+        """
+        (analysis, *_) = (self if device is None else self.of_device(device)).devices
+        labels = np.array([category.label for category in Category], np.object_)
+        modules = np.array([*analysis.modules.names, ""], np.object_)  # -1, of no module, is the last
+        operations = np.array(analysis.operations, np.object_)
+        table = analysis.allocations
+        return {field.name: getattr(table, field.name) for field in fields(table)} | {
+            "iteration": analysis.iteration,
+            "category": labels[analysis.classification.category],
+            "operation": operations[analysis.operation_id],
+            "module": modules[analysis.modules.module_id],
+        }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the peak of every device, and what it is made of."""
+        curves = [found.replay.allocated.after for found in self.devices]
+        return head_html(self.snapshot.path.name, list(zip(self.at(), curves, strict=True)), self.notes)
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).
