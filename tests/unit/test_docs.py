@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from scripts import make_docs
 from snapconv import errors
@@ -231,3 +232,16 @@ def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
     values = json.loads(json.dumps(summary_values((), (tmp_path / "run.time.sqlite", times))))
     in_program = {path for path in flat(values) if path.startswith("time.")}
     assert {path for path in described_json("to-sqlite") if path.startswith("time.")} == in_program
+
+
+# --- features
+
+
+def test_every_command_of_the_page_of_features_is_one_with_these_options():
+    shown = re.findall(r"`snapconv ([^`]+)`", text_of("features.md"))
+    assert len(shown) > 20
+    commands = typer.main.get_command(app).commands
+    for line in shown:
+        name, *words = line.split()
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert [word for word in words if word.startswith("--") and word not in known] == [], line

@@ -24,7 +24,7 @@ from snapconv.reports.sqlite.shared_tables import (
 )
 from snapconv.reports.sqlite.table_schema import Column, Table, View, define_table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _BYTES = "bytes"
 _EVENT = "event"
