@@ -20,9 +20,12 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import print_lines
 
 if TYPE_CHECKING:
+    from snapconv.export import Exported
     from snapconv.findings.event_window import Range
+    from snapconv.session import Session
 
 _FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "parquet", "snapshot")
+_OF_A_MOMENT = ("speedscope", "folded", "pprof")
 
 
 def _known(name: str) -> str:
@@ -85,8 +88,9 @@ def export(
     from snapconv.export import export as write
     from snapconv.pipeline import AnalysisOptions
     from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
-    from snapconv.reports.text.note_text import note_lines
 
+    window = {"--events": events, "--iterations": iterations, "--redact": redact}
+    _refuse_what_has_no_effect(format, {**window, "--at": at if at != "peak" else None})
     options = ExportOptions(
         format=format,
         source=snapshot,
@@ -103,8 +107,22 @@ def export(
     session = read_session(snapshot, read, device=device)
     made = write(session, path, options)
     if not quiet:
-        print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
-        print_lines([f"written: {path}" for path in made.files], sys.stdout)
+        _report(session, made)
+
+
+def _report(session: "Session", made: "Exported") -> None:
+    from snapconv.reports.text.note_text import note_lines
+
+    print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
+    print_lines([f"written: {path}" for path in made.files], sys.stdout)
+
+
+def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:
+    """Refuse an option that the format does not have, above all --redact, which must not be trusted there."""
+    for option, value in given.items():
+        formats = _OF_A_MOMENT if option == "--at" else ("snapshot",)
+        if value and name not in formats:
+            raise typer.BadParameter(f"it is for --format {', '.join(formats)} only", param_hint=option)
 
 
 def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "Range | None":

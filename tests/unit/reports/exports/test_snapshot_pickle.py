@@ -195,6 +195,9 @@ def test_what_cannot_be_had_from_the_window_alone_is_said(tmp_path, capsys):
     [
         (["--format", "nothing"], 2, "expected perfetto"),
         (["--format", "snapshot", "--events", "x"], 2, "expected A:B"),
+        (["--format", "perfetto", "--redact"], 2, "it is for --format snapshot only"),
+        (["--format", "csv", "--iterations", "0"], 2, "it is for --format snapshot only"),
+        (["--format", "snapshot", "--at", "end"], 2, "it is for --format speedscope, folded, pprof only"),
         (["--format", "snapshot", "--events", "1:2", "--iterations", "0"], 2, "not both"),
         (["--format", "snapshot", "--events", "99999999:"], 3, "has no event 99999999"),
     ],
