@@ -12,6 +12,8 @@ from snapconv.stacks.project_lines import SourceLine
 
 # What a line allocates: the names of its operations and its categories.
 Contents = frozenset[str]
+# The lines of every function, in order, by its file and its name.
+_Functions = dict[tuple[str, str], list[SourceLine]]
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
 _MOST_PAIRS = 10_000
@@ -36,10 +38,13 @@ def match_lines(
     """Match the lines of two versions; each is in exactly one match.
 
     Lines of one function keep their order. A file that only one version has is taken for a file of the same
-    name that only the other has, where there is just one such and they share a function.
+    name that only the other has, where there is just one such and they share a function; and a function that
+    only one version of a file has for one that only the other has, where just these two allocate the same.
     """
     renamed = _renamed_files(old, new)
     functions_old, functions_new = _by_function(old, renamed), _by_function(new, {})
+    for before, after in _renamed_functions(functions_old, functions_new, old, new):
+        functions_old[after] = functions_old.pop(before)
     found: list[LineMatch] = []
     for function in dict.fromkeys((*functions_old, *functions_new)):
         lines_old, lines_new = functions_old.get(function, []), functions_new.get(function, [])
@@ -47,10 +52,8 @@ def match_lines(
     return tuple(found)
 
 
-def _by_function(
-    lines: Mapping[SourceLine, Contents], renamed: Mapping[str, str]
-) -> dict[tuple[str, str], list[SourceLine]]:
-    functions: dict[tuple[str, str], list[SourceLine]] = defaultdict(list)
+def _by_function(lines: Mapping[SourceLine, Contents], renamed: Mapping[str, str]) -> _Functions:
+    functions: _Functions = defaultdict(list)
     for line in sorted(lines):
         functions[renamed.get(line.file_path, line.file_path), line.function].append(line)
     return functions
@@ -70,6 +73,22 @@ def _renamed_files(old: Mapping[SourceLine, Contents], new: Mapping[SourceLine, 
         and len(after := come.get(name, [])) == 1
         and functions_old[before[0]] & functions_new[after[0]]
     }
+
+
+def _renamed_functions(
+    functions_old: _Functions,
+    functions_new: _Functions,
+    old: Mapping[SourceLine, Contents],
+    new: Mapping[SourceLine, Contents],
+) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    """The functions of the old version that have another name in the new one."""
+    alike: dict[object, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = defaultdict(lambda: ([], []))
+    sides = ((functions_old, functions_new, old), (functions_new, functions_old, new))
+    for side, (own, others, contents) in enumerate(sides):
+        for function in own.keys() - others.keys():
+            allocated = tuple(contents[line] for line in own[function])
+            alike[function[0], allocated][side].append(function)
+    return [(gone[0], come[0]) for gone, come in alike.values() if len(gone) == 1 and len(come) == 1]
 
 
 def _functions_of_files(lines: Mapping[SourceLine, Contents]) -> dict[str, set[str]]:

@@ -56,7 +56,24 @@ def test_another_line_that_does_something_else_is_another():
 
 
 def test_functions_are_not_mixed_up():
-    assert matched(lines("m.py", "f", _7="relu"), lines("m.py", "g", _7="relu")) == {(7, None), (None, 7)}
+    both = lines("m.py", "f", _7="relu") | lines("m.py", "g", _9="relu")
+    assert matched(both, lines("m.py", "g", _7="relu")) == {(7, None), (9, 7)}
+    assert matched(lines("m.py", "f", _7="relu"), lines("m.py", "g", _7="gelu")) == {(7, None), (None, 7)}
+
+
+def test_a_function_with_another_name_is_the_same_where_it_allocates_the_same():
+    old = lines("m.py", "attend", _7="linear", _8="softmax") | lines("m.py", "main", _40="zeros")
+    new = lines("m.py", "attention", _17="linear", _18="softmax") | lines("m.py", "main", _50="zeros")
+    assert matched(old, new) == {(7, 17), (8, 18), (40, 50)}
+
+
+def test_of_two_new_functions_that_allocate_the_same_none_is_the_old_one():
+    new = lines("m.py", "g", _7="relu") | lines("m.py", "h", _9="relu")
+    assert matched(lines("m.py", "f", _7="relu"), new) == {(7, None), (None, 7), (None, 9)}
+
+
+def test_a_function_is_not_looked_for_in_other_files():
+    assert matched(lines("m.py", "f", _7="relu"), lines("n.py", "g", _7="relu")) == {(7, None), (None, 7)}
 
 
 def test_a_file_in_another_folder_is_the_same_file():
