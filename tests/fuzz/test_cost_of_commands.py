@@ -45,6 +45,13 @@ COMMANDS = {
     "fragmentation --json": ("fragmentation", "{file}", "--json"),
     "oom": ("oom", "{file}", "--json"),
     "verdict": ("{file}", "--json"),
+    "growth --json": ("growth", "{file}", "--json"),
+    "what-if --search": ("what-if", "{file}", "--search", "--json"),
+    "view": ("view", "{file}", "-o", "{folder}/out.html"),
+    "export --format snapshot": (
+        *("export", "{file}", "--format", "snapshot", "--device", "0"),
+        *("-o", "{folder}/out.sqlite"),
+    ),
     "explain": ("explain", "{file}", "0x10000", "--device", "0", "--json"),
 }  # fmt: skip
 
@@ -110,7 +117,7 @@ def check(tmp_path: Path, file: Path, n_bytes: int, command: str, *, n_reports: 
     code, text = run(tmp_path, file, COMMANDS[command])
     assert code in (0, 3), text[-2000:]
     assert len(text) <= 20 * n_bytes + (1 << 20)
-    written = sum(path.stat().st_size for path in tmp_path.glob("*.sqlite"))
+    written = sum(path.stat().st_size for path in tmp_path.glob("out*"))
     assert written <= 20 * n_bytes + n_reports * (1 << 20)
 
 
