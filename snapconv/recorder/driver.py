@@ -1,6 +1,8 @@
 """Takes a recording through its parts: warm-up, memory, times; keeps each part's result and writes it."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _COMPLETE = Ended("complete")
+# Writing a large capture takes a minute.
+_LONGEST_TURN_S = 120
 _WARM_UP_TIMES = (
     "the times are those of the iteration in which the timer warms up, as no other came after it: they may "
     "include what happens only once; let the program run one more iteration"
@@ -68,6 +72,8 @@ class Driver:
         self.notes: list[Note] = []
         self.features = Features()
         self._times = self.guards.of(Feature.TIMES)
+        # Held by the thread that works on the recording: a program may train on several.
+        self._turn = threading.RLock()
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
 
@@ -114,26 +120,50 @@ class Driver:
 
     def iteration_ended(self) -> None:
         """Go on to the next iteration, and to the next part where it is time."""
-        if not self.is_complete:
-            self.guard.run(self._iteration_ended)
+        if self.is_complete or not self._turn.acquire(blocking=False):
+            return  # another thread is just ending an iteration: this one ends with it
+        try:
+            if not self.is_complete:
+                self.guard.run(self._iteration_ended)
+        finally:
+            self._turn.release()
 
     def out_of_memory(self, device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
         """Keep the state in which the allocator gave up: afterwards everything unwinds."""
-        if self._contents is None and not self.is_complete:
-            self.guards.of(Feature.OUT_OF_MEMORY).run(self._keep_out_of_memory)
+        if self.guard.is_child:
+            return
+        with self._own_turn():
+            if self._contents is None and not self.is_complete:
+                self.guards.of(Feature.OUT_OF_MEMORY).run(self._keep_out_of_memory)
 
     def finish(self, ended: Ended) -> None:
         """Write what there is, unless all is written already; turn everything off."""
-        if self.n_bytes is None and not self.guard.is_child:
-            fault, self.guard = self.guard, Guard()
-            if isinstance(fault.failure, SnapconvError):
-                self.guard = fault
-            elif fault.failure is not None:
-                # It may have been of that moment only: a capture with what there is now is better than none.
-                self._faults = (fault_note(fault),)
-            is_written = self.guard.run(self._finish, ended)
-            if self._faults:
-                self.guard = Guard() if is_written else fault
+        if self.guard.is_child:
+            return
+        with self._own_turn():
+            if self.n_bytes is None:
+                self._finish_guarded(ended)
+
+    def _finish_guarded(self, ended: Ended) -> None:
+        fault, self.guard = self.guard, Guard()
+        if isinstance(fault.failure, SnapconvError):
+            self.guard = fault
+        elif fault.failure is not None:
+            # It may have been of that moment only: a capture with what there is now is better than none.
+            self._faults = (fault_note(fault),)
+        is_written = self.guard.run(self._finish, ended)
+        if self._faults:
+            self.guard = Guard() if is_written else fault
+
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        """Wait until no other thread works on the recording; but not for ever, since it may hang."""
+        is_own = self._turn.acquire(timeout=_LONGEST_TURN_S)
+        try:
+            yield
+        finally:
+            if is_own:
+                self._turn.release()
 
     def _begin(self) -> None:
         self._observer.start()

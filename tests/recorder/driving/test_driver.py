@@ -1,6 +1,7 @@
 """The parts of a recording in their order, with stand-ins for everything that needs torch."""
 
 import pickle
+import threading
 
 import pytest
 
@@ -282,3 +283,51 @@ def test_pinned_memory_that_torch_cannot_record_is_a_note(make, monkeypatch, can
     driver = make(pinned=True)
     begin(driver)
     assert (asked, [note.slug for note in driver.notes]) == ([True], slugs)
+
+
+class TestSeveralThreads:
+    """A program may train on several threads; each ends iterations when it likes."""
+
+    def test_an_iteration_that_ends_while_another_thread_ends_one_is_the_same(self, make, log, monkeypatch):
+        driver = make(has_timer=False)
+        begin(driver)
+        others = []
+
+        def end_on_another_thread(*_):
+            log.append(("iteration_ended",))
+            other = threading.Thread(target=driver.iteration_ended)
+            other.start()
+            other.join(10)
+            others.append(other.is_alive())
+
+        monkeypatch.setattr(driver._observer, "iteration_ended", end_on_another_thread)
+        driver.iteration_ended()
+        assert others == [False]
+        assert log.count(("iteration_ended",)) == 1
+        assert driver.schedule.iteration == 1
+        assert driver.guard.failure is None
+
+    def test_the_end_of_the_program_waits_until_an_iteration_has_ended(
+        self, make, log, monkeypatch, tmp_path
+    ):
+        driver = make(has_timer=False)
+        begin(driver)
+        has_begun, may_end = threading.Event(), threading.Event()
+
+        def end_slowly(*_):
+            has_begun.set()
+            may_end.wait(10)
+            log.append(("iteration_ended",))
+
+        monkeypatch.setattr(driver._observer, "iteration_ended", end_slowly)
+        training = threading.Thread(target=driver.iteration_ended)
+        training.start()
+        assert has_begun.wait(10)
+        ending = threading.Thread(target=driver.finish, args=(Ended("finished"),))
+        ending.start()
+        assert not (tmp_path / "c").exists()
+        may_end.set()
+        training.join(10)
+        ending.join(10)
+        assert log.index(("iteration_ended",)) < log.index(("snapshot",))
+        assert captured(tmp_path)["snapconv"]["ended"]["how"] == "finished"
