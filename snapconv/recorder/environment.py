@@ -83,7 +83,7 @@ def refuse_without_cuda(*, can_simulate: bool = True) -> None:
             f"this torch ({build.version}) is built without CUDA: {_instead(can_simulate=can_simulate)}"
             "install a build with CUDA"
         )
-    if build.is_nvidia and not _has_driver():
+    if build.is_nvidia and not (_is_started() or _has_driver()):
         raise _no_gpu(build.version, " (there is no NVIDIA driver)", can_simulate=can_simulate)
 
 
@@ -113,6 +113,12 @@ def _no_gpu(version: str, why: str, *, can_simulate: bool) -> NoCudaError:
 
 def _instead(*, can_simulate: bool) -> str:
     return "add --simulate to record without a GPU, or " if can_simulate else ""
+
+
+def _is_started() -> bool:
+    """Whether CUDA runs already: on a device, or on a simulated one, for which there is no driver."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _has_driver() -> bool:

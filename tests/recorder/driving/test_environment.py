@@ -33,6 +33,7 @@ def stand_in(monkeypatch, *, cuda="12.8", n_devices=0, says=None, backend="nativ
     torch.backends = SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: cuda is not None))
     torch.cuda = SimpleNamespace(
         is_available=is_available,
+        is_initialized=lambda: False,
         device_count=lambda: n_devices,
         get_allocator_backend=lambda: backend,
         current_device=lambda: current,
@@ -78,6 +79,14 @@ def test_a_machine_without_the_drivers_library_is_refused_at_once(monkeypatch):
     with pytest.raises(NoCudaError, match=r"\(there is no NVIDIA driver\): add --simulate"):
         refuse_without_cuda()
     assert started == []
+
+
+def test_where_cuda_runs_already_no_driver_is_looked_for(monkeypatch):
+    """As on a simulated device, with a build for CUDA: the job itself has started it."""
+    stand_in(monkeypatch)
+    monkeypatch.setattr(environment, "_has_driver", lambda: False)
+    monkeypatch.setattr(sys.modules["torch"].cuda, "is_initialized", lambda: True)
+    refuse_without_cuda()
 
 
 def test_a_machine_without_a_gpu_is_pointed_to_the_simulation_with_torchs_reason(monkeypatch):
