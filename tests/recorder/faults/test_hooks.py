@@ -246,7 +246,7 @@ WITHOUT_A_GUARD = {
     "streams.py __new__", "streams.py is_capturing",
     "streams.py synchronize", "factories.py __new__",
     # Called by our own code, with the standard library or the allocator's model in between.
-    "device_clock.py __call__", "machine.py listen", "capture_folder.py _os_errors",
+    "device_clock.py __call__", "machine.py listen", "capture_folder.py _os_errors", "driver.py _own_turn",
     "device_choice.py next_copy_to", "timing_marks.py <genexpr>", "timing_patches.py _replaced",
     "timing_patches.py patch_engine", "timing_patches.py function_mode", "timing_patches.py opaque_modules",
 }  # fmt: skip
