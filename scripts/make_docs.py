@@ -44,7 +44,7 @@ REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
-# (what is asked, the query, whether it needs --extended): shown in docs/reports.md with their answers.
+# (the question, the query, whether it needs --extended): shown in docs/reports.md with their answers.
 QUERIES = (
     (
         "Which lines hold the most activation memory?",

@@ -3,13 +3,13 @@
 import sys
 
 from snapconv.cli.arguments import AsJson, Quiet, Snapshot
-from snapconv.cli.quick_imports import quick_imports
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
+from snapconv.garbage_collector import collector_off
 
 
 def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Show what a snapshot file is: torch version, devices, events, settings, history."""
-    with quick_imports():
+    with collector_off():
         from snapconv.describe import describe
         from snapconv.reports.text.note_text import note_lines
 

@@ -19,9 +19,9 @@ from snapconv.cli.arguments import (
     device_number,
     path_maps_of,
 )
-from snapconv.cli.quick_imports import quick_imports
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
 from snapconv.errors import OutputWriteError
+from snapconv.garbage_collector import collector_off
 from snapconv.notes import Note
 
 _Output = Annotated[
@@ -73,7 +73,7 @@ def to_sqlite(
 
     A capture with times becomes Skyline's run time report too.
     """
-    with quick_imports():
+    with collector_off():
         from snapconv import convert
         from snapconv.pipeline import AnalysisOptions
         from snapconv.reports.text.summary import summary_lines, summary_values

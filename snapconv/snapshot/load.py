@@ -1,9 +1,7 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from snapconv.capture_format import snapshot_file
 from snapconv.columns import take
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
+from snapconv.garbage_collector import collector_off
 from snapconv.native.library import core
 from snapconv.notes import Note
 from snapconv.progress import Progress
@@ -111,7 +110,7 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     """
     path = snapshot_file(Path(path))
     try:
-        with _collector_off():
+        with collector_off():
             compiled, is_odd = _load_compiled(path, progress)
             return compiled or _load_plain(path, progress, is_odd=is_odd)
     except (InputError, UnsafePickleError) as error:
@@ -152,18 +151,6 @@ def _load_compiled(path: Path, progress: Progress | None) -> tuple[Snapshot | No
         return None, False
     except (OddFile, InputError):
         return None, True
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Keep the cyclic collector from walking millions of dictionaries again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Reading:

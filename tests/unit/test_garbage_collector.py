@@ -2,14 +2,14 @@ import gc
 
 import pytest
 
-from snapconv.cli.quick_imports import quick_imports
+from snapconv.garbage_collector import collector_off
 
 
 def test_the_collector_is_off_meanwhile_and_on_again_also_after_an_error():
-    with quick_imports():
+    with collector_off():
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ImportError), quick_imports():
+    with pytest.raises(ImportError), collector_off():
         import snapconv.no_such_module  # noqa: F401  # this is the point
     assert gc.isenabled()
 
@@ -17,7 +17,7 @@ def test_the_collector_is_off_meanwhile_and_on_again_also_after_an_error():
 def test_a_collector_that_is_off_stays_off():
     gc.disable()
     try:
-        with quick_imports():
+        with collector_off():
             pass
         assert not gc.isenabled()
     finally:
