@@ -44,7 +44,7 @@ REPORT = "training_step.memory.sqlite"
 EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
-# (the question, the query, whether it needs --extended): shown in docs/reports.md with their answers.
+# (the question, the query, whether it needs --extended): shown in docs/guide/reports.md with their answers.
 QUERIES = (
     (
         "Which lines hold the most activation memory?",
@@ -94,9 +94,8 @@ def main() -> None:
 
 def page(path: Path) -> str:
     """Return a page as it must be: all of it made by the program, or its parts."""
-    if path.name in PAGES:
-        return PAGES[path.name]()
-    return filled(path, PARTS[path.name])
+    name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
+    return PAGES[name]() if name in PAGES else filled(path, PARTS[name])
 
 
 def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
@@ -304,58 +303,61 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-PAGES: dict[str, Callable[[], str]] = {"schema.md": memory_schema_page, "time-schema.md": time_schema_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/schema.md": memory_schema_page,
+    "reference/time-schema.md": time_schema_page,
+}
 GENERATED = (
     *PAGES,
-    "cli.md",
-    "classification.md",
-    "library.md",
-    "explain.md",
-    "ecosystem.md",
-    "answers.md",
-    "growth.md",
-    "budgets.md",
-    "what-if.md",
-    "reports.md",
-    "exports.md",
+    "reference/cli.md",
+    "reference/classification.md",
+    "reference/library.md",
+    "guide/explain.md",
+    "guide/ecosystem.md",
+    "guide/answers.md",
+    "guide/growth.md",
+    "guide/budgets.md",
+    "guide/what-if.md",
+    "guide/reports.md",
+    "guide/exports.md",
 )
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "answers.md": {
+    "guide/answers.md": {
         "verdict": partial(answered, OOM_SNAPSHOT),
         "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
         "tree": partial(answered, "tree", CAPTURE, "--rows", "12"),
         "oom": partial(answered, "oom", OOM_SNAPSHOT, "--device-total", "200MiB"),
         "fragmentation": partial(answered, "fragmentation", SNAPSHOT),
     },
-    "cli.md": {"commands": commands},
-    "classification.md": {
+    "reference/cli.md": {"commands": commands},
+    "reference/classification.md": {
         "accuracy": accuracy,
         "evidence": evidence,
         "decisions": decision_rules,
         "rules": frame_rules,
         "optimizers": optimizers,
     },
-    "ecosystem.md": {
+    "guide/ecosystem.md": {
         "programs": partial(ecosystem_programs, "PROGRAMS"),
         "measured": partial(ecosystem_tables, "about"),
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
         "refused": partial(ecosystem_programs, "REFUSED"),
     },
-    "explain.md": {"session": explained},
-    "budgets.md": {
+    "guide/explain.md": {"session": explained},
+    "guide/budgets.md": {
         "diff": partial(answered, "diff", "fixtures/perceptron.pickle", GROWING),
         "check": partial(answered, "check", GROWING, "--max-peak", "80MiB", "--max-growth", "0"),
     },
-    "exports.md": {
+    "guide/exports.md": {
         "snapshot": partial(
             answered, "export", SNAPSHOT, "--format", "snapshot", "--iterations", "1", "--redact"
         ),
     },
-    "growth.md": {"session": partial(answered, "growth", GROWING)},
-    "what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},
-    "library.md": {"examples": examples},
-    "reports.md": {"summary": session, "queries": answered_queries},
+    "guide/growth.md": {"session": partial(answered, "growth", GROWING)},
+    "guide/what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},
+    "reference/library.md": {"examples": examples},
+    "guide/reports.md": {"summary": session, "queries": answered_queries},
     "README.md": {"oom": partial(answered, "oom", OOM_SNAPSHOT)},
 }
 

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/view.md: pages of the fixtures, as Chromium shows them.
+"""Make the pictures of docs/guide/view.md: pages of the fixtures, as Chromium shows them.
 
     python scripts/make_pictures.py
 

@@ -1,4 +1,4 @@
-"""Record three programs of tests/ecosystem, and write what the terminal shows into docs/ecosystem.md.
+"""Record three programs of tests/ecosystem, and write what the terminal shows into docs/guide/ecosystem.md.
 
     python scripts/record_sessions.py          needs the libraries of tests/ecosystem/requirements.txt
     python scripts/record_sessions.py --check  changes nothing; ends with 1 where the page says something else
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.ecosystem.catalogue import PROGRAMS, Program  # noqa: E402  # the root is on the path only now
 from tests.ecosystem.recorded_program import OFFLINE, copy_program  # noqa: E402
 
-PAGE = ROOT / "docs" / "ecosystem.md"
+PAGE = ROOT / "docs" / "guide" / "ecosystem.md"
 HOME = "/home/user"
 # What differs between two recordings of a program: the run time's part of a summary, and a capture's size.
 _TIMES = re.compile(r"^\S+  forward [\s\S]*?(?=^  written: )", re.MULTILINE)
@@ -68,7 +68,7 @@ FROM snapconv_peak_allocations GROUP BY category, evidence ORDER BY bytes DESC, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the sessions anew, or compare them."""
-    parser = argparse.ArgumentParser(description="Write the sessions of docs/ecosystem.md.")
+    parser = argparse.ArgumentParser(description="Write the sessions of docs/guide/ecosystem.md.")
     parser.add_argument("--check", action="store_true", help="compare them with the page instead")
     options = parser.parse_args(arguments)
     before = PAGE.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""snapconv: PyTorch CUDA memory snapshots, read offline and recorded. See docs/library.md, docs/recording.md.
+"""snapconv: PyTorch CUDA memory snapshots, read offline and recorded. See docs/reference/library.md.
 
 Importing this package loads neither NumPy nor torch; a name loads what it needs when it is used.
 """

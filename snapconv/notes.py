@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Note:
     """One note about a file.
 
-    ``slug`` is stable and listed in docs/notes.md; ``message`` is a sentence for a person;
+    ``slug`` is stable and listed in docs/reference/notes.md; ``message`` is a sentence for a person;
     ``device`` is the device ordinal it is about, or None for the whole file.
     """
 

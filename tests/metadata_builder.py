@@ -1,4 +1,4 @@
-"""A recorder's metadata in plain values, as small as a test needs it; see docs/capture.md for the schema."""
+"""A recorder's metadata in plain values, small; its schema: docs/reference/capture.md."""
 
 from typing import Any
 

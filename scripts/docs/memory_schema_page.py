@@ -1,4 +1,4 @@
-"""Tables as data -> docs/schema.md, the page that describes every column of a memory report."""
+"""Tables as data -> docs/reference/schema.md, the page that describes every column of a memory report."""
 
 from scripts.docs.schema_page import schema_page
 from snapconv.reports.memory_report import (

@@ -1,4 +1,4 @@
-"""Tables as data -> docs/time-schema.md, the page that describes every column of a run time report."""
+"""Tables as data -> docs/reference/time-schema.md: every column of a run time report."""
 
 from scripts.docs.schema_page import schema_page
 from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
@@ -15,7 +15,8 @@ whatever reads those reads these. With `--extended` the same file has more table
 begin with `snapconv_`. It is another file than the memory report's: both have a table `stack_frames`, with
 other columns.
 
-All times are in milliseconds. How they are measured, and where they mislead, is in [timing.md](timing.md).\
+All times are in milliseconds. How they are measured, and where they mislead:
+[timing.md](../design/timing.md).\
 """
 
 _SKYLINE = """\

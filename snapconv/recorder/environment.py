@@ -16,7 +16,7 @@ from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.recorder.program.interrupts import held_back
 from snapconv.version import VERSION
 
-# The version of the metadata's own shape, see docs/capture.md.
+# The version of the metadata's own shape, see docs/reference/capture.md.
 METADATA_VERSION = 1
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 Version = tuple[int, int]
 
-# Older ones cannot be simulated, or crash: docs/torch-versions.md.
+# Older ones cannot be simulated, or crash: docs/reference/torch-versions.md.
 OLDEST: Version = (2, 5)
 
 

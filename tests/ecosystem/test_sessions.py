@@ -1,4 +1,4 @@
-"""The sessions of docs/ecosystem.md are what the terminal shows, but for the times."""
+"""The sessions of docs/guide/ecosystem.md are what the terminal shows, but for the times."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version

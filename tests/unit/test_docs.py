@@ -24,7 +24,7 @@ from tests.timing_builder import time_report
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 
@@ -107,12 +107,12 @@ def test_every_note_is_described_and_no_other():
     made = [node.args[0] for path in SOURCES for node in calls(path, "Note", "_count_note") if node.args]
     in_program = {slug.value for slug in made if isinstance(slug, ast.Constant)}
     assert in_program
-    described = re.findall(r"^### `([a-z-]+)`", text_of("notes.md"), re.MULTILINE)
+    described = re.findall(r"^### `([a-z-]+)`", text_of("reference/notes.md"), re.MULTILINE)
     assert sorted(described) == sorted(in_program)
 
 
 def test_every_note_shows_what_it_means_what_it_touches_and_what_to_do():
-    for part in text_of("notes.md").split("\n### ")[1:]:
+    for part in text_of("reference/notes.md").split("\n### ")[1:]:
         assert re.findall(r"^\* \*\*(\w+)\*\*:", part, re.MULTILINE) == ["Means", "Affects", "Do"], part
 
 
@@ -120,7 +120,7 @@ def test_every_note_shows_what_it_means_what_it_touches_and_what_to_do():
 
 
 def test_every_reason_of_the_pipeline_is_described_as_its_rules_have_it():
-    table = rows(section(text_of("classification.md"), "## The rules that are no frame rules"))
+    table = rows(section(text_of("reference/classification.md"), "## The rules that are no frame rules"))
     described = {
         (slug, category, kind)
         for slug, categories, evidence, _ in table
@@ -138,12 +138,12 @@ def test_every_reason_of_the_pipeline_is_described_as_its_rules_have_it():
     [("## The categories", Category), ("## What every piece of evidence is worth", Evidence)],
 )
 def test_every_category_and_evidence_is_described(title, words):
-    described = [row[0] for row in rows(section(text_of("classification.md"), title))]
+    described = [row[0] for row in rows(section(text_of("reference/classification.md"), title))]
     assert sorted(described) == sorted(word.label for word in words)
 
 
 def test_every_verdict_is_described():
-    table = rows(section(text_of("replay.md"), "## The verdict on the history"))
+    table = rows(section(text_of("design/replay.md"), "## The verdict on the history"))
     assert [row[0] for row in table] == [verdict.value for verdict in Verdict]
 
 
@@ -153,7 +153,7 @@ def test_every_verdict_is_described():
 def test_the_exit_codes_are_those_of_the_program():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     codes = {str(kind.exit_code) for kind in kinds} | {"0", "2", "129", "130", "141", "143"}
-    assert {row[0] for row in rows(section(text_of("cli.md"), "## Exit codes"))} == codes
+    assert {row[0] for row in rows(section(text_of("reference/cli.md"), "## Exit codes"))} == codes
 
 
 def flat(value, path="", *, open_at=()):
@@ -223,8 +223,8 @@ def test_the_described_json_about_fixtures_is_that_of_the_program(command, runs,
 
 
 def described_json(command):
-    """The paths in the table of docs/cli.md about the JSON of a command."""
-    return [row[0] for row in rows(section(text_of("cli.md"), f"## JSON of `{command}`"))]
+    """The paths in the table of docs/reference/cli.md about the JSON of a command."""
+    return [row[0] for row in rows(section(text_of("reference/cli.md"), f"## JSON of `{command}`"))]
 
 
 def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
@@ -238,7 +238,7 @@ def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
 
 
 def test_every_command_of_the_page_of_features_is_one_with_these_options():
-    shown = re.findall(r"`snapconv ([^`]+)`", text_of("features.md"))
+    shown = re.findall(r"`snapconv ([^`]+)`", text_of("reference/features.md"))
     assert len(shown) > 20
     commands = typer.main.get_command(app).commands
     for line in shown:

@@ -196,8 +196,8 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(sessions, name):
 
 
 def figures_of_replay_page(files):
-    """Of a row of the table in docs/replay.md: how many files, blocks, and different ones."""
-    page = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+    """Of a row of the table in docs/design/replay.md: how many files, blocks, and different ones."""
+    page = (ROOT / "docs" / "design" / "replay.md").read_text(encoding="utf-8")
     (line,) = [line for line in page.splitlines() if line.startswith(f"| {files}")]
     return [int(cell.replace(",", "")) for cell in line.split("|")[-4:-1]]
 

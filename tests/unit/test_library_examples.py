@@ -1,4 +1,4 @@
-"""What docs/library.md says of the library holds, and its examples run."""
+"""What docs/reference/library.md says of the library holds, and its examples run."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from snapconv.replay.device_replay import AllocationTable
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "fixtures" / "training_step.pickle"
 PROGRAMS = sorted((ROOT / "docs" / "examples").glob("*.py"))
-PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "library.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

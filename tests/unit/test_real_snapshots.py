@@ -114,7 +114,7 @@ def test_the_page_about_the_replay_shows_how_many_blocks_are_checked():
         sum(figures.get("traced_live_blocks", 0) for figures in devices.values())
         for devices in TRUTH.values()
     ]
-    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "design" / "replay.md").read_text(encoding="utf-8")
     n_files, n_blocks = sum(count > 0 for count in counts), sum(counts)
     assert f"| real snapshots of CUDA | {n_files} | {n_blocks:,} | 0 |" in page
 

@@ -23,7 +23,7 @@ from tests.report_builder import small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report
 
 ROOT = Path(__file__).parents[2]
-ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGES = {"memory": memory_schema_page(), "time": time_schema_page()}
 OBJECTS = [
     *(("memory", item) for item in (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)),

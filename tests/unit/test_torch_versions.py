@@ -126,7 +126,7 @@ def test_what_takes_too_long_is_killed_and_a_crash_is_named(script):
 
 @pytest.fixture(scope="module")
 def page():
-    return (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "reference" / "torch-versions.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
     python scripts/bench/ecosystem/run.py                      all programs, as tables; needs their libraries
     python scripts/bench/ecosystem/run.py nanogpt lightning    some
-    python scripts/bench/ecosystem/run.py --write              and into results.json, for docs/ecosystem.md
+    python scripts/bench/ecosystem/run.py --write              and into results.json, for the docs
 
 Every program runs in three ways, each a fresh process: plainly on the CPU, recorded with --simulate, and
 recorded with --simulate --no-compute. Its seconds are those that the processor worked for it in user mode.

@@ -1,7 +1,7 @@
 """The times of a script's operations: one row per outermost torch call, forward and backward.
 
 Nothing is run twice, and nothing is kept: marks are put before and after every call, and into
-autograd's graph, and read when the iteration is over. docs/timing.md explains the figures.
+autograd's graph, and read when the iteration is over. docs/design/timing.md explains the figures.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Iterations that have ended -> the columns of timing.json; its schema is described in docs/timing.md."""
+"""Iterations that have ended -> the columns of timing.json; docs/design/timing.md has its schema."""
 
 from collections.abc import Callable
 from itertools import pairwise

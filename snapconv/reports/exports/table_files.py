@@ -1,6 +1,6 @@
 """The tables of an extended report -> CSV, Parquet, or lines of JSON: for who has no SQLite.
 
-The rows, their order and their columns are those of the SQLite report; docs/schema.md has what each means.
+The rows, their order and their columns are those of the SQLite report; see docs/reference/schema.md.
 """
 
 import json

@@ -47,7 +47,7 @@ def _iteration(name: str, meaning: str) -> Column:
     return Column(name, "INTEGER REFERENCES snapconv_iterations (iteration)", meaning)
 
 
-_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](replay.md)"
+_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)"
 _LIFE = (
     _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
     _event("free_requested_event", "event that requested its free", "there is no such event in the trace"),

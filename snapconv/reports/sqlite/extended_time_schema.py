@@ -62,7 +62,7 @@ CALLS = define_table(
     KEY,
     Column("iteration", "INTEGER REFERENCES snapconv_iterations (iteration)", "the iteration"),
     Column("operation", "TEXT", "the function that was called; of phase `backward`, the node"),
-    Column("phase", "TEXT", "`forward`, `backward`, `optimizer` or `other`, see docs/timing.md"),
+    Column("phase", "TEXT", "`forward`, `backward`, `optimizer` or `other`, see docs/design/timing.md"),
     Column(
         "module", "TEXT", "path of the innermost module being called; empty: the model itself", null="none"
     ),

@@ -1,6 +1,6 @@
 """Reports -> SQLite files in the schema of ``skyline memory`` (skyline-cli 0.5.0, DeepView.Profile 0.14.5).
 
-docs/schema.md has the meaning of the rows; the schema, its order and the numbering are Skyline's to
+docs/reference/schema.md has the meaning of the rows; the schema, its order and the numbering are Skyline's to
 the letter, because its readers are other people's programs. The CREATE statements are therefore
 kept as SQLite stores Skyline's, indentation included.
 """

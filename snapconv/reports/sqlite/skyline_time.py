@@ -1,7 +1,7 @@
 """A TimeReport -> an SQLite file in the schema of ``skyline time`` (skyline-cli 0.5.0).
 
 DeepView.Profile 0.14.5 has the same. As in skyline_memory, the CREATE statements are kept as SQLite
-stores Skyline's, indentation included. What the rows mean is in docs/time-schema.md.
+stores Skyline's, indentation included. What the rows mean is in docs/reference/time-schema.md.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Tables and views as data: their SQL, and what every column means, side by side.
 
-A writer creates tables from it and docs/schema.md is printed from it, so the two cannot differ.
+A writer creates tables from it and docs/reference/schema.md is printed from it, so the two cannot differ.
 """
 
 from dataclasses import dataclass

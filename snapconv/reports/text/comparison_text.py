@@ -107,7 +107,7 @@ def _line(row: ComparedLine) -> str:
 
 
 def comparison_values(report: ComparisonReport) -> dict[str, object]:
-    """The same for machines: plain values in bytes; docs/cli.md has the schema."""
+    """The same for machines: plain values in bytes; docs/reference/cli.md has the schema."""
     return {
         "old": report.old_name,
         "new": report.new_name,

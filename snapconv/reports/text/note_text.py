@@ -16,7 +16,7 @@ def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
 
 
 def short_note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes below figures: the slug and the first clause; docs/notes.md has what follows from it."""
+    """Notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
     return note_lines(tuple(replace(note, message=_first_clause(note.message)) for note in notes))
 
 

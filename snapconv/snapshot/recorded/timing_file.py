@@ -1,4 +1,4 @@
-"""timing.json -> columns: the times that a capture has of its operations. docs/timing.md has the schema.
+"""timing.json -> columns: the times that a capture has of its operations. See docs/design/timing.md.
 
 The file is as untrusted as a snapshot: every value is checked before anything uses it.
 """
@@ -105,7 +105,7 @@ class Timing:
     calls: CallTable
 
 
-# --- the file as it is written: docs/timing.md
+# --- the file as it is written: docs/design/timing.md
 
 
 class _Version(Struct):

@@ -307,7 +307,7 @@ def test_the_first_registration_is_that_of_the_tensor_not_that_of_its_place():
 
 
 def test_every_key_that_is_written_is_described():
-    page = (Path(__file__).parents[3] / "docs" / "capture.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "capture.md").read_text(encoding="utf-8")
     _, _, facts = watch_training()
     written = set(facts)
     for rows in facts.values():

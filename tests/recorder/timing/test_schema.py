@@ -1,4 +1,4 @@
-"""What the timer gives is what docs/timing.md describes, and what the reader takes."""
+"""What the timer gives is what docs/design/timing.md describes, and what the reader takes."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def trace():
 
 
 def described():
-    page = (HERE.parents[2] / "docs" / "timing.md").read_text(encoding="utf-8")
+    page = (HERE.parents[2] / "docs" / "design" / "timing.md").read_text(encoding="utf-8")
     return re.findall(r"^\| `([\w.\[\]*]+)` \|", page.split("## timing.json")[1], re.MULTILINE)
 
 

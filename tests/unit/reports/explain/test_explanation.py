@@ -20,7 +20,7 @@ CUBLAS = [
     frame("_call_impl", "/x/site-packages/torch/nn/modules/module.py", 1750),
     frame("<module>", "/home/me/project/train.py", 3),
 ]
-PAGE = Path(__file__).parents[4] / "docs" / "explain.md"
+PAGE = Path(__file__).parents[4] / "docs" / "guide" / "explain.md"
 SHAPES = {
     "## JSON": shapes.Explanation,
     "### An allocation": shapes.AllocationExplanation,
