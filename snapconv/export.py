@@ -27,7 +27,6 @@ from snapconv.findings.live_stacks import LiveStacks, find_live_stacks
 from snapconv.findings.moments import PEAK, MomentQuestion, find_moment
 from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.notes import Note
-from snapconv.pipeline import AnalysisOptions
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.reports.build_memory import build_memory_report
 from snapconv.reports.exports.chrome_trace import write_chrome
@@ -50,13 +49,11 @@ class ExportOptions:
     """What is exported, and to where; ``snapconv export --help`` has the meaning of each."""
 
     format: str
-    source: Path | None = None  # the file or the capture's folder, for its times
     output: Path | None = None
     force: bool = False
     at: MomentQuestion = PEAK
     events: Range | None = None
     iterations: Range | None = None
-    analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
     snapshot: SnapshotOptions = field(default_factory=SnapshotOptions)
 
 
@@ -158,10 +155,10 @@ def _differences(whole: Replay, window: EventWindow, part: Replay, analysis: Dev
     ]
 
 
-def _tracks(session: Session, options: ExportOptions) -> list[TrackGroup]:
+def _tracks(session: Session) -> list[TrackGroup]:
     """The memory of every device, and of a capture the times of its operations."""
     groups = [memory_group(session.snapshot, analysis) for analysis in session.devices]
-    timing, _ = times_of_device(options.source, None) if options.source else (None, ())
+    timing, _ = times_of_device(session.path, None)
     if timing is not None and timing.device in [found.device.device for found in session.devices]:
         begins = [int(group.counters[0].time_us[0]) for group in groups]
         groups.append(times_group(timing, begin_us=min(begins)))
@@ -184,20 +181,20 @@ def _write_stacks(write: Callable[[Path, LiveStacks], None]) -> Writer:
 def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         with new_files([output], force=options.force) as (temporary,):
-            write(temporary, _tracks(session, options))
+            write(temporary, _tracks(session))
         return Exported((output,))
 
     return writer
 
 
-def _tables(session: Session, options: ExportOptions) -> list[tuple[str, Sequence[TableRows]]]:
+def _tables(session: Session) -> list[tuple[str, Sequence[TableRows]]]:
     """The tables of the memory report of one device, and of a capture those of its times."""
     analysis = the_device(session)
     report = build_memory_report(session.snapshot, session.project, analysis)
     found = [("memory", memory_database(Path(), report, extended=True).rows)]
-    timing, _ = times_of_device(options.source, analysis.device.device) if options.source else (None, ())
+    timing, _ = times_of_device(session.path, analysis.device.device)
     if timing is not None:
-        times = time_report_of(timing, session.snapshot, options.analysis)
+        times = time_report_of(timing, session.snapshot, session.options)
         found.append(("time", time_database(Path(), times, extended=True).rows))
     return found
 
@@ -208,7 +205,7 @@ def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writ
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         tables = {
             output / f"{report}.{rows.table.name}{ending}": rows
-            for report, several in _tables(session, options)
+            for report, several in _tables(session)
             for rows in several
         }
         with _folder(output), new_files(list(tables), force=options.force) as temporaries:
@@ -235,7 +232,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 
 def _write_lines(session: Session, output: Path, options: ExportOptions) -> Exported:
-    tables = _tables(session, options)
+    tables = _tables(session)
     with new_files([output], force=options.force) as (temporary,):
         write_json_lines(temporary, tables)
     return Exported((output,))

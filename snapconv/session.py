@@ -1,7 +1,8 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project
+from snapconv.view import AnalyzedFile, View, default_output, write_view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,15 @@ class Session:
 
     ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
     per device (allocations with sizes, categories and operations; the four curves; iterations),
-    ``project`` separates the frames of the user from the rest.
+    ``project`` separates the frames of the user from the rest. ``path`` is what was read, the folder of a
+    capture too, with these ``options``.
     """
 
     snapshot: Snapshot
     project: Project
     devices: tuple[DeviceAnalysis, ...]
+    path: Path
+    options: AnalysisOptions = field(default_factory=AnalysisOptions)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -208,6 +213,26 @@ class Session:
             raise InputError(f"{self.snapshot.path} has no memory of a GPU that could be checked")
         return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
 
+    def view(
+        self,
+        output: str | Path | None = None,
+        *,
+        compared_with: "Session | None" = None,
+        force: bool = False,
+    ) -> View:
+        """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
+
+        As the last value of a cell, a notebook shows it; ``session.view().open()`` opens the browser.
+        ``compared_with`` is an older session: both on one axis. Raises OutputError; a page that exists is
+        replaced with ``force`` alone.
+        """
+        sessions = (self,) if compared_with is None else (compared_with, self)
+        files = [AnalyzedFile(s.path, s.snapshot, s.project, s.devices, s.options) for s in sessions]
+        if output is None:
+            name = default_output([file.path for file in files]).name
+            output = Path(tempfile.mkdtemp(prefix="snapconv-")) / name
+        return write_view_of(files, Path(output), force=force)
+
     def columns(self, device: int | None = None) -> dict[str, NDArray[Any]]:
         """The allocations of a device (by default the first) by column, for pandas, polars and Arrow.
 
@@ -229,7 +254,9 @@ class Session:
     def _repr_html_(self) -> str:
         """What a notebook shows: the peak of every device, and what it is made of."""
         curves = [found.replay.allocated.after for found in self.devices]
-        return head_html(self.snapshot.path.name, list(zip(self.at(), curves, strict=True)), self.notes)
+        return head_html(
+            self.path.name or str(self.path), list(zip(self.at(), curves, strict=True)), self.notes
+        )
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).
@@ -272,7 +299,12 @@ def load(
         params=Path(params) if isinstance(params, str) else params,
         sources=tuple(sources),
     )
+    return load_with(path, options, progress=progress)
+
+
+def load_with(path: str | Path, options: AnalysisOptions, *, progress: Progress | None = None) -> Session:
+    """The same as ``load``, with all options in one."""
     options = read_options(options)
     analyzer = analyzer_of(load_snapshot(path, progress=progress), options)
     devices = tuple(map(analyzer.analyze, analyzer.snapshot.devices))
-    return Session(analyzer.snapshot, analyzer.project, devices)
+    return Session(analyzer.snapshot, analyzer.project, devices, Path(path), options)

@@ -1,9 +1,11 @@
-"""From a file, or two to compare, to a page: what ``snapconv view`` calls."""
+"""From a file, or two to compare, to a page: what ``snapconv view`` and ``Session.view`` call."""
 
-from dataclasses import dataclass, field
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from snapconv.atomic_files import check_outputs
+from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.convert import (
     check_is_no_input,
     chosen_devices,
@@ -12,15 +14,20 @@ from snapconv.convert import (
     times_of_device,
 )
 from snapconv.errors import OutputWriteError
+from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.module_times import module_times
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
+from snapconv.reports.comparison_report import Side, build_comparison
 from snapconv.reports.html.column_encoding import page_text
 from snapconv.reports.html.page_writer import ViewFile, write_page
+from snapconv.reports.html.view_comparison import comparison_facts
 from snapconv.reports.html.view_device import view_device, vocabulary
 from snapconv.reports.html.view_file import file_facts, times_facts
+from snapconv.reports.notebook_html import page_html
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.stacks.project_frames import Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,31 @@ class ViewOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AnalyzedFile:
+    """A file with those of its devices that a page shows; ``path`` is what the user named."""
+
+    path: Path
+    snapshot: Snapshot
+    project: Project
+    devices: tuple[DeviceAnalysis, ...]
+    options: AnalysisOptions
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """A page that was written, and the notes about what it shows."""
+    """A page that was written, and the notes about what it shows. A notebook shows the page itself."""
 
     path: Path
     n_bytes: int
     notes: tuple[Note, ...]
+
+    def open(self) -> None:
+        """Open the page in the browser."""
+        webbrowser.open(self.path.resolve().as_uri())
+
+    def _repr_html_(self) -> str:
+        with os_errors(self.path):
+            return page_html(self.path)
 
 
 def write_view(
@@ -50,27 +76,45 @@ def write_view(
     Raises SnapconvError; an output that exists is refused before anything is read.
     """
     inputs = [path] if other is None else [path, other]
-    output = options.output or _default_output(inputs)
-    _check_output(inputs, output, force=options.force)
+    output = _checked_output(inputs, options.output, force=options.force)
     analysis = read_options(options.analysis)
     read = [(one, load_snapshot(one, progress=progress)) for one in inputs]
     devices = _devices([snapshot for _, snapshot in read], options.device)
-    found = [_view_file(*each, shown, analysis, progress) for each, shown in zip(read, devices, strict=True)]
-    shared = {**vocabulary(), "is_comparison": other is not None}
-    title = page_text(" → ".join(one.name for one in inputs))
-    n_bytes = write_page(
-        output, [file for file, _ in found], shared, title=f"{title} – snapconv", force=options.force
-    )
-    return View(output, n_bytes, tuple(dict.fromkeys(note for _, notes in found for note in notes)))
+    files = [_analyzed(*each, shown, analysis, progress) for each, shown in zip(read, devices, strict=True)]
+    return _write(files, output, force=options.force)
 
 
-def _default_output(inputs: list[Path]) -> Path:
+def write_view_of(files: Sequence[AnalyzedFile], output: Path | None, *, force: bool) -> View:
+    """Write a page that shows one file, or two of which the older is the first; raises OutputError."""
+    path = _checked_output([file.path for file in files], output, force=force)
+    if len(files) > 1:
+        shown = _compared(*([found.device.device for found in file.devices] for file in files))
+        files = [_with_device(file, number) for file, number in zip(files, shown, strict=True)]
+    return _write(files, path, force=force)
+
+
+def default_output(inputs: Sequence[Path]) -> Path:
     """Beside the file, or the newer one of two: ``run.view.html``, ``run.compare.html``."""
     stem = stem_of_outputs(inputs[-1])
     return stem.with_name(f"{stem.name}.{'view' if len(inputs) == 1 else 'compare'}.html")
 
 
-def _check_output(inputs: list[Path], output: Path, *, force: bool) -> None:
+def _write(files: Sequence[AnalyzedFile], output: Path, *, force: bool) -> View:
+    found = [_view_file(file) for file in files]
+    shared = {**vocabulary(), "is_comparison": len(files) > 1}
+    if len(files) > 1:
+        old, new = (Side(file.snapshot, file.project, file.devices) for file in files)
+        shared["comparison"] = comparison_facts(build_comparison(old, new))
+    title = page_text(" → ".join(file.path.name for file in files))
+    n_bytes = write_page(
+        output, [file for file, _ in found], shared, title=f"{title} – snapconv", force=force
+    )
+    return View(output, n_bytes, tuple(dict.fromkeys(note for _, notes in found for note in notes)))
+
+
+def _checked_output(inputs: Sequence[Path], given: Path | None, *, force: bool) -> Path:
+    """Where the page goes, if it may go there."""
+    output = given or default_output(inputs)
     if str(output) == "-":
         raise OutputWriteError("cannot write -: a page is a file and no stream; name it with --output")
     if not output.name:
@@ -78,41 +122,50 @@ def _check_output(inputs: list[Path], output: Path, *, force: bool) -> None:
     for path in inputs:
         check_is_no_input(path, output)
     check_outputs([output], force=force)
+    return output
 
 
 def _devices(snapshots: list[Snapshot], device: int | None) -> list[tuple[DeviceSnapshot, ...]]:
-    """The devices to show of each file: of two files one of each, with the same number if there is one."""
+    """The devices to show of each file, before they are analysed: of two files one of each."""
     if len(snapshots) == 1 or device is not None:
         return [chosen_devices(snapshot, device) for snapshot in snapshots]
-    old, new = ([one.device for one in snapshot.devices] for snapshot in snapshots)
+    shown = _compared(*([one.device for one in snapshot.devices] for snapshot in snapshots))
+    return [chosen_devices(snapshot, number) for snapshot, number in zip(snapshots, shown, strict=True)]
+
+
+def _compared(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
+    """The device of each file that a comparison shows: the first that both have, else the first of each."""
     common = next((number for number in old if number in new), None)
-    return [
-        snapshot.devices[:1] if common is None else chosen_devices(snapshot, common) for snapshot in snapshots
-    ]
+    return (old[0], new[0]) if common is None else (common, common)
 
 
-def _view_file(
+def _with_device(file: AnalyzedFile, number: int) -> AnalyzedFile:
+    return replace(file, devices=tuple(one for one in file.devices if one.device.device == number))
+
+
+def _analyzed(
     path: Path,
     snapshot: Snapshot,
     devices: tuple[DeviceSnapshot, ...],
     options: AnalysisOptions,
     progress: Progress | None,
-) -> tuple[ViewFile, tuple[Note, ...]]:
-    ordinals = {device.device for device in devices}
-    timing, notes = times_of_device(path, None)
-    if timing is not None and timing.device not in ordinals:
-        timing = None
+) -> AnalyzedFile:
     analyzer = analyzer_of(snapshot, options)
-    facts = file_facts(snapshot, analyzer.project, name=path.name or str(path))
-    shown = []
-    for number, one in enumerate(devices):
+    found = []
+    for number, device in enumerate(devices):
         if progress:
             progress("analysing", number, len(devices))
-        analysis = analyzer.analyze(one)
-        notes = (*analysis.notes, *notes)
-        shown.append(view_device(snapshot, analyzer.project, analysis))
-    if timing is not None:
-        report = time_report_of(timing, snapshot, options)
+        found.append(analyzer.analyze(device))
+    return AnalyzedFile(path, snapshot, analyzer.project, tuple(found), options)
+
+
+def _view_file(file: AnalyzedFile) -> tuple[ViewFile, tuple[Note, ...]]:
+    timing, notes = times_of_device(file.path, None)
+    facts = file_facts(file.snapshot, file.project, name=file.path.name or str(file.path))
+    notes = (*(note for device in file.devices for note in device.notes), *notes)
+    if timing is not None and timing.device in [found.device.device for found in file.devices]:
+        report = time_report_of(timing, file.snapshot, file.options)
         facts["times"] = times_facts(report, module_times(timing, report.reported.iteration))
         notes = (*notes, *report.notes)
-    return ViewFile(facts, tuple(shown)), notes
+    shown = tuple(view_device(file.snapshot, file.project, found) for found in file.devices)
+    return ViewFile(facts, shown), notes

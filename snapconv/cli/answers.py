@@ -14,6 +14,7 @@ from snapconv.cli.terminal import print_json, print_lines, progress_bar
 if TYPE_CHECKING:
     from snapconv.findings.device_analysis import DeviceAnalysis
     from snapconv.findings.moments import MomentQuestion
+    from snapconv.pipeline import AnalysisOptions
     from snapconv.session import Session
 
 At = Annotated[
@@ -27,7 +28,9 @@ At = Annotated[
 ]
 OneDevice = Annotated[
     str | None,
-    typer.Option("--device", metavar="N", help="Answer for this device only, or `host`. Default: each."),
+    typer.Option(
+        "--device", metavar="N", help="This device only, or `host` for pinned memory. Default: each."
+    ),
 ]
 
 
@@ -50,6 +53,20 @@ class ReadOptions:
     path_map: "list[str] | None" = None
     rules: Path | None = None
     source: "list[str] | None" = None
+    params: Path | None = None
+
+    def analysis(self) -> "AnalysisOptions":
+        """The same as the library takes them; raises BadParameter for a text that is wrong."""
+        from snapconv.pipeline import AnalysisOptions
+
+        return AnalysisOptions(
+            project_root=self.project_root,
+            includes=tuple(self.include or ()),
+            path_maps=path_maps_of(self.path_map or []),
+            rules=self.rules or (),
+            params=self.params,
+            sources=tuple(self.source or ()),
+        )
 
 
 def moment_question(text: str) -> "MomentQuestion":
@@ -74,20 +91,11 @@ def device_total_of(text: str | None) -> int | None:
 
 def read_session(snapshot: Path, options: ReadOptions, *, device: str | None) -> "Session":
     """Read and analyse a file, and keep the requested device alone."""
-    from snapconv.session import load
+    from snapconv.session import load_with
 
-    chosen = device_number(device)
-    path_maps = path_maps_of(options.path_map or [])
+    chosen, analysis = device_number(device), options.analysis()
     with progress_bar(shown=True) as progress:
-        session = load(
-            snapshot,
-            project_root=options.project_root,
-            includes=options.include or (),
-            path_maps=path_maps,
-            rules=options.rules or (),
-            sources=options.source or (),
-            progress=progress,
-        )
+        session = load_with(snapshot, analysis, progress=progress)
     return session if chosen is None else session.of_device(chosen)
 
 

@@ -73,6 +73,7 @@ Sources = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import ReadOptions, read_session
+from snapconv.cli.answers import OneDevice, ReadOptions, read_session
 from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, no_pipe
 from snapconv.cli.terminal import print_json, print_lines
 from snapconv.errors import BudgetExceeded
@@ -24,10 +24,6 @@ _Old = Annotated[
     ),
 ]
 _New = Annotated[Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe)]
-_Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="N", help="Compare this device only, or `host`. Default: each."),
-]
 FailOver = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +41,7 @@ def diff(
     old: _Old,
     new: _New,
     fail_over: FailOver = None,
-    device: _Device = None,
+    device: OneDevice = None,
     project_root: ProjectRoot = None,
     include: Includes = None,
     path_map: PathMaps = None,

@@ -8,6 +8,7 @@ import typer
 
 from snapconv.cli.answers import At, OneDevice, ReadOptions, moment_question, read_session
 from snapconv.cli.arguments import (
+    Force,
     Includes,
     PathMaps,
     ProjectRoot,
@@ -15,7 +16,6 @@ from snapconv.cli.arguments import (
     Rules,
     Snapshot,
     Sources,
-    path_maps_of,
 )
 from snapconv.cli.terminal import print_lines
 
@@ -41,7 +41,6 @@ _Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 _Events = Annotated[
     str | None,
     typer.Option("--events", metavar="A:B", help="snapshot: only events A to B, such as 1000:1999 or 1000:."),
@@ -63,7 +62,7 @@ def export(
     snapshot: Snapshot,
     format: _Format,
     output: _Output = None,
-    force: _Force = False,
+    force: Force = False,
     device: OneDevice = None,
     at: At = "peak",
     events: _Events = None,
@@ -86,20 +85,17 @@ def export(
     """
     from snapconv.export import ExportOptions, output_of
     from snapconv.export import export as write
-    from snapconv.pipeline import AnalysisOptions
     from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
 
     window = {"--events": events, "--iterations": iterations, "--redact": redact}
     _refuse_what_has_no_effect(format, {**window, "--at": at if at != "peak" else None})
     options = ExportOptions(
         format=format,
-        source=snapshot,
         output=output,
         force=force,
         at=moment_question(at),
         events=_range(events, "--events", instead_of=iterations),
         iterations=_range(iterations, "--iterations"),
-        analysis=AnalysisOptions(project_root, tuple(include or ()), path_maps_of(path_map or [])),
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),
     )
     path = output_of(snapshot, options)

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from snapconv.cli.answers import OneDevice, ReadOptions
 from snapconv.cli.arguments import (
     AsJson,
+    Force,
     Includes,
     PathMaps,
     ProjectRoot,
@@ -17,7 +19,6 @@ from snapconv.cli.arguments import (
     Snapshot,
     Sources,
     device_number,
-    path_maps_of,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
 from snapconv.errors import OutputWriteError
@@ -37,12 +38,6 @@ _Output = Annotated[
 _Extended = Annotated[
     bool, typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are.")
 ]
-_OneDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device", metavar="N", help="Report this device only, or `host` for pinned memory. Default: each."
-    ),
-]
 _Params = Annotated[
     Path | None,
     typer.Option(
@@ -51,21 +46,20 @@ _Params = Annotated[
         readable=False,
     ),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
 
 
 def to_sqlite(
     snapshot: Snapshot,
     output: _Output = None,
     extended: _Extended = False,
-    device: _OneDevice = None,
+    device: OneDevice = None,
     project_root: ProjectRoot = None,
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
     params: _Params = None,
     source: Sources = None,
-    force: _Force = False,
+    force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -75,7 +69,6 @@ def to_sqlite(
     """
     with collector_off():
         from snapconv import convert
-        from snapconv.pipeline import AnalysisOptions
         from snapconv.reports.text.summary import summary_lines, summary_values
 
     options = convert.ConvertOptions(
@@ -83,14 +76,7 @@ def to_sqlite(
         extended=extended,
         device=device_number(device),
         force=force,
-        analysis=AnalysisOptions(
-            project_root=project_root,
-            includes=tuple(include or ()),
-            path_maps=path_maps_of(path_map or []),
-            rules=rules or (),
-            params=params,
-            sources=tuple(source or ()),
-        ),
+        analysis=ReadOptions(project_root, include, path_map, rules, source, params).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = convert.to_sqlite(snapshot, options, progress=progress)

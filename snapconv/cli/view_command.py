@@ -1,13 +1,14 @@
 """``snapconv view``: a file, or two to compare, as one page that opens in any browser."""
 
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from snapconv.cli.answers import OneDevice, ReadOptions
 from snapconv.cli.arguments import (
+    Force,
     Includes,
     PathMaps,
     ProjectRoot,
@@ -16,7 +17,7 @@ from snapconv.cli.arguments import (
     Snapshot,
     Sources,
     device_number,
-    path_maps_of,
+    no_pipe,
 )
 from snapconv.cli.terminal import print_lines, progress_bar
 from snapconv.units import format_bytes
@@ -26,6 +27,7 @@ _Newer = Annotated[
     typer.Argument(
         metavar="NEWER",
         help="A second file, recorded later: both on one axis, with what differs.",
+        callback=no_pipe,
         readable=False,
     ),
 ]
@@ -34,11 +36,6 @@ _Output = Annotated[
     typer.Option("--output", "-o", metavar="PATH", help="The page's file. Default: SNAPSHOT.view.html."),
 ]
 _Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
-_OneDevice = Annotated[
-    str | None,
-    typer.Option("--device", metavar="N", help="Show this device only, or `host`. Default: each."),
-]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing page.")]
 
 
 def view(
@@ -46,13 +43,13 @@ def view(
     newer: _Newer = None,
     output: _Output = None,
     open_page: _Open = False,
-    device: _OneDevice = None,
+    device: OneDevice = None,
     project_root: ProjectRoot = None,
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
     source: Sources = None,
-    force: _Force = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a page that shows a snapshot: its timeline, what was live at any moment, the allocator's map.
@@ -60,7 +57,6 @@ def view(
     One file that needs no network and no program but a browser. It holds the file paths and function names of
     the job: think of that before you pass it on.
     """
-    from snapconv.pipeline import AnalysisOptions
     from snapconv.reports.text.note_text import note_lines
     from snapconv.view import ViewOptions, write_view
 
@@ -68,13 +64,7 @@ def view(
         output=output,
         device=device_number(device),
         force=force,
-        analysis=AnalysisOptions(
-            project_root=project_root,
-            includes=tuple(include or ()),
-            path_maps=path_maps_of(path_map or []),
-            rules=rules or (),
-            sources=tuple(source or ()),
-        ),
+        analysis=ReadOptions(project_root, include, path_map, rules, source).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)
@@ -82,4 +72,4 @@ def view(
         print_lines(note_lines(made.notes), sys.stderr)
         print_lines([f"written: {made.path} ({format_bytes(made.n_bytes)})"], sys.stdout)
     if open_page:
-        webbrowser.open(made.path.resolve().as_uri())
+        made.open()

@@ -1,10 +1,11 @@
-"""The head figures of analysed devices -> the few lines of HTML that a notebook shows for a session.
+"""What a notebook shows: a session by the head figures of its devices, a page of ``snapconv view`` as it is.
 
 Names from a file are text in it, never markup.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
@@ -15,11 +16,27 @@ from snapconv.units import counted, format_bytes, format_share, printable, short
 
 _WIDTH, _HEIGHT = 600, 60
 _MOST_NOTES, _MOST_OF_NOTE = 20, 300
+# A notebook keeps what its cells show: a larger page would make it slow to open and to save.
+_MOST_OF_PAGE, _PAGE_HEIGHT = 16 << 20, 900
 
 
 def head_html(name: str, states: Sequence[tuple[MomentState, Int64Column]], notes: Iterable[Note]) -> str:
     """What a file is made of at the peak of every device, its curve of allocated bytes, and the notes."""
     return "\n".join(_lines(name, states, tuple(notes)))
+
+
+def page_html(page: Path) -> str:
+    """The page in a frame of its own, which reaches nothing of the notebook; one that is large is only named.
+
+    Raises OSError where it cannot be read.
+    """
+    n_bytes = page.stat().st_size
+    if n_bytes > _MOST_OF_PAGE:
+        size = format_bytes(n_bytes)
+        return f"<p>{_text(str(page))}: a page of {size}, too large for a notebook; .open() shows it</p>"
+    source = escape(page.read_text(encoding="utf-8"))
+    style = f"width:100%;height:{_PAGE_HEIGHT}px;border:0"
+    return f'<iframe sandbox="allow-scripts allow-downloads" style="{style}" srcdoc="{source}"></iframe>'
 
 
 def _lines(

@@ -305,17 +305,77 @@ def test_devices_are_shown_one_at_a_time(browser, page_of, tmp_path):
     assert browser.text(".live h3").startswith("4.00 KiB in 1 allocation")
 
 
-def test_two_files_are_compared_line_by_line(browser, page_of, tmp_path):
-    grown = [frame("forward", "/home/me/project/model.py", 9)]
+@pytest.fixture
+def moved(tmp_path):
+    """Two files: a line has moved down by two and holds more, another one has appeared."""
     paths = []
-    for name, size in (("old.pickle", 2048), ("new.pickle", 6144)):
+    for name, line, size in (("old.pickle", 9, 2048), ("new.pickle", 11, 6144)):
+        grown = [frame("forward", "/home/me/project/model.py", line)]
         builder = TraceBuilder().segment().alloc(1024).alloc(size, frames=grown)
+        if line == 11:
+            builder.alloc(512, frames=[frame("log", "/home/me/project/log.py", 3)])
         paths.append(builder.write(tmp_path / name))
-    browser.open(page_of(*paths))
-    assert browser.text(".compare h3") == "Peak 3.00 KiB → 7.00 KiB (+4.00 KiB)"
+    return paths
+
+
+def test_two_files_are_compared_as_diff_does(browser, page_of, moved):
+    browser.open(page_of(*moved))
+    assert browser.text(".compare h3") == "Peak 3.00 KiB → 7.50 KiB (+4.50 KiB)"
     browser.choose("Lines")
     rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
-    assert rows == [["model.py:9 in forward", 4096], ["train.py:7 in train", 0]]
+    assert rows == [
+        ["model.py:11 in forward (was 9)", 4096],
+        ["log.py:3 in log", 512],
+        ["train.py:7 in train", 0],
+    ]
+    assert browser.texts(".became") == ["appeared"]
+    found = load(moved[1]).compared_with(load(moved[0])).devices[0]
+    browser.choose("Operations")
+    rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
+    assert rows == [[row.name, row.change.more_bytes] for row in found.operations]
+
+
+def test_arrows_lead_over_the_allocations_and_the_map(page):
+    for tab, canvas, key in (("2", ".allocations .overlay", "\ue013"), ("3", ".map canvas", "\ue014")):
+        page.press("Escape", tab)
+        page.run("document.querySelector(arguments[0]).focus()", canvas)
+        chosen = set()
+        for _ in range(3):
+            page.driver.switch_to.active_element.send_keys(key)
+            chosen.add(page.text(".detail table"))
+        assert len(chosen) == 3, tab  # each time another one, and the focus stayed
+    assert view_of(page) is None
+
+
+def test_the_button_for_the_theme_changes_all_colours_and_back(page):
+    def body():
+        return page.run("return getComputedStyle(document.body).backgroundColor")
+
+    for system in ("light", "dark"):
+        page.scheme(system)
+        before = body()
+        page.choose("Theme")
+        after = body()
+        assert after != before
+        page.choose("Theme")
+        assert body() == before
+        page.driver.refresh()
+        page.wait("return document.documentElement.dataset.state === 'ready'")
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser, tmp_path):
+    view = load(CAPTURE).view(tmp_path / "shown.html")
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><meta charset=utf-8>{view._repr_html_()}", encoding="utf-8")
+    browser.driver.get(notebook.as_uri())
+    browser.driver.switch_to.frame(0)
+    browser.wait("return document.documentElement.dataset.state === 'ready'")
+    assert browser.text(".figure.main .figure-value") == "64.33 MiB"
+    browser.press("3")
+    time.sleep(0.4)  # the address would follow now, where a page has one
+    assert "reserved" in browser.text(".lines")
+    assert "Copy link" not in browser.texts("button")
+    browser.driver.switch_to.default_content()
 
 
 def test_a_page_that_is_cut_off_says_so(shared_browser, page_of, tmp_path):

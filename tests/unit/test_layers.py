@@ -32,8 +32,10 @@ LAYERS = (
     {"findings"},
     {"reports"},
     {"pipeline"},
-    {"convert", "describe", "session"},
-    {"view", "export"},
+    {"convert", "describe"},
+    {"view"},
+    {"session"},
+    {"export"},
 )
 GROUND = LAYERS[0] | LAYERS[1]
 LIBRARY = {package for layer in LAYERS for package in layer}

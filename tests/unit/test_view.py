@@ -7,6 +7,7 @@ import pickle
 import re
 import zlib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,8 +17,16 @@ from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.view import ViewOptions, write_view
 from tests.builders import TraceBuilder, frame
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CAPTURE = FIXTURES / "transformer.capture"
 SCRIPT = re.compile(rb"<script([^>]*)>(.*?)</script>", re.DOTALL)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e" + "x" * 100_000
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path, monkeypatch):
+    """Pages that have no name go where pytest tidies up."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.fixture
@@ -57,6 +66,52 @@ def test_an_existing_page_is_replaced_only_with_force(run):
 def test_the_snapshot_itself_is_never_replaced(run):
     with pytest.raises(OutputWriteError, match="the snapshot itself"):
         write_view(run, ViewOptions(output=run, force=True))
+
+
+def test_a_session_writes_the_page_that_the_command_writes(tmp_path):
+    session = load(CAPTURE)
+    made = session.view(tmp_path / "of_session.html")
+    assert main(["view", str(CAPTURE), "-o", str(tmp_path / "of_command.html"), "-q"]) == 0
+    assert made.path.read_bytes() == (tmp_path / "of_command.html").read_bytes()
+    with pytest.raises(OutputExistsError):
+        session.view(made.path)
+
+
+def test_a_session_keeps_its_devices_and_is_compared_at_the_first_that_both_have(tmp_path):
+    session = load(FIXTURES / "several_devices.pickle")
+    number = session.devices[-1].device.device
+    names = [one["name"] for one in page_values(session.of_device(number).view().path)["devices"]]
+    assert names == [f"cuda:{number}"]
+    compared = session.of_device(number).view(compared_with=session)
+    values = page_values(compared.path)
+    assert [device["name"] for device in values["devices"]] == [f"cuda:{number}"] * 2
+    assert compared.path.name == "several_devices.compare.html"
+    differences = {row[3] for row in values["comparison"]["line"]}
+    assert differences == {"same"}
+
+
+def test_a_page_is_opened_in_the_browser_by_its_address(run, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    made = load(run).view()
+    made.open()
+    assert opened == [made.path.as_uri()]
+
+
+def test_a_notebook_gets_the_page_in_a_frame_and_of_a_large_one_its_place(run, monkeypatch):
+    made = load(run).view()
+    frame = ElementTree.fromstring(made._repr_html_())
+    assert frame.get("srcdoc") == made.path.read_text(encoding="utf-8").replace("\n", " ")
+    assert set(frame.get("sandbox").split()) == {"allow-scripts", "allow-downloads"}
+    monkeypatch.setattr("snapconv.reports.notebook_html._MOST_OF_PAGE", 1000)
+    assert str(made.path) in made._repr_html_()
+    assert "iframe" not in made._repr_html_()
+
+
+def test_devices_of_two_kinds_have_nothing_to_compare(tmp_path):
+    host = FIXTURES / "host_only.pickle"
+    made = write_view(host, ViewOptions(output=tmp_path / "page.html"), other=FIXTURES / "perceptron.pickle")
+    assert page_values(made.path)["comparison"] is None
 
 
 @pytest.mark.parametrize("output", ["-", "/", "missing/page.html"])

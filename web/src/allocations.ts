@@ -40,6 +40,7 @@ export class AllocationsPart implements Part {
       },
       () => this.draw(),
     );
+    this.plot.overlay.addEventListener("keydown", (event) => this.walk(event));
     this.tip.hidden = true;
     const box = el("div", { class: "timeline" }, this.plot.element, this.tip);
     this.element = el("div", { class: "allocations" }, this.title, this.hint, box);
@@ -85,7 +86,7 @@ export class AllocationsPart implements Part {
     if (title === this.title.textContent) return;
     this.title.textContent = title;
     const rest = `Pale, at the bottom: ${counted(found.nLeftOut, "smaller allocation")} by category; zoom in to see them.`;
-    clear(this.hint, `Width is lifetime, height is bytes. ${found.nLeftOut ? rest : ""} Click one for its stack.`);
+    clear(this.hint, `Width is lifetime, height is bytes. ${found.nLeftOut ? rest : ""} Click one for its stack, or go up and down with the arrow keys.`);
   }
 
   /** One pixel column after the other, bottom to top. */
@@ -200,6 +201,23 @@ export class AllocationsPart implements Part {
       const c = Math.max(0, Math.min(columns.n - 1, Math.floor((place.x - LEFT) * plot.ratio)));
       app.setMoment(columns.maxEvent[c]);
     }
+  }
+
+  /** Up and down choose the allocation above and below, where the chosen moment is, or else in the middle. */
+  private walk(event: KeyboardEvent): void {
+    const { columns, found, plot, app } = this;
+    const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (!step || !columns || !found) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const x = plot.xOf(app.axis().place(app.state.moment + 0.5));
+    const isVisible = x >= LEFT && x <= plot.width - RIGHT;
+    const c = isVisible ? Math.min(columns.n - 1, Math.floor((x - LEFT) * plot.ratio)) : columns.n >> 1;
+    const stack = Array.from(found.live.subarray(found.begin[c], found.end[c]), (position) => found.rows[position]);
+    if (!stack.length) return;
+    const at = stack.indexOf(app.state.row);
+    const next = at >= 0 ? at + step : step > 0 ? 0 : stack.length - 1;
+    app.update({ row: stack[Math.max(0, Math.min(stack.length - 1, next))] });
   }
 
   private hover(place: Place | null): void {

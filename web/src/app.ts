@@ -8,6 +8,9 @@ import { type Live, liveAt } from "./rows.ts";
 import { reservedCurve } from "./segments.ts";
 import { type State, toHash } from "./state.ts";
 
+/** In the frame of a notebook: the page has no address of its own there. */
+export const isFramed = location.protocol === "about:";
+
 export interface Part {
   element: HTMLElement;
   /** Draw what depends on these keys of the state; `data`: more of the data is there. */
@@ -69,7 +72,7 @@ export class App {
     clearTimeout(this.hashTimer);
     this.hashTimer = window.setTimeout(() => {
       const hash = toHash(this.state);
-      if (hash !== location.hash) history.replaceState(null, "", hash);
+      if (hash !== location.hash && !isFramed) history.replaceState(null, "", hash);
     }, 250);
   }
 

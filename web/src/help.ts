@@ -13,6 +13,8 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["1 2 3 …", "the tabs"],
   ["/", "filter what is live"],
   ["arrows, Enter", "within the live memory: to what a line contains, and choose it"],
+  ["↑ ↓", "on the allocations: the one above or below at the moment"],
+  ["arrows", "on the allocator map: the block before or after, in the segment before or after"],
   ["T", "light, dark"],
   ["Esc", "close what is chosen, show all again"],
 ];

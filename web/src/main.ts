@@ -1,7 +1,7 @@
 // The page: its parts in order, what keys and buttons do, and when which data is read.
 
 import { AllocationsPart } from "./allocations.ts";
-import { App, type Part } from "./app.ts";
+import { App, type Part, isFramed } from "./app.ts";
 import type { AxisKind } from "./axis.ts";
 import { colorOf, css } from "./colors.ts";
 import { ComparePart } from "./compare.ts";
@@ -169,7 +169,7 @@ class Page {
         "div",
         { class: "buttons" },
         app.devices.length > 1 ? chooser.element : null,
-        button("Copy link", "A link to what is chosen now", () => this.copyLink()),
+        isFramed ? null : button("Copy link", "A link to what is chosen now", () => this.copyLink()),
         button("Theme", "Light, dark (T)", () => this.switchTheme()),
         button("?", "Keys and mouse (?)", () => openHelp()),
       ),

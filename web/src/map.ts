@@ -27,12 +27,22 @@ interface Piece {
   isEnd: boolean;
 }
 
+/** The canvas of one group of segments, and what lies where on it. */
+interface Picture {
+  canvas: HTMLCanvasElement;
+  segments: readonly Segment[];
+  pieces: Piece[];
+  bytesPerPixel: number;
+  height: number;
+  name: string;
+}
+
 export class MapPart implements Part {
   readonly element: HTMLElement;
   private readonly title = el("h3");
   private readonly groups = el("div", { class: "map-groups" });
   private readonly tip = el("div", { class: "tip" });
-  private pictures: { canvas: HTMLCanvasElement; pieces: Piece[]; bytesPerPixel: number; height: number; name: string }[] = [];
+  private pictures: Picture[] = [];
   private width = 0;
 
   constructor(private readonly app: App) {
@@ -51,7 +61,8 @@ export class MapPart implements Part {
 
   update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
     if (this.app.state.tab !== "map") return;
-    if (["device", "moment", "data", "theme", "tab", "row"].some((key) => changed.has(key as keyof State))) this.draw();
+    if (["device", "moment", "data", "theme", "tab"].some((key) => changed.has(key as keyof State))) this.draw();
+    else if (changed.has("row")) this.pictures.forEach((picture) => this.paint(picture));
   }
 
   private draw(): void {
@@ -89,7 +100,9 @@ export class MapPart implements Part {
     const canvas = el("canvas", { attrs: { role: "img", "aria-label": this.name(group) } });
     const pieces = flow(group.segments, this.width, bytesPerPixel);
     const height = pieces.reduce((most, piece) => Math.max(most, piece.y + LINE), 0);
-    const picture = { canvas, pieces, bytesPerPixel, height, name: this.name(group) };
+    const picture = { canvas, segments: group.segments, pieces, bytesPerPixel, height, name: this.name(group) };
+    canvas.tabIndex = 0;
+    canvas.addEventListener("keydown", (event) => this.walk(event, picture));
     this.pictures.push(picture);
     this.paint(picture);
     canvas.addEventListener("pointermove", (event) => this.hover(event, picture));
@@ -102,7 +115,24 @@ export class MapPart implements Part {
     return el("div", { class: "map-group" }, el("div", { class: "map-name" }, el("b", { text: this.name(group) }), ` ${facts}`), canvas);
   }
 
-  private paint({ canvas, pieces, bytesPerPixel, height }: { canvas: HTMLCanvasElement; pieces: Piece[]; bytesPerPixel: number; height: number }): void {
+  /** Arrows lead from block to block, and from segment to segment. */
+  private walk(event: KeyboardEvent, { segments }: Picture): void {
+    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+    const step = steps[event.key];
+    const filled = segments.filter((segment) => segment.blocks.length);
+    if (!step || !filled.length) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { row } = this.app.state;
+    const isAcross = event.key === "ArrowLeft" || event.key === "ArrowRight";
+    const stops = filled.flatMap((segment) => (isAcross ? segment.blocks : segment.blocks.slice(0, 1)));
+    const from = isAcross ? row : (filled.find((segment) => segment.blocks.includes(row))?.blocks[0] ?? -1);
+    const at = stops.indexOf(from);
+    const next = at >= 0 ? at + step : step > 0 ? 0 : stops.length - 1;
+    this.app.update({ row: stops[Math.max(0, Math.min(stops.length - 1, next))] });
+  }
+
+  private paint({ canvas, pieces, bytesPerPixel, height }: Picture): void {
     const { rows } = this.app.device;
     if (!rows) return;
     const ratio = Math.min(2, window.devicePixelRatio || 1);
@@ -117,6 +147,7 @@ export class MapPart implements Part {
     const free = pixel(colors.isDark ? mix([255, 255, 255], colors.background, 0.1) : mix([0, 0, 0], colors.background, 0.07));
     const category = this.app.page.categories.map((name) => pixel(colorOf(name)));
     const edge = this.app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.55)));
+    const chosen = pixel(colors.isDark ? [255, 255, 255] : [0, 0, 0]);
     const fill = (x0: number, x1: number, y: number, color: number) => {
       const [a, b] = [Math.max(0, Math.round(x0 * ratio)), Math.min(w, Math.round(x1 * ratio))];
       const [top, bottom] = [Math.round(y * ratio), Math.round((y + LINE) * ratio)];
@@ -131,14 +162,14 @@ export class MapPart implements Part {
         const a = piece.x + (Math.max(offset, piece.from) - piece.from) / bytesPerPixel;
         const b = piece.x + (Math.min(offset + bytes, piece.to) - piece.from) / bytesPerPixel;
         const i = rows.kinds.category[rows.kindOf[row]];
-        fill(a, b, piece.y, row === this.app.state.row ? pixel([0, 0, 0]) : category[i]);
+        fill(a, b, piece.y, row === this.app.state.row ? chosen : category[i]);
         if (b - a > 3) fill(b - 1, b, piece.y, edge[i]);
       }
     }
     context.putImageData(image, 0, 0);
   }
 
-  private under(event: MouseEvent, { canvas, pieces, bytesPerPixel }: { canvas: HTMLCanvasElement; pieces: Piece[]; bytesPerPixel: number }): { piece: Piece; row: number; hole: [number, number] | null } | null {
+  private under(event: MouseEvent, { canvas, pieces, bytesPerPixel }: Picture): { piece: Piece; row: number; hole: [number, number] | null } | null {
     const { rows } = this.app.device;
     if (!rows) return null;
     const box = canvas.getBoundingClientRect();
@@ -157,7 +188,7 @@ export class MapPart implements Part {
     return { piece, row: -1, hole: [before, piece.segment.bytes] };
   }
 
-  private hover(event: PointerEvent, picture: { canvas: HTMLCanvasElement; pieces: Piece[]; bytesPerPixel: number; height: number; name: string }): void {
+  private hover(event: PointerEvent, picture: Picture): void {
     const found = this.under(event, picture);
     const { rows, detail } = this.app.device;
     this.tip.hidden = !found;

@@ -68,10 +68,23 @@ export interface DeviceFacts {
   columns: Record<string, Entry>;
 }
 
+/** A name, its bytes at the peak of the old file and of the new one, and what became of it. */
+export type ComparedRow = [name: string, old: number, now: number, difference: string];
+
+export interface Comparison {
+  category: ComparedRow[];
+  line: ComparedRow[];
+  module: ComparedRow[];
+  operation: ComparedRow[];
+  settings: [name: string, old: string, now: string][];
+}
+
 export interface Page {
   categories: string[];
   evidence: string[];
   is_comparison: boolean;
+  /** Of two files; null where their devices are of different kinds. */
+  comparison?: Comparison | null;
   files: FileFacts[];
   devices: DeviceFacts[];
 }

@@ -37,9 +37,13 @@ export function theme(): Theme {
   return current;
 }
 
-export function setTheme(name: "light" | "dark" | "auto"): void {
-  if (name === "auto") document.documentElement.removeAttribute("data-theme");
-  else document.documentElement.setAttribute("data-theme", name);
+let dark: CSSMediaRule | undefined;
+
+/** Light or dark, whatever the system is: the style sheet has the dark colours in one rule, with its condition. */
+export function setTheme(name: "light" | "dark"): void {
+  const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+  dark ??= rules.find((rule) => rule instanceof CSSMediaRule && rule.media.mediaText.includes("dark")) as CSSMediaRule | undefined;
+  if (dark) dark.media.mediaText = name === "dark" ? "all" : "not all";
   current = null;
 }
 

@@ -39,7 +39,7 @@ def _device_lines(found: Comparison) -> Iterator[str]:
     yield f"  {_iterations(found)}"
     scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
     yield from _rows("categories", "category", [(row.change, row.name) for row in found.categories], scale)
-    lines = [(row.change, _line(row)) for row in found.lines]
+    lines = [(row.change, line_name(row)) for row in found.lines]
     yield from _rows("lines of the project", "line", lines, scale)
     yield from _rows("modules", "module", _named(found.modules), scale)
     yield from _rows("operations", "operation", _named(found.operations), scale)
@@ -98,7 +98,8 @@ def _iterations(found: Comparison) -> str:
     )
 
 
-def _line(row: ComparedLine) -> str:
+def line_name(row: ComparedLine) -> str:
+    """What a line is called; with where it was, if it moved."""
     old, new = row.old_line, row.new_line
     if old and new and old.place != new.place:
         before = str(old.line_number) if old.file_path == new.file_path else old.place
