@@ -1,0 +1,295 @@
+"""What the campaign of ``scripts/fuzz`` tries: kinds of inputs, their seeds, and the commands that read them.
+
+An input is the content of one file as a person would give it. Which commands are tried with it follows from
+its content, so that the same input always does the same.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from zipfile import ZipFile
+
+from fuzzing.file_mutations import MAX_BYTES, from_pickle, to_json, to_pickle
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "fixtures"
+# What earlier campaigns found: folders of targets, files named after their content.
+KEPT = Path(__file__).parent / "kept_files.zip"
+Command = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of input.
+
+    ``arrange`` puts an input into a folder and returns the commands to try; none where it cannot be one.
+    ``codec`` is how its values are read and written, to be changed; None where only bytes are.
+    """
+
+    name: str
+    codec: str | None
+    seeds: Callable[[], list[bytes]]
+    arrange: Callable[[Path, bytes], list[Command]]
+
+    def inputs(self) -> list[bytes]:
+        """The seeds, and what earlier campaigns kept."""
+        return [data for data in self.seeds() + kept_inputs(self.name) if len(data) <= MAX_BYTES]
+
+
+def kept_inputs(target: str) -> list[bytes]:
+    """What earlier campaigns kept for a target."""
+    if not KEPT.exists():
+        return []
+    with ZipFile(KEPT) as kept:
+        return [kept.read(name) for name in sorted(kept.namelist()) if name.startswith(f"{target}/")]
+
+
+# --- commands
+
+
+def _answers(file: str) -> list[Command]:
+    """Every question that a snapshot can answer."""
+    return [
+        ["summary", file, "--at", "worst", "--json"],
+        ["summary", file, "--at", "end"],
+        ["summary", file, "--at", "oom"],
+        ["summary", file, "--at", "iteration:1", "--json"],
+        ["info", file],
+        ["info", file, "--json"],
+        ["tree", file, "--all-frames", "--json"],
+        ["tree", file, "--by", "module"],
+        ["fragmentation", file, "--json"],
+        ["fragmentation", file],
+        ["oom", file],
+        ["oom", file, "--thorough", "--device-total", "80GiB", "--json"],
+        ["verdict", file],
+        ["growth", file, "--json"],
+        ["growth", file],
+        ["what-if", file, "--search", "--capacity", "1GiB"],
+        ["what-if", file, "--setting", "max_split_size_mb:64", "--batch-scale", "2", "--json"],
+        ["explain", file, "#1"],
+        ["explain", file, "0x7f0000000200", "--json"],
+        ["check", file, "--max-peak", "1GiB", "--max-growth", "0", "--format", "junit"],
+        ["check", file, "--max-category", "activation=1MiB", "--format", "github"],
+        ["diff", file, str(FIXTURES / "torch_2_13.pickle"), "--json"],
+        ["diff", str(FIXTURES / "torch_2_13.pickle"), file, "--markdown"],
+    ]
+
+
+def _writers(file: str, folder: Path) -> list[Command]:
+    """Every output that a snapshot can become."""
+    formats = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "snapshot")
+    exports = [["export", file, "--format", name, "-o", str(folder / f"out.{name}")] for name in formats]
+    return [
+        ["to-sqlite", file, "-o", str(folder / "out.sqlite")],
+        ["to-sqlite", file, "--extended", "--json", "-o", str(folder / "out.sqlite")],
+        ["view", file, "-o", str(folder / "out.html")],
+        ["view", file, str(FIXTURES / "torch_2_13.pickle"), "-o", str(folder / "out.html")],
+        *exports,
+        [*exports[-1], "--no-cpp-frames", "--redact"],
+        ["export", file, "--format", "chrome", "--device", "0", "-o", str(folder / "out.json")],
+    ]
+
+
+def _some(data: bytes, commands: list[Command], n: int) -> list[Command]:
+    return Random(zlib.crc32(data)).sample(commands, n)
+
+
+# --- inputs
+
+
+def _small_snapshots() -> list[bytes]:
+    files = sorted(FIXTURES.rglob("*.pickle"))
+    return [file.read_bytes() for file in files if file.stat().st_size <= 24 << 10]
+
+
+def _any_containers() -> list[bytes]:
+    files = [
+        file for ending in ("gz", "json", "html", "pt") for file in sorted(FIXTURES.rglob(f"*.{ending}"))
+    ]
+    return _small_snapshots() + [file.read_bytes() for file in files if file.stat().st_size <= MAX_BYTES]
+
+
+def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
+    file = folder / "x.pickle"
+    file.write_bytes(data)
+    return _some(data, _answers(str(file)), 4) + _some(data, _writers(str(file), folder), 2)
+
+
+def _metadata_seeds() -> list[bytes]:
+    whole = from_pickle((FIXTURES / "transformer.capture/snapshot.pickle").read_bytes())["snapconv"]
+    few = {key: value[:12] if isinstance(value, list) else value for key, value in whole.items()}
+    return [to_pickle(few)]
+
+
+def _with_metadata(folder: Path, data: bytes) -> list[Command]:
+    """The metadata inside a snapshot of the same program."""
+    try:
+        metadata = from_pickle(data)
+    except Exception:  # noqa: BLE001  # what is no pickle cannot be inside one
+        return []
+    raw = from_pickle((FIXTURES / "perceptron.pickle").read_bytes())
+    return _with_snapshot(folder, to_pickle({**raw, "snapconv": metadata}))
+
+
+def _times(folder: Path, data: bytes) -> list[Command]:
+    capture = folder / "x.capture"
+    capture.mkdir()
+    (capture / "snapshot.pickle").write_bytes((FIXTURES / "several_devices.pickle").read_bytes())
+    (capture / "timing.json").write_bytes(data)
+    outputs = [
+        ["to-sqlite", str(capture), "-o", str(folder / "out.sqlite")],
+        ["to-sqlite", str(capture), "--extended", "--json", "-o", str(folder / "out.sqlite")],
+        ["export", str(capture), "--format", "perfetto", "-o", str(folder / "out.trace")],
+        ["export", str(capture), "--format", "chrome", "-o", str(folder / "out.json")],
+        ["export", str(capture), "--format", "csv", "--device", "0", "-o", str(folder / "out.csv")],
+        ["export", str(capture), "--format", "jsonl", "--device", "0", "-o", str(folder / "out.jsonl")],
+    ]
+    return [["info", str(capture), "--json"], *_some(data, outputs, 2)]
+
+
+def _params_seeds() -> list[bytes]:
+    rows = [
+        {"name": f"layers.{i}.weight", "shape": [16, 4 * i], "dtype": "float32", "kind": "parameter"}
+        for i in range(9)
+    ]
+    header = to_json({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})
+    return [
+        to_json([["w", [16, 4], "torch.float32"], ["b", [16], "torch.float16"]]),
+        to_json({"version": 1, "snapconv": "0.1.0", "torch": "2.13.0", "parameters": rows}),
+        to_json({"metadata": {"total_size": 9}, "weight_map": {"w": "x.safetensors"}}),
+        len(header).to_bytes(8, "little") + header + bytes(16),
+    ]
+
+
+def _with_params(folder: Path, data: bytes) -> list[Command]:
+    file = folder / "params.safetensors" if data[7:8] == b"\0" else folder / "params.json"
+    file.write_bytes(data)
+    snapshot = str(FIXTURES / "perceptron.pickle")
+    return [["to-sqlite", snapshot, "--params", str(file), "-o", str(folder / "out.sqlite"), "--json"]]
+
+
+def _rules_seeds() -> list[bytes]:
+    rules = [
+        {"slug": "a-b", "category": "kv_cache", "function": "^f$", "operation": "g", "reason": "r"},
+        {"slug": "b", "category": "activation", "file": r"x\.py$", "free_site": True, "reason": "r"},
+        {"slug": "c", "role": "optimizer", "function": "^step", "file": "(a|b)*", "reason": "r"},
+    ]
+    toml = "\n".join(
+        "[[rules]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in rule.items())
+        for rule in rules
+    )
+    return [to_json({"rules": rules}), toml.encode()]
+
+
+def _with_rules(folder: Path, data: bytes) -> list[Command]:
+    file = folder / ("rules.json" if data[:1] == b"{" else "rules.toml")
+    file.write_bytes(data)
+    snapshot = str(FIXTURES / "perceptron.pickle")
+    return [
+        ["explain", snapshot, "#1", "--rules", str(file), "--json"],
+        ["summary", snapshot, "--rules", str(file)],
+    ]
+
+
+def _source_seeds() -> list[bytes]:
+    return [file.read_bytes() for file in sorted((FIXTURES / "entries").rglob("*.py"))]
+
+
+def _with_source(folder: Path, data: bytes) -> list[Command]:
+    """A program of which every line is one that allocates."""
+    source = folder / "source"
+    source.mkdir()
+    (source / "net.py").write_bytes(data)
+    file = folder / "x.pickle"
+    n_lines = 1 + min(data.count(b"\n"), 400)
+    frames = [{"name": "forward", "filename": "/job/net.py", "line": i + 1} for i in range(n_lines)]
+    events = [{"action": "alloc", "addr": 512 * i, "size": 512, "frames": frames[i:]} for i in range(n_lines)]
+    file.write_bytes(to_pickle({"segments": [], "device_traces": [events]}))
+    return [
+        ["summary", str(file), "--source", str(source), "--json"],
+        ["explain", str(file), "#1", "--source", str(source)],
+    ]
+
+
+_MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.10 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.84 GiB memory in "
+    "use. Of the allocated memory 70.11 GiB is allocated by PyTorch, with 512.00 MiB allocated in private "
+    "pools (e.g., CUDA Graphs), and 5.00 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def _with_message(folder: Path, data: bytes) -> list[Command]:
+    file = folder / "log.txt"
+    file.write_bytes(data)
+    return [["oom", "--message", str(file), "--json"], ["oom", "--message", str(file)]]
+
+
+_WORDS = (
+    "peak",
+    "worst",
+    "oom:2",
+    "iteration:0",
+    "annotation:x",
+    "0x7f00",
+    "#12",
+    "38GiB",
+    "2%",
+    "host",
+    "0",
+    "1..5",
+    "a=b",
+    "activation=1GiB",
+    "max_split_size_mb:64",
+)
+
+
+def _with_words(_folder: Path, data: bytes) -> list[Command]:
+    """Texts of a command line: a line for each option."""
+    lines = data.decode("utf-8", "replace").replace("\0", "").splitlines()
+    first, second, *_ = [line[:2000] for line in (*lines, "", "")]
+    snapshot = str(FIXTURES / "perceptron.pickle")
+    return [
+        ["summary", snapshot, f"--at={first}", f"--device-total={second}"],
+        ["explain", snapshot, "--", first],
+        ["what-if", snapshot, f"--setting={first}", f"--capacity={second}", "--json"],
+        ["check", snapshot, f"--max-peak={first}", f"--max-category={second}"],
+        ["export", snapshot, "--format=snapshot", f"--events={first}", "-o", "out.pickle"],
+        ["export", snapshot, "--format=folded", f"--at={first}", "-o", "out.txt"],
+        ["verdict", snapshot, f"--path-map={first}", f"--include={second}", f"--project-root={first}"],
+        ["oom", snapshot, f"--device={first}"],
+    ]
+
+
+def _limits_seeds() -> list[bytes]:
+    table = '[tool.snapconv.check]\nmax-peak = "1GiB"\nmax-growth = 0\nmax-category = {activation = "1GiB"}\n'
+    return [table.encode()]
+
+
+def _with_limits(folder: Path, data: bytes) -> list[Command]:
+    """Limits of ``snapconv check``, which it reads in the current folder."""
+    (folder / "pyproject.toml").write_bytes(data)
+    return [["check", str(FIXTURES / "perceptron.pickle"), "--format", "json"]]
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("snapshot", "pickle", _small_snapshots, _with_snapshot),
+        Target("container", None, _any_containers, _with_snapshot),
+        Target("metadata", "pickle", _metadata_seeds, _with_metadata),
+        Target(
+            "timing", "json", lambda: [(FIXTURES / "transformer.capture/timing.json").read_bytes()], _times
+        ),
+        Target("params", "json", _params_seeds, _with_params),
+        Target("rules", "json", _rules_seeds, _with_rules),
+        Target("source", None, _source_seeds, _with_source),
+        Target("message", None, lambda: [_MESSAGE.encode()], _with_message),
+        Target("words", None, lambda: [f"{word}\n{word}".encode() for word in _WORDS], _with_words),
+        Target("limits", None, _limits_seeds, _with_limits),
+    )
+}
