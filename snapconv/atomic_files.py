@@ -17,10 +17,10 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.errors import OutputExistsError, OutputWriteError
+from snapconv.lazy_dataclass import dataclass
 
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600

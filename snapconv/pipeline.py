@@ -5,7 +5,7 @@ before a long reading; then the file; then one device after the other, since eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from snapconv.classification.user_rules import UserRule, UserRules, frame_rules,
 from snapconv.classification.user_rules_file import read_rules
 from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
+from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject

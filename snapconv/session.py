@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_mom
 from snapconv.findings.oom_remedies import Remedies, find_remedies
 from snapconv.findings.out_of_memory import OutOfMemory, find_out_of_memory
 from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
+from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress

@@ -4,9 +4,10 @@ Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13; eac
 its place in torch. replay/rounding.py has the same rules for columns.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from snapconv.errors import RecorderError
+from snapconv.lazy_dataclass import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -3,7 +3,6 @@
 Allocations, phases and roles of stacks in; columns out. It does not depend on categories.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
+from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable

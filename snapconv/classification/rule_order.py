@@ -3,8 +3,6 @@
 The first rule that marks an allocation decides. An allocation that no rule marks stays ``unknown``.
 """
 
-from dataclasses import dataclass
-
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Classification, Decided, PipelineRule
@@ -19,6 +17,7 @@ from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.columns import Int64Column
+from snapconv.lazy_dataclass import dataclass
 
 PIPELINE: tuple[PipelineRule, ...] = (
     *USER_RULES,

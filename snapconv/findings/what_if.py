@@ -5,7 +5,7 @@ cannot know is in ``Outcome.assumptions``; without any, the outcome is what torc
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, Allocator
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.findings.allocator_calls import AllocatorCalls, Operation
+from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.replay.rounding import RoundingRules
 

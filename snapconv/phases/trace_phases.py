@@ -4,12 +4,12 @@ From the roles of stacks, and from the annotations that torch writes around opti
 Columns in, columns out.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable

@@ -4,7 +4,7 @@ What was live before the first event follows from the final segments and the tra
 are never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
+from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
 from snapconv.replay.checked_sizes import CheckedSizes, SizeCheck, derive_checked_sizes, size_notes

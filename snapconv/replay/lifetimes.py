@@ -3,11 +3,10 @@
 Events in, one row per lifetime out. Uses addresses and order, not sizes of blocks.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, read_only, take
+from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled
 from snapconv.snapshot.event_table import Action, EventTable

@@ -1,8 +1,7 @@
 """The TimeReport: all that a writer needs of a capture's times, nothing left for it to compute."""
 
-from dataclasses import dataclass
-
 from snapconv.columns import BoolColumn, Int32Column
+from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.recorded.timing_file import CallTable, LaunchCounts
 from snapconv.snapshot.stack_table import StackTable

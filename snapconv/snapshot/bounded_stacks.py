@@ -7,11 +7,12 @@ texts of all frames are together. No snapshot that a job has written comes near 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import MAX_TEXT, FrameTable, StackTable
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, take
 from snapconv.errors import MalformedSnapshotError
+from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

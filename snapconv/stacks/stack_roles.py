@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role

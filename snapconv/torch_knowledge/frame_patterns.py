@@ -9,8 +9,9 @@ slashes; empty matches everything.
 ``is_outermost``: only the last Python frame of a stack counts.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from snapconv.lazy_dataclass import dataclass
 
 
 class Role(IntEnum):

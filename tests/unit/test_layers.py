@@ -17,7 +17,10 @@ PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"capture_format", "devices", "errors", "garbage_collector", "notes", "progress", "units", "version"},
+    {
+        *("capture_format", "devices", "errors", "garbage_collector", "lazy_dataclass", "notes", "progress"),
+        *("units", "version"),
+    },
     {"atomic_files"},
     {"torch_knowledge"},
     {"allocator"},

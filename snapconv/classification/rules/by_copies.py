@@ -6,7 +6,7 @@ Where the gradients of an iteration are known, they are the reference; without t
 chance does not make is accepted.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 

@@ -6,7 +6,6 @@ made them, when, how often and how large. These rules come last, when gradients 
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from snapconv.classification.rules.in_forward import (
     made_in_bulk,
 )
 from snapconv.columns import BoolColumn, Int64Column
+from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
 from snapconv.torch_knowledge.frame_patterns import Role

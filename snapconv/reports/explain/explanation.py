@@ -5,9 +5,10 @@ docs/guide/explain.md describes them.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from snapconv.devices import device_name
+from snapconv.lazy_dataclass import dataclass
 from snapconv.units import counted, format_bytes, format_duration_us
 
 _LABEL_WIDTH = 12

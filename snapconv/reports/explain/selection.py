@@ -7,7 +7,6 @@ many, else an address.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -16,6 +15,7 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.explain.build_explanation import contains_addr, explain_allocations, unsigned
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.snapshot.event_table import Action

@@ -7,12 +7,12 @@ bytes a number has, and whether the numbers are differences (to the one before, 
 import base64
 import json
 import zlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.lazy_dataclass import dataclass
 from snapconv.units import printable, shortened
 
 # zlib's own middle way; 9 takes several times as long and saves a hundredth.

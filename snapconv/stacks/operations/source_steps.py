@@ -2,8 +2,9 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.operations.source_names import Names
 from snapconv.torch_knowledge.source_catalog import (
     ANY,

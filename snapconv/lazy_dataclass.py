@@ -1,0 +1,93 @@
+"""The standard library's ``dataclass``, but that a frozen one gets its methods when they are first called.
+
+The standard one compiles six functions for a frozen class, which takes 0.4 ms with CPython 3.11; a command
+imports 150 such classes and makes instances of few, so that it was a sixth of all time for a small file. Type
+checkers see the standard one.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(**options: bool) -> Callable[[type[Any]], type[Any]]:
+        """As the standard one; it is another only for classes that are frozen and have slots."""
+        return _frozen if options == {"frozen": True, "slots": True} else dataclasses.dataclass(**options)
+
+
+def _frozen(cls: type[Any]) -> type[Any]:
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    for name, method in _METHODS.items():
+        if name not in cls.__dict__:
+            setattr(made, name, method)
+    return made
+
+
+def _init_at_first(self: Any, *values: Any, **named: Any) -> None:
+    cls = type(self)
+    cls.__init__ = _init_of(cls)
+    cls.__init__(self, *values, **named)
+
+
+def _init_of(cls: type[Any]) -> Any:
+    """Compile ``__init__``, which sets every field past the lock of the class."""
+    known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
+    parameters, lines = ["self"], [" pass"]
+    for field in dataclasses.fields(cls):
+        parameter = value = field.name
+        if field.default_factory is not dataclasses.MISSING:
+            known[f"_new_{value}"] = field.default_factory
+            parameter, value = f"{value}=_MISSING", f"_new_{value}() if {value} is _MISSING else {value}"
+        elif field.default is not dataclasses.MISSING:
+            known[f"_default_{value}"] = field.default
+            parameter = f"{value}=_default_{value}"
+        parameters.append(parameter)
+        lines.append(f" _set(self, {field.name!r}, {value})")
+    exec("\n".join([f"def __init__({', '.join(parameters)}):", *lines]), known)
+    known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    return known["__init__"]
+
+
+def _values(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+def _repr(self: Any) -> str:
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _eq(self: Any, other: object) -> Any:
+    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+def _set(_self: Any, name: str, _value: object) -> NoReturn:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _delete(_self: Any, name: str) -> NoReturn:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _restore(self: Any, values: tuple[Any, ...]) -> None:
+    for name, value in zip(self.__dataclass_fields__, values, strict=True):
+        object.__setattr__(self, name, value)
+
+
+_METHODS = {
+    "__init__": _init_at_first,
+    "__repr__": _repr,
+    "__eq__": _eq,
+    "__hash__": _hash,
+    "__setattr__": _set,
+    "__delattr__": _delete,
+    "__getstate__": _values,
+    "__setstate__": _restore,
+}
