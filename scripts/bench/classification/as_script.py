@@ -2,19 +2,21 @@
 
 import sys
 from collections.abc import Callable
-from itertools import islice
+from typing import Any
 
 import torch
-from entries import ENTRIES
+from entries import run_entry
 from setups import Setup
 
 
 def run(name: str, n_steps: int, *, on_end: Callable[[], None] | None = None) -> None:
     """Run some steps; what they tell of their tensors is not looked at."""
     torch.manual_seed(0)
-    for _ in islice(ENTRIES[name](Setup(n_steps=n_steps)), n_steps):
-        if on_end:
-            on_end()
+    run_entry(name, Setup(n_steps=n_steps), lambda _: on_end() if on_end else None, call=_call)
+
+
+def _call(function: Callable[..., Any], /, *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 if __name__ == "__main__":

@@ -371,4 +371,4 @@ def speculative(_setup: Setup) -> Iterations:
         sequence, n_accepted = speculator.generate(encoded, 10)
         accepted.append(n_accepted)
         sequence.tolist()
-        yield Known(inputs=(encoded, sequence), activations=(target.cache, draft.cache))
+        yield Known(inputs=(encoded, sequence), caches=(target.cache, draft.cache))

@@ -79,6 +79,13 @@ class Result:
     named_with_source: float | None
 
 
+def analysed(path: Path) -> DeviceAnalysis:
+    """The one device of a snapshot, analysed as every command does it."""
+    snapshot = load_snapshot(path)
+    (device,) = snapshot.devices
+    return analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, find_project(snapshot.stacks)))
+
+
 def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path) -> Result:
     """Classify the snapshot at ``path``, which is that of the cut, and compare.
 

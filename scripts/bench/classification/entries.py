@@ -1,6 +1,8 @@
 """The programs that are recorded, by name."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import blind_control
 import blind_images
@@ -17,9 +19,12 @@ import language
 import techniques
 import unseen
 import vision
+from programs import OnEnd, Script, run_script
 from setups import Iterations, Setup
 
-Entry = Callable[[Setup], Iterations]
+Entry = Callable[[Setup], Iterations] | Script
+
+_ECOSYSTEM = Path(__file__).parents[3] / "tests" / "ecosystem" / "programs"
 
 SEEN: dict[str, Entry] = {
     "cnn": vision.cnn,
@@ -83,4 +88,42 @@ BLIND: dict[str, Entry] = {
     "world-model": blind_control.world_model,
     "meta-learning": blind_control.meta_learning,
 }
-ENTRIES = {**SEEN, **UNSEEN, **HELDOUT, **BLIND}
+# Programs of tests/ecosystem, as they are: they need the libraries of its requirements.txt.
+LIBRARIES: dict[str, Entry] = {
+    name: Script(_ECOSYSTEM / file)
+    for name, file in {
+        "lib-gpt2-trainer": "gpt2_trainer.py",
+        "lib-llama-bf16": "llama_bf16.py",
+        "lib-llama-checkpointing": "llama_checkpointing.py",
+        "lib-bert": "bert_classifier.py",
+        "lib-t5-adafactor": "t5_adafactor.py",
+        "lib-mixtral": "mixtral_trainer.py",
+        "lib-whisper": "whisper_finetune.py",
+        "lib-lora": "lora_peft.py",
+        "lib-accelerate": "accelerate_loop.py",
+        "lib-lightning": "lightning_autoencoder.py",
+        "lib-lightning-mixed": "lightning_mixed.py",
+        "lib-diffusers": "diffusion_latents.py",
+    }.items()
+}
+NEEDED_LIBRARIES = ("transformers", "peft", "accelerate", "lightning", "diffusers")
+GROUPS: dict[str, dict[str, Entry]] = {
+    "seen": SEEN,
+    "unseen": UNSEEN,
+    "heldout": HELDOUT,
+    "blind": BLIND,
+    "libraries": LIBRARIES,
+}
+ENTRIES: dict[str, Entry] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+GROUP_OF = {name: group for group, entries in GROUPS.items() for name in entries}
+
+
+def run_entry(entry: str, setup: Setup, on_end: OnEnd, *, call: Callable[..., Any]) -> None:
+    """Run the steps of an entry; ``call`` calls its code, ``on_end`` is given what it knows after each."""
+    program = ENTRIES[entry]
+    if isinstance(program, Script):
+        run_script(program, setup.n_steps, on_end, call=call)
+        return
+    steps = program(setup)
+    for _ in range(setup.n_steps):
+        on_end(call(next, steps))

@@ -7,7 +7,7 @@ from typing import Any
 
 from comparison import Bytes, Confusion, Result
 from cutting import HISTORIES
-from entries import BLIND, HELDOUT, UNSEEN
+from entries import GROUP_OF
 
 Figures = dict[str, Any]
 # Of what is measured, a hundredth of a percent.
@@ -43,7 +43,7 @@ def _case(result: Result) -> Figures:
     case = result.case
     return {
         "entry": case.entry,
-        "group": _group(case.entry),
+        "group": GROUP_OF[case.entry],
         "optimizer": case.setup.optimizer,
         "zero_grad": "to none" if case.setup.set_to_none else "to zero",
         "n_steps": case.setup.n_steps,
@@ -63,17 +63,12 @@ def _cuts(swept: Iterable[Result]) -> list[Figures]:
     for result in swept:
         case = result.case
         step = case.history.rpartition(" ")[0]
-        about = {"entry": case.entry, "group": _group(case.entry), "stacks": case.stacks, "step": step}
+        about = {"entry": case.entry, "group": GROUP_OF[case.entry], "stacks": case.stacks, "step": step}
         row = rows.setdefault((case.entry, case.stacks, step), {**about, **{word: [] for word in _SWEPT}})
         for word, share in _shares(result.at_peak).items():
             if word in _SWEPT:
                 row[word].append(share)
     return list(rows.values())
-
-
-def _group(entry: str) -> str:
-    groups = {"unseen": UNSEEN, "heldout": HELDOUT, "blind": BLIND}
-    return next((group for group, entries in groups.items() if entry in entries), "seen")
 
 
 def _shares(n_bytes: Bytes) -> Figures:

@@ -174,7 +174,7 @@ def generation(_setup: Setup) -> Iterations:
         texts[:, :64] = prompts.to(DEVICE)
         _generate(model, cache, texts, 64)
         texts.tolist()
-        yield Known(inputs=(texts,), activations=(*cache.keys, *cache.values))
+        yield Known(inputs=(texts,), caches=(*cache.keys, *cache.values))
 
 
 def _instructions() -> Iterator[Batch]:

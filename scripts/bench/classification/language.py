@@ -192,7 +192,7 @@ def cached_inference(setup: Setup) -> Iterations:
         while True:
             logits, caches = _decode(model, part, caches)
             kept = [tensor for cache in caches if cache for tensor in cache]
-            yield Known(inputs=(part,), activations=kept)
+            yield Known(inputs=(part,), caches=kept)
             part = logits[:, -1:].argmax(-1)
 
 

@@ -4,14 +4,19 @@ Names and purposes come from the recorder's observer; what it cannot see, the en
 which modules run inside of backward (a checkpoint computes again) are recorded by hooks of our own.
 """
 
+import hashlib
+import multiprocessing
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from entries import ENTRIES
+from entries import ENTRIES, run_entry
+from programs import Script
 from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -20,9 +25,11 @@ from snapconv.recorder.captured.recorder_clock import now_us
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.observe.record_rows import Row, shape_and_type, where_memory_lies
 from snapconv.recorder.program import own_frames
-from snapconv.recorder.simulation import SimulationOptions, simulated
+from snapconv.recorder.simulation import Simulation, SimulationOptions, simulated
 
 Range = tuple[int, int]
+# A script has no hub to ask, and one thread as every other entry.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _MAX_ENTRIES = 1_000_000
 # What torch.compile makes of a program is simulated where nothing is computed.
 WITHOUT_VALUES = frozenset(("compiled",))
@@ -33,7 +40,6 @@ STEPS_OF_A_PART = {"cached-inference": 4}
 # torch's default before Hopper; no tensor of an entry has that size.
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACE_CONFIG = ":4096:2:16:8"
-WORKSPACE_BYTES = 8_519_680
 _COPY_FRAME = {"name": "at::_ops::_to_copy::call(at::Tensor const&)", "filename": "??", "line": 0}
 
 
@@ -42,12 +48,65 @@ class Recording:
     """One run: torch's snapshot with the metadata in it, and times (us) on the clock of its trace.
 
     ``step_ends`` are the ends of steps at which it may be cut, ``recomputed`` the ranges of forward within
-    backward.
+    backward. ``workspaces`` are the addresses of those that the simulation made, ``told`` where memory of a
+    category lies by the entry's own word: no capture has a key for these.
     """
 
     raw: dict[str, Any]
     step_ends: list[int] = field(default_factory=list)
     recomputed: list[Range] = field(default_factory=list)
+    workspaces: list[int] = field(default_factory=list)
+    told: dict[str, list[Row]] = field(default_factory=dict)
+
+
+def recorded_once(entry: str, setup: Setup, folder: Path | None) -> Recording:
+    """Record an entry, or take the recording that the folder has of it from an earlier run.
+
+    Recordings are kept by what the entry's own file and the setup are: after a change to the simulation or to
+    a file that the entry imports, empty the folder.
+    """
+    if folder is None:
+        return _apart(entry, setup)
+    about = f"{entry} {asdict(setup)} {_source(entry)} {Path(__file__).read_text(encoding='utf-8')}"
+    path = folder / f"{entry}-{hashlib.sha256(about.encode()).hexdigest()[:12]}.pickle"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = path.with_suffix(".part")
+        made.write_bytes(pickle.dumps(_apart(entry, setup), protocol=5))
+        made.replace(path)
+    found: Recording = pickle.loads(path.read_bytes())
+    return found
+
+
+def _source(entry: str) -> str:
+    program = ENTRIES[entry]
+    if isinstance(program, Script):
+        return program.path.read_text(encoding="utf-8")
+    return Path(program.__code__.co_filename).read_text(encoding="utf-8")
+
+
+def _apart(entry: str, setup: Setup) -> Recording:
+    """Record a script in a process of its own: what it imports patches torch for good."""
+    if not isinstance(ENTRIES[entry], Script):
+        return record(entry, setup)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, entry, setup))
+    process.start()
+    sender.close()
+    try:
+        found: Recording = receiver.recv()
+    except EOFError:
+        raise RuntimeError(f"{entry} was not recorded; its output says why") from None
+    finally:
+        process.join()
+    return found
+
+
+def _send(sender: Any, entry: str, setup: Setup) -> None:
+    os.environ.update(OFFLINE)
+    sender.send(record(entry, setup))
+    sender.close()
 
 
 def record(entry: str, setup: Setup) -> Recording:
@@ -58,7 +117,7 @@ def record(entry: str, setup: Setup) -> Recording:
     torch.manual_seed(0)
     recorded = Recording({})
     observer = Observer()
-    with device_of(entry), _recomputation(recorded.recomputed):
+    with device_of(entry) as simulation, _recomputation(recorded.recomputed):
         memory_history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
         observer.start()
         try:
@@ -66,45 +125,66 @@ def record(entry: str, setup: Setup) -> Recording:
         finally:
             observer.stop()
             memory_history.stop()
+        recorded.workspaces = [workspace.addr for workspace in simulation.workspaces]
     if observer.failure:
         raise observer.failure
     return recorded
 
 
 @contextmanager
-def device_of(entry: str) -> Iterator[None]:
+def device_of(entry: str) -> Iterator[Simulation]:
     """Simulate an entry's device, with cuBLAS's workspaces as large as in the real snapshots."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = _WORKSPACE_CONFIG
     options = SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE, compute=entry not in WITHOUT_VALUES)
     try:
-        with simulated(options):
-            yield
+        with simulated(options) as simulation:
+            yield simulation
     finally:
         del os.environ[_VARIABLE]
         if before is not None:
             os.environ[_VARIABLE] = before
 
 
+class _Steps:
+    """What is done when a step of an entry ends; the last one's snapshot is the recording."""
+
+    def __init__(self, entry: str, setup: Setup, observer: Observer, recorded: Recording) -> None:
+        self._steps_of_a_part, self._n_steps = STEPS_OF_A_PART.get(entry, 1), setup.n_steps
+        self._observer, self._recorded = observer, recorded
+        self._told: dict[str, list[Row]] = {key: [] for key in _KEYS}
+        self._step = 0
+        observer.iteration_began(0)
+
+    def ended(self, known: Known) -> None:
+        """Note what is known at the end of a step; take the snapshot if it is the last one."""
+        self._observer.iteration_ended(self._step)
+        _note(self._told, known, self._step)
+        self._step += 1
+        if self._step % self._steps_of_a_part == 0:
+            self._recorded.step_ends.append(now_us())
+        if self._step < self._n_steps:
+            self._observer.iteration_began(self._step)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._observer.stop()
+        raw = memory_history.take_snapshot()
+        metadata = self._observer.facts(raw)
+        own_frames.clean_snapshot(raw)
+        _complete_stacks(raw)
+        self._recorded.told = {key: self._told.pop(key) for key in _WITHOUT_A_KEY}
+        for key, rows in self._told.items():
+            metadata[key] = [*metadata[key], *rows]
+        self._recorded.raw = {**raw, "snapconv": {"version": 1, **metadata}}
+
+
 def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> None:
-    steps = ENTRIES[entry](setup)
-    told: dict[str, list[Row]] = {"inputs": [], "optimizer_states": [], "saved": [], "parameters": []}
-    for step in range(setup.n_steps):
-        observer.iteration_began(step)
-        known = own_frames.call_user(next, steps)
-        observer.iteration_ended(step)
-        _note(told, known, step)
-        del known
-        if (step + 1) % STEPS_OF_A_PART.get(entry, 1) == 0:
-            recorded.step_ends.append(now_us())
-    observer.stop()
-    raw = memory_history.take_snapshot()
-    metadata = observer.facts(raw)
-    own_frames.clean_snapshot(raw)
-    _complete_stacks(raw)
-    for key, rows in told.items():
-        metadata[key] = [*metadata[key], *rows]
-    recorded.raw = {**raw, "snapconv": {"version": 1, **metadata}}
+    steps = _Steps(entry, setup, observer, recorded)
+    run_entry(entry, setup, steps.ended, call=own_frames.call_user)
+    if not recorded.raw:
+        raise RuntimeError(f"{entry} ended before its step {setup.n_steps}")
 
 
 def _complete_stacks(raw: dict[str, Any]) -> None:
@@ -149,14 +229,21 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             handle.remove()
 
 
+# The tensors that an entry tells of, by key of a capture's metadata, or else by category.
+_WITHOUT_A_KEY = ("gradient", "kv_cache")
+_KEYS = {
+    "inputs": "inputs",
+    "optimizer_states": "states",
+    "saved": "activations",
+    "parameters": "weights",
+    "gradient": "gradients",
+    "kv_cache": "caches",
+}
+
+
 def _note(told: dict[str, list[Row]], known: Known, step: int) -> None:
     """Note where the tensors lie that an entry tells of."""
-    for key, tensors in (
-        ("inputs", known.inputs),
-        ("optimizer_states", known.states),
-        ("saved", known.activations),
-        ("parameters", known.weights),
-    ):
-        for tensor in tensors:
+    for key, name in _KEYS.items():
+        for tensor in getattr(known, name):
             about = {"iteration": step, "name": "told", **shape_and_type(tensor)}
             told[key] += [about | row for row in where_memory_lies(tensor)]

@@ -4,43 +4,40 @@
     python scripts/bench/classification/run.py --write          the same, into results.json beside this file
     python scripts/bench/classification/run.py --check          ends with 1 where results.json is better
     python scripts/bench/classification/run.py --entry cnn --entry vae --faults
+    python scripts/bench/classification/run.py --recordings FOLDER   keeps what was recorded for the next time
+    python scripts/bench/classification/run.py --ablate         what every rule is worth, into ablation.json
 
-Needs torch; a GPU is simulated.
+Needs torch; a GPU is simulated. The group "libraries" needs those of tests/ecosystem besides.
 """
 
 import argparse
 import json
-import pickle
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from comparison import Case, Result, compare
-from cutting import HISTORIES, STACKS, SWEPT_STEPS, TENTHS, Cut, cut, cut_at
-from entries import ENTRIES
+from ablation import ablate
+from cases import bare_snapshots
+from comparison import Result, compare
+from entries import ENTRIES, GROUPS, NEEDED_LIBRARIES
 from faults import faults_of
 from figures import as_text, figures, worse_than
-from naming import names_of_allocs
-from recording import Recording, record
-from setups import OPTIMIZERS, Setup
+from programs import Script
 from tables import markdown
-from truth import Truth, truth_of
 
 RESULTS = Path(__file__).with_name("results.json")
-VARIED = ("cnn", "transformer", "vae")
-# A step of these is one word: a few are more like a step of the others.
-N_STEPS = {"cached-inference": 12}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what was asked for and return the exit code."""
     options = _options(argv)
     torch.set_num_threads(1)
-    results = list(_results(options.entry or list(ENTRIES), is_quick=options.quick))
-    found = figures(results)
+    entries = _entries(options)
+    if options.ablate:
+        return ablate(entries, options.recordings)
+    found = figures(results := _results(entries, options))
     print(faults_of(results) if options.faults else markdown(found))
     worse = []
     if options.check:
@@ -54,70 +51,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--entry", action="append", choices=ENTRIES, help="only this one; may be repeated")
+    parser.add_argument("--group", action="append", choices=GROUPS, help="only this group; may be repeated")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--check", action="store_true", help=f"compare with {RESULTS.name}")
     parser.add_argument("--faults", action="store_true", help="list what is wrong or unknown instead")
-    parser.add_argument("--quick", action="store_true", help="no other optimizers, one kind of zero_grad")
+    parser.add_argument(
+        "--quick", action="store_true", help="one optimizer and zero_grad, four histories, no names"
+    )
+    parser.add_argument("--ablate", action="store_true", help="measure what every rule is worth instead")
+    parser.add_argument("--recordings", type=Path, help="keep what was recorded in this folder, and use it")
     return parser.parse_args(argv)
 
 
-def _setups(entry: str) -> Iterator[tuple[Setup, Sequence[str]]]:
-    """Every way to train an entry, with the histories to look at; the first is the entry's own."""
-    n_steps = N_STEPS.get(entry, 3)
-    yield Setup(n_steps=n_steps), HISTORIES
-    if entry in VARIED:
-        for optimizer in OPTIMIZERS:
-            if optimizer != Setup().optimizer:
-                yield Setup(optimizer, n_steps=n_steps), ("complete", "late")
-        yield Setup(set_to_none=False, n_steps=n_steps), ("complete", "late")
-        yield Setup("sgd", set_to_none=False, n_steps=n_steps), ("complete", "late")
-        yield Setup(n_steps=1), ("complete",)
+def _entries(options: argparse.Namespace) -> list[str]:
+    """The entries that were asked for; without a choice, all that have their libraries here."""
+    chosen = [*(options.entry or ()), *(entry for group in options.group or () for entry in GROUPS[group])]
+    if chosen:
+        return chosen
+    missing = [name for name in NEEDED_LIBRARIES if find_spec(name) is None]
+    if missing:
+        print(f"without the scripts: {', '.join(missing)} cannot be imported", file=sys.stderr)
+    return [name for name, entry in ENTRIES.items() if not (missing and isinstance(entry, Script))]
 
 
-def _results(entries: Sequence[str], *, is_quick: bool) -> Iterator[Result]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for entry in entries:
-            for setup, histories in list(_setups(entry))[: 1 if is_quick else None]:
-                yield from _cases(entry, setup, histories, folder)
-
-
-def _cases(entry: str, setup: Setup, histories: Sequence[str], folder: Path) -> Iterator[Result]:
-    """Record once; compare every cut of it."""
-    recorded = record(entry, setup)
-    truth = truth_of(recorded, folder)
-    names = _names(entry, setup, recorded, truth)
-    path = folder / "bare.pickle"
-    for history in histories:
-        for stacks in STACKS:
-            bare = cut(recorded, history, stacks)
-            yield from _compared(Case(entry, setup, stacks, history), bare, truth, names, path)
-    if setup != Setup(n_steps=setup.n_steps):
-        return
-    for step, tenth, stacks in product(SWEPT_STEPS, TENTHS, STACKS):
-        case = Case(entry, setup, stacks, f"{step} {tenth}")
-        unnamed = [""] * len(truth.allocations)
-        yield from _compared(case, cut_at(recorded, step, tenth, stacks), truth, unnamed, path)
-
-
-def _compared(case: Case, bare: Cut | None, truth: Truth, names: list[str], path: Path) -> Iterator[Result]:
-    if bare is not None:
-        path.write_bytes(pickle.dumps(bare.raw))
-        yield compare(case, bare, truth, names, path)
-
-
-def _names(entry: str, setup: Setup, recorded: Recording, truth: Truth) -> list[str]:
-    """The operation that made each allocation, of the entry's own setup: others are no different."""
-    nothing = [""] * len(truth.allocations)
-    if setup != Setup(n_steps=setup.n_steps):
-        return nothing
-    (trace,) = recorded.raw["device_traces"]
-    allocs = [(number, event["size"]) for number, event in enumerate(trace) if event["action"] == "alloc"]
-    names = names_of_allocs(entry, setup, [size for _, size in allocs])
-    if names is None:
-        return nothing
-    by_event = {number: name for (number, _), name in zip(allocs, names, strict=True)}
-    return [by_event.get(event, "") for event in truth.allocations.alloc_event.tolist()]
+def _results(entries: Sequence[str], options: argparse.Namespace) -> list[Result]:
+    made = bare_snapshots(entries, is_quick=options.quick, recordings=options.recordings)
+    return [compare(bare.case, bare.cut, bare.truth, bare.names, bare.path) for bare in made]
 
 
 if __name__ == "__main__":

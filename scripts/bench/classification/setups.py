@@ -23,13 +23,16 @@ class Setup:
 class Known:
     """What an entry holds at the end of an iteration: its batch, states of its own, what it keeps of forward.
 
-    ``weights`` are those that belong to no model that was built: copies of one.
+    ``weights`` are those that belong to no model that was built: copies of one. ``gradients`` are those of
+    such weights. ``caches`` are keys and values of the tokens so far.
     """
 
     inputs: Tensors = ()
     states: Tensors = ()
     activations: Tensors = ()
     weights: Tensors = ()
+    gradients: Tensors = ()
+    caches: Tensors = ()
 
 
 Iterations = Iterator[Known]

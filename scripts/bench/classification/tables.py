@@ -17,8 +17,14 @@ _COLUMNS = tuple(
 )
 _HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
 _USUAL = ("adamw", "to none")
-_MARKS = {"seen": "", "unseen": " *", "heldout": " **", "blind": " ***"}
-_GROUPS = {"seen": "seen", "unseen": "unseen *", "heldout": "held out **", "blind": "blind ***"}
+_MARKS = {"seen": "", "unseen": " *", "heldout": " **", "blind": " ***", "libraries": ""}
+_GROUPS = {
+    "seen": "seen",
+    "unseen": "unseen *",
+    "heldout": "held out **",
+    "blind": "blind ***",
+    "libraries": "libraries",
+}
 
 
 def markdown(found: Figures) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from recording import WORKSPACE_BYTES, Recording
+from recording import Recording, Row
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
@@ -48,13 +48,33 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     assert phases is not None
     matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     moments = _Moments(allocations, device.events, phases, recorded)
-    category = _recorded(matches, moments)
+    category = _told(allocations, device.events, recorded)
+    of_matches = _recorded(matches, moments)
+    category = np.where(is_open(category), of_matches, category)
     is_recorded = category != Category.UNKNOWN
-    blas = is_open(category) & (allocations.requested_bytes == WORKSPACE_BYTES)
-    category[blas] = Category.WORKSPACE
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
-    return Truth(allocations, category, is_recorded | blas)
+    return Truth(allocations, category, is_recorded)
+
+
+def _told(allocations: AllocationTable, events: EventTable, recorded: Recording) -> Int8Column:
+    """What the simulation made itself, and what an entry tells of that no capture has a key for."""
+    category = np.zeros(len(allocations), np.int8)
+    is_kept = allocations.end_event < 0
+    category[is_kept & np.isin(allocations.addr, recorded.workspaces)] = Category.WORKSPACE
+    for name, rows in recorded.told.items():
+        for row in rows:
+            category[_lies_at(allocations, events, row)] = Category[name.upper()]
+    return category
+
+
+def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int64Column:
+    """The allocation that a row of memory is part of: it is there at that time."""
+    assert events.time_us is not None
+    moment = int(np.searchsorted(events.time_us, row["noted_us"], side="right"))
+    within = (allocations.addr <= row["addr"]) & (row["addr"] < allocations.addr + allocations.block_bytes)
+    end = np.where(allocations.end_event >= 0, allocations.end_event, _NEVER)
+    return np.flatnonzero(within & (allocations.alloc_event < moment) & (end >= moment))
 
 
 def _with_forward(phases: Int8Column) -> Int8Column:

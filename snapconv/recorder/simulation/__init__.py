@@ -16,6 +16,7 @@ from snapconv.recorder.simulation.simulation_options import SimulationOptions
 
 if TYPE_CHECKING:
     from snapconv.recorder.simulation.devices.machine import Machine
+    from snapconv.recorder.simulation.devices.workspace import Workspace
     from snapconv.recorder.simulation.operations.tracker import Tracker
 
 __all__ = ["Simulation", "SimulationOptions", "simulated"]
@@ -27,6 +28,11 @@ class Simulation:
     def __init__(self, machine: "Machine", tracker: "Tracker") -> None:
         self._machine = machine
         self._tracker = tracker
+
+    @property
+    def workspaces(self) -> "tuple[Workspace, ...]":
+        """The workspaces that the simulation has allocated by itself up to now."""
+        return self._tracker.workspaces
 
     def notes(self) -> tuple[Note, ...]:
         """What the user should know of this run, beyond what every simulation leaves out."""

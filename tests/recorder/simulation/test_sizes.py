@@ -188,9 +188,14 @@ def test_dropout_keeps_a_mask_of_one_byte_per_element():
 
 @pytest.mark.parametrize("compute", [True, False])
 def test_the_workspace_of_cublas_comes_once_forward_and_once_backward(compute):
-    with simulated(SimulationOptions(compute=compute, cublas_workspace=True)):
+    with simulated(SimulationOptions(compute=compute, cublas_workspace=True)) as simulation:
         layer = nn.Linear(8, 8, bias=False, device="cuda")
         x = torch.randn(2, 8, device="cuda")
         sizes = sizes_allocated(lambda: [layer(x).sum().backward() for _ in range(3)])
+        segments = torch.cuda.memory_snapshot()
 
     assert sizes.count(32 * MIB) == 2
+    of_their_size = [
+        block["address"] for segment in segments for block in segment["blocks"] if block["size"] == 32 * MIB
+    ]
+    assert sorted(workspace.addr for workspace in simulation.workspaces) == sorted(of_their_size)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import dataclass
 
 from snapconv.recorder.simulation.devices.machine import Machine
 
@@ -16,10 +17,19 @@ _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()"
 _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 
 
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A workspace that was given to cuBLAS; it is never freed."""
+
+    device: int
+    addr: int
+
+
 class BlasWorkspaces:
     """One workspace per device, stream and thread: torch has one handle per thread.
 
-    The autograd engine's thread is another than the caller's on a GPU, so backward gets its own.
+    The autograd engine's thread is another than the caller's on a GPU, so backward gets its own. ``made``
+    has them all, for those who compare what is inferred of a run with what is true.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -29,6 +39,7 @@ class BlasWorkspaces:
         self._machine = machine
         self._n_bytes = workspace_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
         self._there: set[tuple[int, int, bool]] = set()
+        self.made: list[Workspace] = []
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
@@ -37,7 +48,8 @@ class BlasWorkspaces:
         key = (device, self._machine.device(device).stream, self._graph_task() != -1)
         if key not in self._there:
             self._there.add(key)
-            self._machine.malloc(device, self._n_bytes, self._machine.allocation_frames(within=_FRAMES))
+            frames = self._machine.allocation_frames(within=_FRAMES)
+            self.made.append(Workspace(device, self._machine.malloc(device, self._n_bytes, frames)))
 
 
 def workspace_bytes(config: str) -> int:

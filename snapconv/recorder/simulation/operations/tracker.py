@@ -13,7 +13,7 @@ from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, for_program, is_fault
 from snapconv.recorder.observe.addresses import Location
 from snapconv.recorder.simulation.devices.machine import Machine
-from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces
+from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces, Workspace
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations.evaluation import (
     NO_MEMORY_FROM_BYTES,
@@ -53,6 +53,11 @@ class Tracker:
         self.doubts = Doubts(self.placements, self.calls)
         self._same_device = SameDevice(self.placements, self.calls, self.doubts)
         self._pid = os.getpid()
+
+    @property
+    def workspaces(self) -> tuple[Workspace, ...]:
+        """The workspaces of cuBLAS that were allocated so far."""
+        return tuple(self._workspaces.made) if self._workspaces else ()
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""

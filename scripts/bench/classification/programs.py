@@ -1,0 +1,87 @@
+"""Entries that are scripts: a library may own the loop, and the script says when a step ends.
+
+A script calls ``end_of_step`` of this module; those of tests/ecosystem call ``print_count`` of their own
+module, which stands for it here.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from setups import Known
+
+OnEnd = Callable[[Known], None]
+# What the scripts of tests/ecosystem call the tensors that they hold besides a model and its optimizer.
+_KNOWN_AS = {
+    "kv_cache": "caches",
+    "masters": "states",
+    "master_gradients": "gradients",
+    "replay": "inputs",
+    "copies": "weights",
+}
+_listener: list[OnEnd] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A file that is run as it is, from its first line."""
+
+    path: Path
+
+
+class _EnoughSteps(BaseException):
+    """Ends a script after the last step that is asked for; no library catches it."""
+
+
+def end_of_step(**known: Any) -> None:
+    """Called by a script at the end of every step, with tensors that no hook of torch shows."""
+    if _listener:
+        _listener[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
+
+
+def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..., Any]) -> None:
+    """Run a script up to the end of a step; ``call`` calls it."""
+    done: list[int] = []
+
+    def ended(known: Known) -> None:
+        on_end(known)
+        done.append(1)
+        if len(done) == n_steps:
+            raise _EnoughSteps
+
+    code = compile(script.path.read_text(encoding="utf-8"), str(script.path), "exec")
+    namespace = {"__name__": "__main__", "__file__": str(script.path)}
+    _listener[:] = [ended]
+    sys.modules["own_count"], sys.modules["programs"] = _own_count(), sys.modules[__name__]
+    try:
+        call(exec, code, namespace)
+    except _EnoughSteps:
+        return
+    finally:
+        _listener.clear()
+        del sys.modules["own_count"]
+
+
+def _own_count() -> ModuleType:
+    module = ModuleType("own_count")
+
+    def print_count(modules: Any, optimizers: Any = (), **extra: Any) -> None:
+        end_of_step(**{_KNOWN_AS[key]: value for key, value in extra.items()})
+
+    vars(module)["print_count"] = print_count
+    return module
+
+
+def _tensors(held: Any) -> Iterator[torch.Tensor]:
+    """All tensors within lists, tuples and dictionaries."""
+    if isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, dict):
+        yield from _tensors(list(held.values()))
+    elif isinstance(held, Iterable) and not isinstance(held, str):
+        for each in held:
+            yield from _tensors(each)
