@@ -5,12 +5,14 @@ which modules run inside of backward (a checkpoint computes again) are recorded 
 """
 
 import hashlib
+import inspect
 import multiprocessing
 import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +64,12 @@ class Recording:
 def recorded_once(entry: str, setup: Setup, folder: Path | None) -> Recording:
     """Record an entry, or take the recording that the folder has of it from an earlier run.
 
-    Recordings are kept by what the entry's own file and the setup are: after a change to the simulation or to
-    a file that the entry imports, empty the folder.
+    They are kept by the setup and by the entry's own file: after any other change, of the simulation or of
+    this file, empty the folder.
     """
     if folder is None:
         return _apart(entry, setup)
-    about = f"{entry} {asdict(setup)} {_source(entry)} {Path(__file__).read_text(encoding='utf-8')}"
+    about = f"{entry} {asdict(setup)} {_source(entry)}"
     path = folder / f"{entry}-{hashlib.sha256(about.encode()).hexdigest()[:12]}.pickle"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,8 @@ def _source(entry: str) -> str:
     program = ENTRIES[entry]
     if isinstance(program, Script):
         return program.path.read_text(encoding="utf-8")
-    return Path(program.__code__.co_filename).read_text(encoding="utf-8")
+    function = program.func if isinstance(program, partial) else program
+    return Path(inspect.getfile(function)).read_text(encoding="utf-8")
 
 
 def _apart(entry: str, setup: Setup) -> Recording:

@@ -17,12 +17,20 @@ _COLUMNS = tuple(
 )
 _HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
 _USUAL = ("adamw", "to none")
-_MARKS = {"seen": "", "unseen": " *", "heldout": " **", "blind": " ***", "libraries": ""}
+_MARKS = {
+    "seen": "",
+    "unseen": " *",
+    "heldout": " **",
+    "blind": " ***",
+    "second-blind": " ****",
+    "libraries": "",
+}
 _GROUPS = {
     "seen": "seen",
     "unseen": "unseen *",
     "heldout": "held out **",
     "blind": "blind ***",
+    "second-blind": "second blind ****",
     "libraries": "libraries",
 }
 
@@ -65,7 +73,7 @@ def _usual(cases: Sequence[Figures]) -> list[Figures]:
 def _by_entry(cases: Sequence[Figures]) -> str:
     rows = {}
     for case in _usual(cases):
-        entry = f"`{case['entry']}`{_MARKS[case['group']]}"
+        entry = f"`{case['entry']}`{_MARKS.get(case['group'], '')}"
         rows.setdefault(entry, {})[case["stacks"], case["history"]] = case["peak"]["right"]
     return _table(
         ("entry", *_HEADS),
