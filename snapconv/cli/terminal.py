@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from snapconv.cli.colors import paint_of
 from snapconv.errors import SnapconvError
 from snapconv.progress import Progress
 from snapconv.units import printable
@@ -19,11 +20,13 @@ def give_up_stdout() -> None:
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
-    """Print lines, with everything escaped that a name in a file could do to a terminal."""
+    """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours."""
     if stream is None:  # closed by the parent process
         return
+    paint = paint_of(stream)
     for line in lines:
-        print(printable(line), file=stream)
+        text = printable(line)
+        print(paint(text) if paint else text, file=stream)
     stream.flush()
 
 

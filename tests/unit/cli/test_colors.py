@@ -1,0 +1,118 @@
+"""Colours and the line that draws the memory: on a terminal that shows them, and nowhere else."""
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from snapconv.cli.app import main
+from tests.builders import TraceBuilder, frame
+
+pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+
+SOURCE = Path(__file__).parents[3] / "fixtures" / "out_of_memory.pickle"
+ESCAPES = re.compile(r"\x1b\[[\d;]*m")
+BLOCKS = re.compile("[▁▂▃▄▅▆▇█]")
+OURS = "\x1b[1;31mout of memory\x1b[0m"
+
+
+@contextmanager
+def terminal(encoding="utf-8") -> Iterator[tuple[io.TextIOWrapper, list[bytes]]]:
+    """A stream that is a terminal, and all that was written to it when it is closed."""
+    ours, its = pty.openpty()
+    written: list[bytes] = []
+
+    def read():
+        with suppress(OSError):  # how Linux ends what is read from a terminal that is closed
+            while part := os.read(ours, 4096):
+                written.append(part)
+
+    reader = Thread(target=read)
+    reader.start()
+    try:
+        with open(its, "w", encoding=encoding, newline="") as stream:  # noqa: PTH123  # a descriptor
+            yield stream, written
+    finally:
+        reader.join()
+        os.close(ours)
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """What a command writes to its standard output, a terminal or a pipe, under these variables."""
+
+    def printed(arguments, *, to_terminal, encoding="utf-8", **variables):
+        for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in ({"TERM": "xterm-256color"} | variables).items():
+            monkeypatch.setenv(name, value)
+        if not to_terminal:
+            assert main(list(map(str, arguments))) == 0
+            return capsys.readouterr().out
+        with terminal(encoding) as (stream, written), monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", stream)
+            assert main(list(map(str, arguments))) == 0
+        return b"".join(written).decode().replace("\r\n", "\n")
+
+    return printed
+
+
+@pytest.fixture(params=["verdict", "to-sqlite"])
+def arguments(request, tmp_path):
+    output = ["-o", tmp_path / "report.sqlite", "--force"] if request.param == "to-sqlite" else []
+    return [request.param, SOURCE, *output]
+
+
+def test_a_terminal_gets_the_text_of_a_pipe_in_colours(printed, arguments):
+    plain = printed(arguments, to_terminal=False)
+    shown = printed(arguments, to_terminal=True)
+    assert "\x1b" not in plain
+    assert OURS in shown
+    assert "\x1b[95mtemporary\x1b[0m" in shown
+    lines = [line for line in ESCAPES.sub("", shown).splitlines() if not BLOCKS.search(line)]
+    assert lines == plain.splitlines()
+
+
+@pytest.mark.parametrize(
+    "variables", [{"NO_COLOR": "1"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "dumb"}], ids=" ".join
+)
+def test_a_terminal_gets_no_colours_where_they_are_not_wanted(printed, arguments, variables):
+    assert "\x1b" not in printed(arguments, to_terminal=True, **variables)
+
+
+def test_an_empty_no_color_says_nothing(printed, arguments):
+    assert OURS in printed(arguments, to_terminal=True, NO_COLOR="")
+
+
+def test_colours_can_be_forced_into_a_pipe(printed, arguments):
+    assert OURS in printed(arguments, to_terminal=False, FORCE_COLOR="1")
+
+
+@pytest.mark.parametrize(
+    ("to_terminal", "options", "is_drawn"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"encoding": "ascii"}, False),
+        (False, {}, False),
+        (False, {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_the_memory_is_drawn_where_a_terminal_shows_blocks(printed, tmp_path, to_terminal, options, is_drawn):
+    shown = printed(["to-sqlite", SOURCE, "-o", tmp_path / "r.sqlite"], to_terminal=to_terminal, **options)
+    assert bool(BLOCKS.search(shown)) is is_drawn
+
+
+def test_a_name_in_a_file_gives_a_terminal_no_colours_and_no_commands(printed, tmp_path):
+    frames = [frame("\x1b[31mred\x1b]0;title\x07", "/home/me/project/\x1b[2Jmodel.py", 9)]
+    path = TraceBuilder().segment().alloc(1024, frames=frames).write(tmp_path / "run.pickle")
+    shown = printed([path], to_terminal=True)
+    assert "\\x1b[2Jmodel.py" in shown
+    assert "\x1b[31mred" not in shown
+    assert "\x07" not in shown
