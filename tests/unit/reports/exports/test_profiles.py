@@ -3,6 +3,9 @@
 import gzip
 import json
 import pickle
+import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -173,6 +176,29 @@ def test_pprof_has_the_category_of_every_sample(tmp_path):
     for _, category, _, n_bytes in pprof(exported(tmp_path, "pprof")):
         found[category] += n_bytes
     assert found == {row.category: row.block_bytes for row in state.categories if row.n_allocations}
+
+
+def test_pprof_itself_reads_the_same_bytes_by_function_and_by_category(tmp_path):
+    if shutil.which("go") is None:
+        pytest.skip("there is no Go with its pprof")
+    profile = exported(tmp_path, "pprof", "--no-cpp-frames")
+
+    def pprof_says(*arguments):
+        command = ["go", "tool", "pprof", "-unit=bytes", "-nodefraction=0", "-nodecount=100000", *arguments]
+        done = subprocess.run([*command, str(profile)], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    (state,) = snapconv.load(SOURCE).at()
+    top = pprof_says("-top")
+    assert f"of {state.allocated_bytes}B total" in top
+    rows = re.findall(r"^ *(\d+)B?(?: +\S+){4} +(.+)$", top, re.MULTILINE)
+    expected = Counter()
+    for stack, _, _, n_bytes in pprof(profile):
+        expected[stack[-1][0]] += n_bytes
+    assert {name: int(n_bytes) for n_bytes, name in rows if int(n_bytes)} == dict(expected)
+    activations = next(row for row in state.categories if row.category == "activation")
+    shown = pprof_says("-top", "-tagfocus=activation")
+    assert f"Showing nodes accounting for {activations.block_bytes}B" in shown
 
 
 def test_speedscope_has_what_its_schema_requires(tmp_path):
