@@ -1,5 +1,6 @@
 """What all tables share: kinds of columns, -1 for unknown values, and that they are read-only."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -14,23 +15,45 @@ BoolColumn = NDArray[np.bool_]
 # Milliseconds; NaN where there is no time.
 MsColumn = NDArray[np.float64]
 
+# Rows that a notebook shows of a table, from each of its ends.
+_SHOWN = 5
+
 _Table = TypeVar("_Table", bound=Any)
 
 
 def read_only(table: _Table) -> _Table:
     """Lock the columns of a table that was just built, and return it."""
-    for field in fields(table):
-        column = getattr(table, field.name)
-        if isinstance(column, np.ndarray):
-            column.setflags(write=False)
+    for column in columns_of(table).values():
+        column.setflags(write=False)
     return table
 
 
 def take(table: _Table, rows: Int64Column) -> _Table:
     """The table with these of its rows, in this order."""
-    columns = {field.name: getattr(table, field.name) for field in fields(table)}
-    taken = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    taken = {name: column[rows] for name, column in columns_of(table).items()}
     return read_only(replace(table, **taken))
+
+
+def columns_of(table: Any) -> dict[str, NDArray[Any]]:
+    """The columns that a table has, by name, and no copies."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+
+
+def table_html(table: Any) -> str:
+    """What a notebook shows for a table: its first rows and its last."""
+    n_rows, columns = len(table), columns_of(table)
+    shown: Sequence[int] = range(n_rows)
+    if n_rows > 2 * _SHOWN:
+        shown = (*shown[:_SHOWN], *shown[-_SHOWN:])
+    lines = [f"<p><b>{type(table).__name__}</b>: {n_rows:,} rows</p>", "<table>"]
+    lines.append(_row_html("th", ["", *columns]))
+    lines += [_row_html("td", [row, *(column[row] for column in columns.values())]) for row in shown]
+    return "\n".join([*lines, "</table>"])
+
+
+def _row_html(tag: str, cells: Iterable[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:

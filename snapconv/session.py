@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
+from snapconv.columns import columns_of
 from snapconv.devices import HOST, device_argument
 from snapconv.errors import InputError
 from snapconv.findings.batch_scale import OtherRun, ScaledSizes, scale_batch
@@ -23,6 +24,7 @@ from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_mom
 from snapconv.findings.oom_remedies import Remedies, find_remedies
 from snapconv.findings.out_of_memory import OutOfMemory, find_out_of_memory
 from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
+from snapconv.findings.timeline_levels import timeline_level
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
@@ -32,7 +34,7 @@ from snapconv.reports.comparison_report import ComparisonReport, Side, build_com
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.reports.explain.selection import explain, parse_question
 from snapconv.reports.memory_report import MemoryReport
-from snapconv.reports.notebook_html import head_html
+from snapconv.reports.notebook_html import PICTURE_BINS, head_html
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
@@ -234,18 +236,21 @@ class Session:
             output = Path(tempfile.mkdtemp(prefix="snapconv-")) / name
         return write_view_of(files, Path(output), force=force)
 
-    def columns(self, device: int | None = None) -> dict[str, NDArray[Any]]:
-        """The allocations of a device (by default the first) by column, for pandas, polars and Arrow.
+    def columns(self, device: int | None = None, *, table: str = "allocations") -> dict[str, NDArray[Any]]:
+        """A table of a device (by default of the first) by column, for pandas, polars and Arrow.
 
-        The numbers are the session's own columns and no copies: read-only, -1 where there is no value. Names
-        of categories, operations and modules are texts.
+        ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own columns and
+        no copies: read-only, -1 where there is no value. Names of categories, operations and modules are
+        texts. Raises KeyError for another table.
         """
         (analysis, *_) = (self if device is None else self.of_device(device)).devices
+        tables = {"events": analysis.device.events, "segments": analysis.device.segments}
+        if table != "allocations":
+            return columns_of((tables | {"blocks": analysis.device.blocks})[table])
         labels = np.array([category.label for category in Category], np.object_)
         modules = np.array([*analysis.modules.names, ""], np.object_)  # -1, of no module, is the last
         operations = np.array(analysis.operations, np.object_)
-        table = analysis.allocations
-        return {field.name: getattr(table, field.name) for field in fields(table)} | {
+        return columns_of(analysis.allocations) | {
             "iteration": analysis.iteration,
             "category": labels[analysis.classification.category],
             "operation": operations[analysis.operation_id],
@@ -253,11 +258,13 @@ class Session:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the peak of every device, and what it is made of."""
-        curves = [found.replay.allocated.after for found in self.devices]
-        return head_html(
-            self.path.name or str(self.path), list(zip(self.at(), curves, strict=True)), self.notes
-        )
+        """What a notebook shows: the peak of every device, what it is made of, and the timeline."""
+        levels = [
+            timeline_level(found.replay, found.classification.category, most_bins=PICTURE_BINS)
+            for found in self.devices
+        ]
+        name = self.path.name or str(self.path)
+        return head_html(name, list(zip(self.at(), levels, strict=True)), self.notes)
 
     def report(self, device: int | None = None) -> MemoryReport:
         """The finished figures of one device (its ordinal; by default the first in the file).

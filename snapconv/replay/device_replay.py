@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only, table_html
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
@@ -53,6 +53,9 @@ class AllocationTable:
 
     def __len__(self) -> int:
         return len(self.addr)
+
+    def _repr_html_(self) -> str:
+        return table_html(self)
 
     @property
     def freed_event(self) -> Int64Column:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, take
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, table_html, take
 from snapconv.errors import MalformedSnapshotError
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
@@ -93,6 +93,9 @@ class EventTable:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    def _repr_html_(self) -> str:
+        return table_html(self)
 
     def take(self, order: Int64Column) -> "EventTable":
         """The same events in another order."""

@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, table_html
 from snapconv.errors import MalformedSnapshotError
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
@@ -83,6 +83,9 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.addr)
 
+    def _repr_html_(self) -> str:
+        return table_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class BlockTable:
@@ -100,6 +103,9 @@ class BlockTable:
 
     def __len__(self) -> int:
         return len(self.addr)
+
+    def _repr_html_(self) -> str:
+        return table_html(self)
 
 
 def read_segments(
