@@ -13,24 +13,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from snapconv.notes import Note
+from snapconv.recorder.program.own_frames import calls_program, has_interrupted, is_for_program
+from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
 _Result = TypeVar("_Result")
-_Error = TypeVar("_Error", bound=BaseException)
 
 _PACKAGE = str(Path(__file__).parents[1])
 _MAX_MESSAGE = 200
 
 
-def for_program(error: _Error) -> _Error:
-    """Mark an exception that must reach the program, before it is raised in guarded work."""
-    error._snapconv_is_for_program = True  # type: ignore[attr-defined]  # every exception has a dictionary
-    return error
-
-
 def is_fault(error: BaseException) -> bool:
     """Whether an exception out of our work is a fault of ours: Ctrl-C and the like are not."""
-    return isinstance(error, Exception) and not getattr(error, "_snapconv_is_for_program", False)
+    return isinstance(error, Exception) and not is_for_program(error)
 
 
 class OriginalCall:
@@ -46,6 +41,7 @@ class OriginalCall:
         self.is_done = False
         self.raised: BaseException | None = None
 
+    @calls_program
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Run it, with the program's own arguments; another time, return what it returned."""
         if self.is_done:
@@ -97,10 +93,21 @@ class Guard:
         try:
             return work(*arguments)
         except BaseException as failure:
-            if not is_fault(failure):
+            if not self.takes(failure):
                 raise
-            self.keep(failure)
             return None
+
+    def takes(self, failure: BaseException) -> bool:
+        """Keep a failure, if it is ours; what is the program's has to reach it.
+
+        That may have come in the midst of our work: what it left is not to be trusted either.
+        """
+        if is_fault(failure):
+            self.keep(failure)
+            return True
+        if has_interrupted(failure):
+            self.keep(RuntimeError(f"broken off by an exception of the program's: {type(failure).__name__}"))
+        return False
 
     def keep(self, failure: BaseException) -> None:
         """Keep a failure of ours, unless there is one already: the feature is off from here on."""
@@ -125,9 +132,8 @@ class Guard:
         try:
             work(*arguments)
         except BaseException as failure:
-            if not is_fault(failure):
+            if not self.takes(failure):
                 raise
-            self.keep(failure)
 
     def hook(self, work: Callable[..., object]) -> Callable[..., None]:
         """Make a hook whose result torch does not use."""
@@ -135,6 +141,8 @@ class Guard:
         def hook(*arguments: Any) -> None:
             if not is_read_by_torch():
                 self.run(work, *arguments)
+                if waiting:
+                    deliver_waiting()
 
         return hook
 
@@ -148,9 +156,8 @@ class Guard:
             try:
                 return work(*arguments, **named)
             except BaseException as failure:
-                if not is_fault(failure):
+                if not self.takes(failure):
                     raise
-                self.keep(failure)
             return otherwise(*arguments, **named)
 
         return hook
@@ -164,12 +171,16 @@ class Guard:
         the original, or of ``like``.
         """
 
+        @calls_program
         @functools.wraps(original if like is None else like)
         def wrapper(*arguments: Any, **named: Any) -> Any:
             # Somebody may have kept this function beyond the recording.
             if is_read_by_torch() or self.is_off:
                 return original(*arguments, **named)
-            return self.around(OriginalCall(original, arguments, named), work, arguments, named)
+            result = self.around(OriginalCall(original, arguments, named), work, arguments, named)
+            if waiting:
+                deliver_waiting()
+            return result
 
         return wrapper
 
@@ -188,10 +199,9 @@ class Guard:
         try:
             return work(call, *arguments, **named)
         except BaseException as failure:
-            if failure is call.raised or not is_fault(failure):
+            if failure is call.raised or not self.takes(failure):
                 call.raised = None  # it holds the frames that hold it
                 raise
-            self.keep(failure)
         try:
             return call() if otherwise is None or call.is_done else otherwise()
         finally:

@@ -23,6 +23,7 @@ from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.observe.iteration_times import IterationLog
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.program.cuda_start import CudaStart
+from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.recording_options import Context, ProjectOptions, Stacks
 from snapconv.recorder.schedule.iteration_schedule import StepCounter, counting_steps
 from snapconv.recorder.torch_features import Features, of_recording, probe
@@ -106,6 +107,7 @@ class Recording:
         environment.require_torch()
         environment.refuse_without_cuda(can_simulate=False)
         self._output.mkdir(parents=True, exist_ok=True)
+        self._parts.enter_context(deferred_handlers(is_job=True))
         self._cuda.wait()
         self._parts.callback(self._cuda.cancel)
         self._features = probe(of_recording)

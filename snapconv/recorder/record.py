@@ -21,7 +21,7 @@ from snapconv.recorder.captured.capture_folder import check_output
 from snapconv.recorder.captured.contents import Origin, ended_by
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.program import own_frames, script
+from snapconv.recorder.program import own_frames, script, script_signals
 from snapconv.recorder.program.cuda_start import CudaStart
 from snapconv.recorder.program.entry import Entry, load_providers, provider_module
 from snapconv.recorder.program.import_hook import when_imported
@@ -83,6 +83,7 @@ def record(
         say(f"recording {entry.path}, {_plan(driver, options)}")
         parts.callback(_turn_off, driver)
         parts.enter_context(warnings_name_the_user())
+        parts.enter_context(script_signals.deferred_handlers())
         early = _early_environment()
         with ExitStack() as program:
 
@@ -120,17 +121,16 @@ def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
 
 def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts: ExitStack, say: Say) -> None:
     """Turn everything on, as soon as torch has been imported."""
-    with held_back():
-        environment.require_history()
-        driver.features = torch_features.probe(torch_features.of_recording)
-        driver.guards.leave_out(driver.features.changed)
-        if timer:
-            # Before the observer: it nests around all user code.
-            driver.guards.of(Feature.TIMES).enter(parts, lambda: timer)
-        driver.begin()
-        start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts, say))
-        parts.callback(start.cancel)
-        start.wait()
+    environment.require_history()
+    driver.features = torch_features.probe(torch_features.of_recording)
+    driver.guards.leave_out(driver.features.changed)
+    if timer:
+        # Before the observer: it nests around all user code.
+        driver.guards.of(Feature.TIMES).enter(parts, lambda: timer)
+    driver.begin()
+    start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts, say))
+    parts.callback(start.cancel)
+    start.wait()
 
 
 def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack, say: Say) -> None:

@@ -13,6 +13,7 @@ from snapconv.recorder.program import script
 from snapconv.recorder.program.entry import Entry
 from snapconv.recorder.program.import_hook import when_imported
 from snapconv.recorder.program.outcome import exit_code_of, outcome
+from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.recording_options import Context, Stacks
 
 
@@ -47,6 +48,7 @@ def watch(entry: Entry, argv: Sequence[str], options: WatchOptions) -> Watched:
             max_entries=options.max_entries,
             max_captures=options.max_captures,
         )
+        parts.enter_context(deferred_handlers())
         with when_imported("torch", lambda: parts.enter_context(recording)):
             raised, _main = outcome(_run, entry, argv)
         return Watched(exit_code_of(raised), raised, tuple(recording.captures))

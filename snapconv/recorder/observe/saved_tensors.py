@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from snapconv.recorder.guard import Guard, for_program
+from snapconv.recorder.guard import Guard
 from snapconv.recorder.observe.custom_functions import CustomFunctions
 from snapconv.recorder.observe.hooks_in_place import HooksInPlace
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.torch_types import Tensor
 
 

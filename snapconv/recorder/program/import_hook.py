@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from snapconv.recorder.program.own_frames import calls_program
+
 
 @contextmanager
 def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
@@ -73,6 +75,7 @@ class _Loader(Loader):
         """Leave it to the loader."""
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
+    @calls_program
     def exec_module(self, module: ModuleType) -> None:
         """Run the module, which has its own loader and not this one."""
         module.__loader__ = self._loader

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.program import own_frames
+from snapconv.recorder.program import own_frames, script_signals
 
 # As shells count: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
@@ -20,7 +20,11 @@ class Stop(BaseException):
 def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
     """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
     try:
-        return None, run(*arguments)
+        try:
+            result = run(*arguments)
+        finally:
+            script_signals.program_ends()
+        return None, result
     except Stop:
         return None, None
     except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is

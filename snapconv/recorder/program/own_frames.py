@@ -4,18 +4,82 @@ User code is entered in one place, ``call_user``. What lies outside of it, and e
 this package, is nothing that the user wrote: a snapshot and a traceback look as without us.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Error = TypeVar("_Error", bound=BaseException)
 
-_PACKAGE = str(Path(__file__).parents[2]) + "/"
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _HERE = __file__
 
+# The functions of ours that call code of the program's or of torch's, which may run for long.
+_CALLING_PROGRAM: set[CodeType] = set()
 
+
+def calls_program(function: _Function) -> _Function:
+    """Declare that what a function of ours calls from elsewhere is the program's, and none of our work."""
+    _CALLING_PROGRAM.add(function.__code__)
+    return function
+
+
+def is_in_our_work(frame: FrameType | None) -> bool:
+    """Whether a frame belongs to work of ours: its innermost function of ours has not called the program."""
+    is_innermost = True
+    while frame is not None:
+        if is_ours(frame.f_code.co_filename):
+            return is_innermost or frame.f_code not in _CALLING_PROGRAM
+        is_innermost, frame = False, frame.f_back
+    return False
+
+
+def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
+    """Mark an exception that must reach the program; ``interrupts``: it broke work of ours off."""
+    with suppress(Exception):  # a class may forbid it
+        error._snapconv_is_for_program = True  # type: ignore[attr-defined]  # every exception has a dictionary
+        if interrupts:
+            error._snapconv_interrupts = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_for_program(error: BaseException) -> bool:
+    """Whether an exception was marked so, or is one that another thread has raised in this one."""
+    return getattr(error, "_snapconv_is_for_program", False) or _came_from_outside(error)
+
+
+def has_interrupted(error: BaseException) -> bool:
+    """Whether an exception for the program broke work of ours off."""
+    return getattr(error, "_snapconv_interrupts", False) or _came_from_outside(error)
+
+
+def _came_from_outside(error: BaseException) -> bool:
+    """Whether nothing in our work can have raised it (PyThreadState_SetAsyncExc, a handler set in C).
+
+    Its traceback ends in a line of ours, or of the standard library that we called, and its class is one that
+    neither of them nor torch knows; or a time limit, which nothing of ours has.
+    """
+    kind, last = type(error), error.__traceback__
+    if isinstance(error, TimeoutError) and not error.args:
+        is_unknown = True
+    else:
+        origin = kind.__module__.partition(".")[0]
+        is_unknown = origin not in sys.stdlib_module_names and origin not in ("torch", "snapconv")
+    if not is_unknown or last is None:
+        return False
+    while last.tb_next is not None:
+        last = last.tb_next
+    filename = last.tb_frame.f_code.co_filename
+    return is_ours(filename) or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
+
+
+@calls_program
 def call_user(function: Callable[..., _Result], /, *arguments: Any) -> _Result:
     """Call the user's code; this frame is where every stack is cut."""
     return function(*arguments)

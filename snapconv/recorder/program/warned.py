@@ -3,6 +3,7 @@
 They name the innermost Python frame, which is one of ours where a mode stands between the user and torch.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from snapconv.recorder.program.own_frames import is_ours
+from snapconv.recorder.program.own_frames import calls_program, is_ours
 
 
 @contextmanager
@@ -19,6 +20,7 @@ def warnings_name_the_user() -> Iterator[None]:
     """Show warnings that would name a line of ours with the user's; others as they are."""
     before = warnings.showwarning
 
+    @calls_program
     def show(
         message: Warning | str,
         category: type[Warning],
@@ -42,7 +44,7 @@ def warnings_name_the_user() -> Iterator[None]:
 def _users_line() -> tuple[str, int] | None:
     """Find the innermost frame that is neither torch's, nor ours, nor of the warnings themselves."""
     torch_folder = (
-        str(Path(str(sys.modules["torch"].__file__)).parent) + "/" if "torch" in sys.modules else None
+        str(Path(str(sys.modules["torch"].__file__)).parent) + os.sep if "torch" in sys.modules else None
     )
     frame: FrameType | None = sys._getframe()
     while frame is not None:

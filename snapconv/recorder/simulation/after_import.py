@@ -8,6 +8,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from snapconv.recorder.program.own_frames import calls_program
+
 Hook = Callable[[ModuleType], None]
 
 
@@ -47,6 +49,7 @@ class _Finder(MetaPathFinder):
 def _call_after(loader: Any, hook: Hook) -> None:
     load = loader.exec_module
 
+    @calls_program
     def exec_module(module: ModuleType) -> None:
         load(module)
         hook(module)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.simulation.devices.accelerator import is_ordinal
 
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
@@ -44,6 +46,7 @@ class Calls:
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
             is_of_simulation = True
 
+            @calls_program
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
             ) -> Any:
@@ -55,9 +58,12 @@ class Calls:
                     args = ("cuda", *args)
                 local.call = (func, args, kwargs)
                 try:
-                    return func(*args, **kwargs)
+                    result = func(*args, **kwargs)
                 finally:
                     local.call = before
+                if waiting:
+                    deliver_waiting()
+                return result
 
         return CallMode()
 

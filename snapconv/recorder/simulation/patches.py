@@ -11,6 +11,7 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
+from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
 _ABSENT = object()
@@ -104,11 +105,18 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
     @functools.wraps(work)
     def instead(*arguments: Any, **named: Any) -> Any:
         try:
-            return work(*arguments, **named)
+            result = work(*arguments, **named)
         except BaseException as failure:
-            if not is_fault(failure) or isinstance(failure, RecorderError):
+            if isinstance(failure, RecorderError):
+                raise
+            if not is_fault(failure):
+                guard.takes(failure)
                 raise
             kept = failure
+        else:
+            if waiting:
+                deliver_waiting()
+            return result
         try:
             result = otherwise(*arguments, **named)
         except Exception:  # noqa: BLE001  # the first error has more information

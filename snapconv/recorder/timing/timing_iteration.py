@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.recorder.guard import Guards
+from snapconv.recorder.program.own_frames import calls_program
 from snapconv.recorder.timing.timing_graph import Ranges, holds_tensor, nodes_below
 from snapconv.recorder.timing.timing_marks import Clock
 from snapconv.recorder.timing.timing_stacks import StackRecorder
@@ -96,6 +97,7 @@ class Iteration:
 
     # --- calls
 
+    @calls_program
     def call(
         self,
         name: str,
@@ -119,9 +121,10 @@ class Iteration:
                 first_node = self._next_node()
                 self._is_busy = True
                 call.begin, began = self._mark(), time.perf_counter_ns()
-        except Exception as failure:  # noqa: BLE001  # ours, whatever it is
+        except BaseException as failure:
             self._is_busy = False
-            self._times.keep(failure)
+            if not self._times.takes(failure):
+                raise
             call = None
         if call is None:
             return function(*args, **kwargs)
@@ -137,8 +140,9 @@ class Iteration:
             if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
                 self._keep(call, first_node)
             call.bookkeeping_ns = time.perf_counter_ns() - entered - call.host_ns
-        except Exception as failure:  # noqa: BLE001  # as above
-            self._times.keep(failure)
+        except BaseException as failure:
+            if not self._times.takes(failure):
+                raise
         return result
 
     def _begun(self, name: str, module: Any) -> Call:
@@ -206,15 +210,17 @@ class Iteration:
                         running.n_waited_for += 1
                     begin = self._mark()
                     running.nodes.append((call, begin))
-            except Exception as failure:  # noqa: BLE001  # ours, whatever it is
-                guard.keep(failure)
+            except BaseException as failure:
+                if not guard.takes(failure):
+                    raise
 
         def after(*_: Any) -> None:
             try:
                 if self._running is not None and begin is not None:
                     strict.append((begin, self._mark()))
-            except Exception as failure:  # noqa: BLE001  # as above
-                guard.keep(failure)
+            except BaseException as failure:
+                if not guard.takes(failure):
+                    raise
 
         self._hooks += (node.register_prehook(before), node.register_hook(after))
 

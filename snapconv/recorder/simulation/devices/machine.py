@@ -15,7 +15,8 @@ from snapconv.allocator.allocator_trace import Frames, Recorded
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.guard import Guard, for_program
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.simulation.devices.device_clock import Clock
 from snapconv.recorder.simulation.devices.simulated_history import History
 from snapconv.recorder.simulation.devices.simulated_stacks import Stacks

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_trace import Recorded
-from snapconv.recorder.guard import for_program
+from snapconv.recorder.program.own_frames import for_program
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 

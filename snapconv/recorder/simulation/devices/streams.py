@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 
-from snapconv.recorder.guard import for_program
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.simulation.devices.machine import Machine
 
 CUDA_DEVICE_TYPE = 1

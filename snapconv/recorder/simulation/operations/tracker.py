@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.guard import Guard, for_program, is_fault
+from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.observe.addresses import Location
+from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.simulation.devices.machine import Machine
 from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces, Workspace
 from snapconv.recorder.simulation.modes import Calls
@@ -81,6 +82,8 @@ class Tracker:
             return self._handle(run, args, kwargs)
         except Exception as error:  # noqa: BLE001  # handed on, or kept
             is_theirs = error is run.raised or not is_fault(error) or isinstance(error, RecorderError)
+            if has_interrupted(error):
+                self.guard.takes(error)
             if is_theirs or not self._has_run(run, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
             self.guard.keep(error)

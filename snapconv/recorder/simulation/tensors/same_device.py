@@ -9,7 +9,7 @@ certain to be on the CPU (see ``doubts``).
 
 from typing import Any
 
-from snapconv.recorder.guard import for_program
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.simulation.modes import Calls
 from snapconv.recorder.simulation.operations.operation_schemas import Kind, Operation
 from snapconv.recorder.simulation.tensors.doubts import Doubts

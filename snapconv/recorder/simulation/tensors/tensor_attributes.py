@@ -11,7 +11,7 @@ from functools import wraps
 from threading import get_ident
 from typing import Any
 
-from snapconv.recorder.guard import for_program
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.simulation.operations.tracker import Tracker
 from snapconv.recorder.simulation.patches import Patches, for_the_cpu
 from snapconv.recorder.simulation.tensors.placements import Placement
