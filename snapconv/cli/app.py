@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _signals_raise():
             return _run(list(sys.argv[1:] if argv is None else argv))
     except ProgramEnded as ended:
+        if argv is not None:  # called from Python, and no process of its own
+            ended.close()
         return ended.exit_code
     except SnapconvError as error:
         print_error(f"error: {error}")

@@ -4,10 +4,11 @@ Everything is printed on stderr: the standard output belongs to the program that
 loaded with the command line and so imports the recorder only when a recording begins.
 """
 
+import atexit
 import os
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +21,7 @@ from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import Recorded
@@ -29,11 +30,20 @@ if TYPE_CHECKING:
 
 
 class ProgramEnded(Exception):
-    """The recorded program is over, and ``exit_code`` is to be the exit code of the command line."""
+    """The recorded program is over, and ``exit_code`` is to be the exit code of the command line.
 
-    def __init__(self, exit_code: int) -> None:
+    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it before.
+    """
+
+    def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
         super().__init__(exit_code)
-        self.exit_code = exit_code
+        self.exit_code, self._until_exit = exit_code, until_exit
+
+    def close(self) -> None:
+        """End what would last until the process does."""
+        if self._until_exit is not None:
+            atexit.unregister(self._until_exit.close)
+            self._until_exit.close()
 
 
 # Options end at the entry: what follows it is the program's.
@@ -256,7 +266,22 @@ def record(
         batch_size=batch_size,
         simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, random_weights, device),
     )
-    raise ProgramEnded(_record(found, args or [], options, quiet=quiet))
+    raise _record(found, args or [], options, quiet=quiet)
+
+
+@contextmanager
+def _until_exit() -> "Iterator[ExitStack]":
+    """Make what is closed after the program's own functions of ``atexit``, or at once after an error.
+
+    The first that is registered is called last.
+    """
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    try:
+        yield until_exit
+    except BaseException:
+        until_exit.close()
+        raise
 
 
 def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: bool) -> "Entry":
@@ -345,13 +370,15 @@ def _local_rank() -> int:
     return int(rank) if rank.isdecimal() else 0
 
 
-def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet: bool) -> int:
-    """Record, print the result, and return the exit code: that of the program, or ours if it succeeded."""
+def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet: bool) -> ProgramEnded:
+    """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
         say("next to nothing is computed: losses are zeros, and so is what the program saves over its files")
-    recorded = run(entry, args, options, say=(lambda _text: None) if quiet else say)
+    tell = (lambda _text: None) if quiet else say
+    with _until_exit() as until_exit:
+        recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so
         if not quiet:
             _say_result(recorded, entry)
@@ -359,9 +386,10 @@ def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet:
             _show_failure(recorded.failure, recorded.report)
     if recorded.raised is not None:  # last of all, where Python has it and people look
         show_raised(recorded.raised)
-    if recorded.failure is None:
-        return recorded.exit_code
-    return recorded.exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
+    exit_code = recorded.exit_code
+    if recorded.failure is not None:
+        exit_code = exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
+    return ProgramEnded(exit_code, until_exit)
 
 
 def _show_failure(failure: Exception, report: str) -> None:

@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.capture_folder import write_capture
+from snapconv.recorder.captured.capture_folder import write_capture_somewhere
 from snapconv.recorder.captured.contents import Ended, Origin, contents_now, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards, fault_note
 from snapconv.recorder.observe.iteration_times import IterationLog
@@ -62,6 +63,7 @@ class Driver:
             warm_up=options.warm_up, iterations=options.iterations, has_timing=timer is not None
         )
         self.n_bytes: int | None = None
+        self.path = options.output
         self._options, self._origin = options, origin
         self._output = options.output.absolute()  # a script may change its folder
         self._observer, self._timer, self._say = observer, timer, say
@@ -232,12 +234,15 @@ class Driver:
         metadata["notes"] = [*metadata["notes"], *({"slug": n.slug, "message": n.message} for n in ours)]
         self.notes += [Note(**row) for row in metadata["notes"]]
         self._say(f"writing {self._options.output}")
-        self.n_bytes = write_capture(
+        place, self.n_bytes = write_capture_somewhere(
             self._output,
             {**self._contents, "snapconv": metadata},
             timing,
             force=self._options.force,
         )
+        if place != self._output:
+            self.path = place
+            self.notes.append(_elsewhere(self._options.output, place))
         self._contents = None
         if ended is _COMPLETE and self._origin.kind != "providers":
             what_next = "is ended here" if self._options.stop else "goes on without a recording"
@@ -284,6 +289,14 @@ class Driver:
                     "raise --max-entries",
                 )
             )
+
+
+def _elsewhere(output: Path, place: Path) -> Note:
+    return Note(
+        "capture-elsewhere",
+        f"{output} could not be written any more, as something removed, took or closed its place while the "
+        f"program ran: the capture is {place}",
+    )
 
 
 def _busiest(devices: list[dict[str, Any]]) -> int | None:

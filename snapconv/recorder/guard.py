@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import calls_program, has_interrupted, is_for_program
+from snapconv.recorder.program.own_frames import calls_program, has_interrupted, is_for_program, is_ours
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
 _Result = TypeVar("_Result")
 
-_PACKAGE = str(Path(__file__).parents[1])
 _MAX_MESSAGE = 200
 
 
@@ -249,9 +248,7 @@ def is_read_by_torch() -> bool:
 
 def _place(failure: BaseException) -> str:
     """Name the innermost line of ours that a failure came through."""
-    ours = [
-        frame for frame in traceback.extract_tb(failure.__traceback__) if frame.filename.startswith(_PACKAGE)
-    ]
+    ours = [frame for frame in traceback.extract_tb(failure.__traceback__) if is_ours(frame.filename)]
     return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
 
 

@@ -9,7 +9,7 @@ import os
 import signal as signals
 import sys
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.capture_folder import write_capture
+from snapconv.recorder.captured.capture_folder import free_name, write_capture_somewhere
 from snapconv.recorder.captured.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.observe.iteration_times import IterationLog
@@ -194,9 +194,11 @@ class Recording:
         contents["snapconv"]["ended"] = ended.values()
         ours = (*self._features.notes(), *self._guards.notes())
         contents["snapconv"]["notes"] += [{"slug": note.slug, "message": note.message} for note in ours]
-        path = _free_name(self._output / f"{_rank()}{what}-{self.steps_done:06d}")
+        path = free_name(self._output / f"{_rank()}{what}-{self.steps_done:06d}.capture")
         try:
-            write_capture(path, contents, None, force=False)
+            with suppress(OSError):  # the job may have removed it
+                self._output.mkdir(parents=True, exist_ok=True)
+            path, _ = write_capture_somewhere(path, contents, None, force=False)
         except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
             return
@@ -248,15 +250,6 @@ class Recording:
 
 def _entry() -> str:
     return sys.argv[0] if sys.argv else ""
-
-
-def _free_name(stem: Path) -> Path:
-    """Return a path that nothing has: nothing is ever replaced here."""
-    path, n = stem.with_name(f"{stem.name}.capture"), 1
-    while os.path.lexists(path):
-        n += 1
-        path = stem.with_name(f"{stem.name}-{n}.capture")
-    return path
 
 
 def _rank() -> str:

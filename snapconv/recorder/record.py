@@ -67,15 +67,19 @@ def record(
     options: RecordOptions,
     *,
     say: Say = lambda _text: None,
+    until_exit: ExitStack | None = None,
 ) -> Recorded:
     """Run an entry and write its capture.
+
+    With ``until_exit``, which is closed when the process ends, a simulation lasts as long: threads and
+    functions of ``atexit`` go on after the script's last line.
 
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)
     with ExitStack() as parts:
         with held_back():
-            simulation = _device(options, parts)
+            simulation = _device(options, parts if until_exit is None else until_exit)
         origin = _origin(entry, argv, options, simulation)
         guards = Guards()
         timer, observer = _instruments(options, guards)
@@ -255,7 +259,7 @@ def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
 def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | None) -> Recorded:
     exit_code = exit_code_of(raised)
     return Recorded(
-        path=options.output if driver.n_bytes is not None else None,
+        path=driver.path if driver.n_bytes is not None else None,
         exit_code=exit_code,
         notes=tuple(driver.notes),
         n_bytes=driver.n_bytes or 0,

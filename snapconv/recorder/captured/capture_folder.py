@@ -9,12 +9,13 @@ import os
 import pickle
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from snapconv.errors import OutputExistsError, OutputWriteError
+from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
 
 SNAPSHOT_NAME = "snapshot.pickle"
 TIMING_NAME = "timing.json"
@@ -34,6 +35,11 @@ _WHAT_TO_DO = {
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one with --output",
 }
 
+_PLACE_IS_LOST = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV, errno.ESTALE),
+}
+
 
 def check_output(output: Path, *, force: bool) -> None:
     """Refuse a capture that could not be written, before anything runs; leaves nothing behind."""
@@ -44,11 +50,59 @@ def check_output(output: Path, *, force: bool) -> None:
         trial.rmdir()
 
 
+def write_capture_somewhere(
+    output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
+) -> tuple[Path, int]:
+    """Write a capture and return its place and size; beside ``output`` where that was lost during the run.
+
+    What was recorded may have taken a day: a folder that was removed or taken meanwhile must not cost it.
+    """
+    try:
+        return output, write_capture(output, snapshot, timing, force=force)
+    except OutputError as error:
+        if not _is_place_lost(error):
+            raise
+        lost = error
+    for folder in _other_folders(output):
+        place = free_name(folder / output.name)
+        try:
+            return place, write_capture(place, snapshot, timing, force=False)
+        except OutputError as error:
+            if not _is_place_lost(error):
+                raise
+    raise lost
+
+
+def free_name(path: Path) -> Path:
+    """Return a path that nothing has: this one, or one with a number."""
+    free, n = path, 1
+    while os.path.lexists(free):
+        n += 1
+        free = path.with_name(f"{path.stem}-{n}{path.suffix}")
+    return free
+
+
+def _is_place_lost(error: OutputError) -> bool:
+    """Whether another place may do: not where a disk is full."""
+    cause = error.__cause__
+    return not isinstance(cause, OSError) or cause.errno in _PLACE_IS_LOST
+
+
+def _other_folders(output: Path) -> Iterator[Path]:
+    """Where a capture may go instead: the nearest folder, the current one, that for temporary files."""
+    yield next((folder for folder in output.parents if folder.is_dir()), output.parent)
+    with suppress(OSError):  # the current folder may be gone as well
+        yield Path.cwd()
+    with suppress(OSError):
+        yield Path(tempfile.gettempdir())
+
+
 def write_capture(
     output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
 ) -> int:
     """Write a capture and return its size in bytes; on any failure nothing is left of it."""
     with _os_errors(output):
+        _check_place(output, force=force)
         temporary = _hidden(output)
         temporary.mkdir()
         try:

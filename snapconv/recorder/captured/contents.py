@@ -12,6 +12,7 @@ from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.observe.iteration_times import IterationLog
 from snapconv.recorder.program import own_frames
+from snapconv.recorder.program.outcome import exit_argument, text_of
 from snapconv.recorder.recording_options import USUAL_PROJECT, ProjectOptions
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def ended_by(raised: BaseException | None) -> Ended:
     """Tell how a program ended by what it raised."""
     if raised is None:
         return Ended("finished")
-    text = f"{type(raised).__name__}: {raised}"
+    text = f"{type(raised).__name__}: {text_of(raised)}"
     # Also where the program reported it and called sys.exit.
     torch = sys.modules.get("torch")  # which the program may not have come to
     if torch and any(isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)):
@@ -79,9 +80,10 @@ def ended_by(raised: BaseException | None) -> Ended:
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")
     if isinstance(raised, SystemExit):
-        if isinstance(raised.code, int) and raised.code in _STOPPED_BY:
-            return Ended("interrupted", _STOPPED_BY[raised.code])
-        return Ended("exit", "" if raised.code is None else str(raised.code))
+        code = exit_argument(raised)
+        if isinstance(code, int) and code in _STOPPED_BY:
+            return Ended("interrupted", _STOPPED_BY[code])
+        return Ended("exit", "" if code is None else text_of(code)[:_MAX_DETAIL])
     return Ended("exception", text)
 
 

@@ -1,6 +1,9 @@
 """The user's program -> what it ended with: what it raised, and the exit code that Python would have."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from snapconv.errors import RecorderError
@@ -20,10 +23,11 @@ class Stop(BaseException):
 def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
     """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
     try:
-        try:
-            result = run(*arguments)
-        finally:
-            script_signals.program_ends()
+        with _tuples_as_they_are():
+            try:
+                result = run(*arguments)
+            finally:
+                script_signals.program_ends()
         return None, result
     except Stop:
         return None, None
@@ -34,15 +38,55 @@ def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | N
 
 def exit_code_of(raised: BaseException | None) -> int:
     """Return the code that Python itself would end with."""
-    match raised:
-        case None:
-            return 0
-        case SystemExit(code=None):
-            return 0
-        case SystemExit(code=int(code)):
-            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
-        case KeyboardInterrupt():
-            return _INTERRUPTED
-        case RecorderError():
-            return raised.exit_code
-    return 1
+    if raised is None:
+        return 0
+    if isinstance(raised, SystemExit):
+        code = exit_argument(raised)
+        if isinstance(code, int):
+            return int(code) & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
+        return 0 if code is None else 1
+    if type(raised) is KeyboardInterrupt:  # one of a subclass is an error as any other
+        return _INTERRUPTED
+    return raised.exit_code if isinstance(raised, RecorderError) else 1
+
+
+def exit_argument(raised: SystemExit) -> object:
+    """Return what ``sys.exit`` was given; the exception itself where a class of the program's fails."""
+    try:
+        return raised.code
+    except Exception:  # noqa: BLE001  # the program's
+        return raised
+
+
+def text_of(value: object) -> str:
+    """Return a value's text, as Python shows exceptions: one without a text does not hold up anything."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  # the program's
+        return "<exception str() failed>"
+
+
+@contextmanager
+def _tuples_as_they_are() -> Iterator[None]:
+    """Keep what ``sys.exit(())`` was given.
+
+    Up to 3.11, Python prints the tuple and ends with 1, unless something catches the exception before: then
+    the tuple is taken for its arguments. We do catch it.
+    """
+    real = sys.exit
+    if sys.version_info >= (3, 12):
+        yield
+        return
+
+    @wraps(real)
+    def exit_(status: Any = None, /) -> Any:
+        if type(status) is tuple:
+            raise SystemExit(status)
+        real(status)
+
+    sys.exit = exit_
+    try:
+        yield
+    finally:
+        if sys.exit is exit_:
+            sys.exit = real

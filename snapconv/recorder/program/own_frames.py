@@ -16,7 +16,8 @@ _Result = TypeVar("_Result")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Error = TypeVar("_Error", bound=BaseException)
 
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+# As the import system writes it: on Windows it may mix slashes, and Path would change them.
+_PACKAGE = __file__.removesuffix(os.path.join("recorder", "program", "own_frames.py"))  # noqa: PTH118
 _STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _HERE = __file__
 

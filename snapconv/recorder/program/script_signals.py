@@ -25,7 +25,7 @@ from snapconv.recorder.program.own_frames import calls_program, for_program, is_
 Handler = Callable[[int, FrameType | None], object]
 
 # Work of ours that hangs, or writes a large capture, must not keep Ctrl-C and watchdogs away for ever.
-_LONGEST_WAIT_S = 5.0
+_LONGEST_WAIT_S = 60.0
 _AGAIN_AFTER_S = 0.001
 
 _set, _get = signal.signal, signal.getsignal

@@ -1,9 +1,12 @@
+import ctypes
 import gc
 import os
+import threading
 import weakref
 
 import pytest
 
+from snapconv.recorder import guard as guard_module
 from snapconv.recorder.guard import Guard
 
 
@@ -61,3 +64,38 @@ def test_a_child_process_does_no_work(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     assert guard.is_child
     assert guard.run(max, 1, 2) is None
+
+
+class FromOutside(Exception):
+    """What another thread raises in this one; no code of ours knows it."""
+
+
+@pytest.mark.parametrize("kind", [FromOutside, TimeoutError])
+def test_what_another_thread_raises_in_our_work_passes_and_ends_it(kind):
+    guard, began, here = Guard(), threading.Event(), threading.get_ident()
+    of_ours = {"began": began}
+    exec(
+        compile("def work():\n    began.set()\n    while True: pass", guard_module.__file__, "exec"), of_ours
+    )
+
+    def raise_there():
+        began.wait()
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(kind))
+
+    thread = threading.Thread(target=raise_there)
+    thread.start()
+    with pytest.raises(kind):
+        guard.run(of_ours["work"])
+    thread.join()
+    assert kind.__name__ in str(guard.failure)
+    assert guard.is_off
+
+
+def test_an_error_of_a_library_in_our_work_is_a_fault():
+    guard = Guard()
+
+    def work():
+        raise FromOutside  # its own line, and not one of ours
+
+    assert guard.run(work) is None
+    assert isinstance(guard.failure, FromOutside)

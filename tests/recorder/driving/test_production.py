@@ -218,7 +218,7 @@ def test_a_fault_of_ours_does_not_hide_the_jobs_own(job, tmp_path, caplog, monke
 
 
 def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkeypatch):
-    write, calls = production.write_capture, []
+    write, calls = production.write_capture_somewhere, []
 
     def write_second(*arguments, **named):
         calls.append(arguments)
@@ -226,7 +226,7 @@ def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkey
             raise OutputWriteError("the disk is full")
         return write(*arguments, **named)
 
-    monkeypatch.setattr(production, "write_capture", write_second)
+    monkeypatch.setattr(production, "write_capture_somewhere", write_second)
     with snapconv.recording(tmp_path, steps=[0, 1]):
         job.train(3)
     assert names(tmp_path) == ["step-000001.capture"]
