@@ -2,21 +2,19 @@
 
     python scripts/make_docs.py
 
-A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
+A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``, and
+the commands that it names itself: ``<!-- run: snapconv … -->``.
 """
 
 import ast
 import inspect
 import json
-import os
 import runpy
-import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,23 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.docs.markdown import code, table
 from scripts.docs.memory_schema_page import memory_schema_page
+from scripts.docs.reference_pages import (
+    action_inputs,
+    answer_keys,
+    exit_codes,
+    explanation_keys,
+    json_keys,
+    library,
+    metadata_keys,
+    notes,
+    plugin,
+    roles,
+    timing_keys,
+    versions,
+)
+from scripts.docs.sessions import PART, ran, with_sessions
 from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
@@ -35,13 +49,7 @@ from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
-CAPTURE = "fixtures/transformer.capture"
-OOM_SNAPSHOT = "fixtures/out_of_memory.pickle"
-GROWING = "fixtures/growing.pickle"
-ONE_ITERATION = ("--format", "snapshot", "--iterations", "1", "--redact")
-WHAT_IF = ("--setting", "expandable_segments:True", "--setting", "max_split_size_mb:64")
 REPORT = "training_step.memory.sqlite"
-EXPLAINED = "0x7f4008e00000"  # cuBLAS's workspace, made in the first forward
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
 # (the question, the query, whether it needs --extended): shown in docs/guide/reports.md with their answers.
@@ -87,15 +95,30 @@ FROM snapconv_peak_allocations GROUP BY category, evidence ORDER BY bytes DESC;"
 
 def main() -> None:
     """Write every page anew."""
-    for path in (ROOT / "README.md", *(ROOT / "docs" / name for name in GENERATED)):
+    for path in generated_pages():
         path.write_text(page(path), encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
 
 
+def generated_pages() -> list[Path]:
+    """Return every page that has a part which the program makes."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        path
+        for path in pages
+        if _name(path) in (PAGES.keys() | PARTS.keys()) or PART.search(path.read_text(encoding="utf-8"))
+    ]
+
+
 def page(path: Path) -> str:
     """Return a page as it must be: all of it made by the program, or its parts."""
-    name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
-    return PAGES[name]() if name in PAGES else filled(path, PARTS[name])
+    if _name(path) in PAGES:
+        return PAGES[_name(path)]()
+    return with_sessions(filled(path, PARTS.get(_name(path), {})))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
@@ -122,7 +145,7 @@ def _command(name: str | None, callback: Callable[..., Any] | None) -> str:
     rows = list(parameters(callback))
     arguments = " ".join(words for words, _, is_option in rows if not is_option)
     usage = f"snapconv {name} [OPTIONS] {arguments}"
-    described = _table(("what", "meaning"), ((f"`{words}`", text) for words, text, _ in rows))
+    described = table(("what", "meaning"), ((f"`{words}`", text) for words, text, _ in rows))
     return f"### `{usage}`\n\n{inspect.getdoc(callback)}\n\n{described}"
 
 
@@ -156,22 +179,22 @@ def accuracy() -> str:
 def frame_rules() -> str:
     """Return the table of the frame rules, in the order in which they are tried."""
     columns = ("slug", "role", "function", "file", "why", "torch")
-    return _table(columns, (_rule_cells(rule) for rule in FRAME_RULES))
+    return table(columns, (_rule_cells(rule) for rule in FRAME_RULES))
 
 
 def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
-    function = _code(rule.function) + (" (outermost Python frame only)" if rule.is_outermost else "")
+    function = _pattern(rule.function) + (" (outermost Python frame only)" if rule.is_outermost else "")
     role = rule.role.name.lower()
-    return _code(rule.slug), role, function, _code(rule.file), rule.reason, rule.seen
+    return _pattern(rule.slug), role, function, _pattern(rule.file), rule.reason, rule.seen
 
 
 def optimizers() -> str:
     """Return the table of the optimizers whose states are known."""
     rows = (
-        (_code(rule.name), _code(rule.file), str(rule.n_states), f"`{rule.reason}`")
+        (_pattern(rule.name), _pattern(rule.file), str(rule.n_states), f"`{rule.reason}`")
         for rule in OPTIMIZER_RULES
     )
-    return _table(("class", "file", "states for a parameter", "these"), rows)
+    return table(("class", "file", "states for a parameter", "these"), rows)
 
 
 def evidence() -> str:
@@ -179,7 +202,7 @@ def evidence() -> str:
     worth = {**EVIDENCE_WORTH, Evidence.NONE: EVIDENCE_WORTH[Evidence.NONE]}
     kinds = sorted(worth, key=lambda kind: kind or len(worth))
     rows = ((f"`{kind.label}`", worth[kind].follows_from, worth[kind].is_wrong_when) for kind in kinds)
-    return _table(("evidence", "the category follows from", "it is wrong when"), rows)
+    return table(("evidence", "the category follows from", "it is wrong when"), rows)
 
 
 def decision_rules() -> str:
@@ -188,16 +211,16 @@ def decision_rules() -> str:
         (f"`{rule.slug}`", _labels(rule.categories), _labels(rule.evidence), rule.reason)
         for rule in DECISION_REASONS
     )
-    return _table(("rule", "category", "evidence", "reason"), rows)
+    return table(("rule", "category", "evidence", "reason"), rows)
 
 
 def _labels(words: Iterable[Category | Evidence]) -> str:
     return ", ".join(f"`{word.label}`" for word in words)
 
 
-def _code(pattern: str) -> str:
+def _pattern(pattern: str) -> str:
     """Set a regular expression as code; a bar would end the cell of a Markdown table."""
-    return f"`{pattern}`".replace("|", "\\|") if pattern else "any"
+    return code(pattern) if pattern else "any"
 
 
 def ecosystem_tables(name: str) -> str:
@@ -214,7 +237,7 @@ def ecosystem_programs(name: str) -> str:
         (program.name, f"`{' '.join((program.file, *program.arguments))}`", _first_line(program.path))
         for program in catalogue[name]
     )
-    return _table(("program", "in `tests/ecosystem/programs`", "what it is"), rows)
+    return table(("program", "in `tests/ecosystem/programs`", "what it is"), rows)
 
 
 def _first_line(program: Path) -> str:
@@ -225,31 +248,10 @@ def _first_line(program: Path) -> str:
     return docstring.splitlines()[0]
 
 
-def session() -> str:
-    """Return a conversion of the example as the terminal shows it."""
-    return _in_terminal("to-sqlite", CAPTURE)
-
-
-def answered(*arguments: str) -> str:
-    """Return what a command answers about the example as the terminal shows it."""
-    return _in_terminal(*arguments)
-
-
-def explained() -> str:
-    """Return the explanation of an allocation of the example as the terminal shows it."""
-    return _in_terminal("explain", SNAPSHOT, EXPLAINED)
-
-
-def _in_terminal(*arguments: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        shown = _run(Path(folder), "-m", "snapconv", *arguments)
-    return f"```console\n$ snapconv {' '.join(arguments)}\n{shown.rstrip()}\n```"
-
-
 def answered_queries() -> str:
     """Return the queries with their answers about the example."""
     with tempfile.TemporaryDirectory() as folder:
-        _run(Path(folder), "-m", "snapconv", "to-sqlite", SNAPSHOT, "--extended", "-q", "-o", REPORT)
+        ran(f"snapconv to-sqlite {SNAPSHOT} --extended -q -o {REPORT}", Path(folder))
         with closing(sqlite3.connect(Path(folder) / REPORT)) as connection:
             return "\n\n".join(_answered(connection, *query) for query in QUERIES)
 
@@ -269,96 +271,42 @@ def examples() -> str:
 
 
 def _example(path: Path) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        printed = _run(Path(folder), str(path), SNAPSHOT)
-    source = path.read_text(encoding="utf-8").rstrip()
     name = path.relative_to(ROOT).as_posix()
-    shown = f"```console\n$ python {name} {SNAPSHOT}\n{printed.rstrip()}\n```"
-    return f"### `{name}`\n\n```python\n{source}\n```\n\n{shown}"
-
-
-def _run(folder: Path, *arguments: str) -> str:
-    """Run Python in a folder that has a copy of the example; return what it says."""
-    (folder / "fixtures").mkdir()
-    for name in {SNAPSHOT, *(word for word in arguments if word.startswith("fixtures/"))} - {CAPTURE}:
-        shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / CAPTURE, folder / CAPTURE)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        check=False,
-    )
-    if done.returncode not in (0, 7):  # 7: a limit does not hold, which is an answer
-        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["-"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    command = f"python {name} {SNAPSHOT}"
+    with tempfile.TemporaryDirectory() as folder:
+        printed = ran(command, Path(folder))
+    source = path.read_text(encoding="utf-8").rstrip()
+    return f"### `{name}`\n\n```python\n{source}\n```\n\n```console\n$ {command}\n{printed}\n```"
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "reference/schema.md": memory_schema_page,
-    "reference/time-schema.md": time_schema_page,
+    "docs/reference/schema.md": memory_schema_page,
+    "docs/reference/time-schema.md": time_schema_page,
 }
-GENERATED = (
-    *PAGES,
-    "reference/cli.md",
-    "reference/classification.md",
-    "reference/library.md",
-    "guide/explain.md",
-    "guide/ecosystem.md",
-    "guide/answers.md",
-    "guide/growth.md",
-    "guide/budgets.md",
-    "guide/what-if.md",
-    "guide/reports.md",
-    "guide/exports.md",
-)
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "guide/answers.md": {
-        "verdict": partial(answered, OOM_SNAPSHOT),
-        "summary": partial(answered, "summary", SNAPSHOT, "--at", "iteration:0"),
-        "tree": partial(answered, "tree", CAPTURE, "--rows", "12"),
-        "oom": partial(answered, "oom", OOM_SNAPSHOT, "--device-total", "200MiB"),
-        "fragmentation": partial(answered, "fragmentation", SNAPSHOT),
-    },
-    "reference/cli.md": {"commands": commands},
-    "reference/classification.md": {
-        "accuracy": accuracy,
+    "docs/guide/reports.md": {"queries": answered_queries},
+    "docs/reference/accuracy.md": {"accuracy": accuracy},
+    "docs/reference/action.md": {"inputs": action_inputs, "plugin": plugin},
+    "docs/reference/capture.md": {"metadata": metadata_keys, "timing": timing_keys},
+    "docs/reference/classification.md": {
         "evidence": evidence,
         "decisions": decision_rules,
         "rules": frame_rules,
         "optimizers": optimizers,
     },
-    "guide/ecosystem.md": {
+    "docs/reference/cli.md": {"commands": commands, "exit-codes": exit_codes},
+    "docs/reference/ecosystem.md": {
         "programs": partial(ecosystem_programs, "PROGRAMS"),
         "measured": partial(ecosystem_tables, "about"),
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
         "refused": partial(ecosystem_programs, "REFUSED"),
     },
-    "guide/explain.md": {"session": explained},
-    "guide/budgets.md": {
-        "diff": partial(answered, "diff", "fixtures/perceptron.pickle", GROWING),
-        "check": partial(answered, "check", GROWING, "--max-peak", "80MiB", "--max-growth", "0"),
-    },
-    "guide/exports.md": {
-        "snapshot": partial(
-            answered, "export", SNAPSHOT, "--format", "snapshot", "--iterations", "1", "--redact"
-        ),
-    },
-    "guide/growth.md": {"session": partial(answered, "growth", GROWING)},
-    "guide/what-if.md": {"session": partial(answered, "what-if", SNAPSHOT, "--capacity", "1.3GiB", *WHAT_IF)},
-    "reference/library.md": {"examples": examples},
-    "guide/reports.md": {"summary": session, "queries": answered_queries},
-    "README.md": {"oom": partial(answered, "oom", OOM_SNAPSHOT)},
+    "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys, "explanation": explanation_keys},
+    "docs/reference/library.md": {"library": library, "examples": examples},
+    "docs/reference/notes.md": {"notes": notes},
+    "docs/reference/rules-file.md": {"roles": roles},
+    "docs/reference/stability.md": {"versions": versions},
 }
 
 if __name__ == "__main__":

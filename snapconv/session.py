@@ -294,7 +294,7 @@ def load(
 
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
-    file: names for the weights (docs/guide/params.md). ``sources`` are folders with its sources, and
+    file: names for the weights (docs/guide/better-names.md). ``sources`` are folders with its sources, and
     with site-packages if you like: operations are named by what their lines call. They are read, never run.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it imports code.

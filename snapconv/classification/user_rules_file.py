@@ -1,4 +1,4 @@
-"""A file of a user's own rules -> rules. The file is TOML or JSON, described in docs/guide/rules.md.
+"""A file of a user's own rules -> rules. The file is TOML or JSON, described in docs/reference/rules-file.md.
 
 What is wrong in it is an InputError that names the rule, the key and the position.
 """

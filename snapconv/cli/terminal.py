@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
@@ -66,13 +66,17 @@ def show_raised(raised: BaseException) -> None:
                 print(code, file=sys.stderr)
 
 
-def print_json(values: object) -> None:
-    """Print values as one JSON document."""
+def print_json(values: Mapping[str, object]) -> None:
+    """Print values as one JSON document, with the version of its keys first."""
     import msgspec
+
+    from snapconv.reports.json_keys import JSON_VERSION
 
     if sys.stdout is None:  # closed by the parent process
         return
-    text = msgspec.json.format(msgspec.json.encode(_writable(values)), indent=2)
+    text = msgspec.json.format(
+        msgspec.json.encode(_writable({"json_version": JSON_VERSION, **values})), indent=2
+    )
     sys.stdout.write(_escaped(f"{text.decode()}\n"))
     sys.stdout.flush()
 

@@ -40,7 +40,7 @@ _MAX_CAPTURES = 10
 
 
 class Recording:
-    """A context around training; docs/guide/recording.md has an example and describes each argument.
+    """A context around training; docs/guide/production.md has an example and describes each argument.
 
     ``captures`` are the folders written so far, ``steps_done`` counts the steps of the first optimizer
     that stepped.

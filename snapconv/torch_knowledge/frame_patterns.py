@@ -39,6 +39,31 @@ class Role(IntEnum):
     CACHE_UPDATE = 19
 
 
+# What a rule of a user says of code by giving it a role.
+ROLE_MEANINGS: dict[Role, str] = {
+    Role.ENGINE: "runs backward",
+    Role.RELEASE: "frees what was saved for backward: counts on stacks that free",
+    Role.OPTIMIZER: "is an optimizer's step",
+    Role.ZERO_GRAD: "frees gradients",
+    Role.MODULE_CALL: "is forward",
+    Role.LOSS: "is a loss, and with it part of forward",
+    Role.PLACEMENT: "puts parameters and buffers on the device",
+    Role.WORKSPACE: "allocates scratch memory",
+    Role.COMMUNICATION: "holds buffers of a collective",
+    Role.COPY: "copies a tensor to the device",
+    Role.FACTORY: "makes a tensor from nothing",
+    Role.RECOMPUTE: "runs a checkpointed forward again",
+    Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
+    Role.ZEROS: "fills a tensor with zeros",
+    Role.CLONE: "copies a tensor on its device",
+    Role.CACHE: "makes a cache of keys and values",
+    Role.CACHE_UPDATE: "makes it anew with those of another token: counts in a forward without a backward",
+    Role.PINNED_BATCH: "pins a batch: counts on pinned host memory",
+    Role.OFFLOADED: "keeps on the host what autograd saves: counts on pinned host memory",
+    Role.COMPILED: "code that torch.compile wrote: what it frees in backward need not have been kept for it",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class FrameRule:
     """One rule; ``slug`` is stable and stands in every output as the reason of a decision."""

@@ -1,4 +1,4 @@
-"""The figures of the ecosystem's benchmark: of all programs, and as docs/guide/ecosystem.md says of them."""
+"""The figures of the ecosystem's benchmark: of all programs, and as the docs have them."""
 
 import json
 import re

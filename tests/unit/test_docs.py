@@ -4,6 +4,7 @@ import ast
 import json
 import pickle
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.cli.app import app, main
+from snapconv.note_catalog import NOTE_MEANINGS
 from snapconv.replay.history_verdict import Verdict
+from snapconv.reports.json_keys import JSON_KEYS, JSON_VERSION
 from snapconv.reports.text.summary import summary_values
 from tests.builders import frame
 from tests.timing_builder import time_report
@@ -26,6 +29,7 @@ DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
+WORDS = runpy.run_path(str(ROOT / "scripts" / "count_words"))
 COMMANDS = {info.name: info.callback for info in app.registered_commands}
 
 
@@ -57,9 +61,7 @@ def squeezed(text):
 # --- what is generated
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *map(DOCS.joinpath, make_docs.GENERATED)], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", make_docs.generated_pages(), ids=lambda path: path.stem)
 def test_a_page_is_what_the_program_says(path):
     assert path.read_text(encoding="utf-8") == make_docs.page(path), "run: python scripts/make_docs.py"
 
@@ -107,20 +109,14 @@ def test_every_note_is_described_and_no_other():
     made = [node.args[0] for path in SOURCES for node in calls(path, "Note", "_count_note") if node.args]
     in_program = {slug.value for slug in made if isinstance(slug, ast.Constant)}
     assert in_program
-    described = re.findall(r"^### `([a-z-]+)`", text_of("reference/notes.md"), re.MULTILINE)
-    assert sorted(described) == sorted(in_program)
-
-
-def test_every_note_shows_what_it_means_what_it_touches_and_what_to_do():
-    for part in text_of("reference/notes.md").split("\n### ")[1:]:
-        assert re.findall(r"^\* \*\*(\w+)\*\*:", part, re.MULTILINE) == ["Means", "Affects", "Do"], part
+    assert sorted(meaning.slug for meaning in NOTE_MEANINGS) == sorted(in_program)
 
 
 # --- classification
 
 
 def test_every_reason_of_the_pipeline_is_described_as_its_rules_have_it():
-    table = rows(section(text_of("reference/classification.md"), "## The rules that are no frame rules"))
+    table = rows(section(text_of("reference/classification.md"), "## The rules"))
     described = {
         (slug, category, kind)
         for slug, categories, evidence, _ in table
@@ -152,8 +148,8 @@ def test_every_verdict_is_described():
 
 def test_the_exit_codes_are_those_of_the_program():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    codes = {str(kind.exit_code) for kind in kinds} | {"0", "2", "129", "130", "141", "143"}
-    assert {row[0] for row in rows(section(text_of("reference/cli.md"), "## Exit codes"))} == codes
+    codes = {kind.exit_code for kind in kinds} | {0, 2, 129, 130, 141, 143}
+    assert set(errors.EXIT_CODES) == codes
 
 
 def flat(value, path="", *, open_at=()):
@@ -166,6 +162,13 @@ def flat(value, path="", *, open_at=()):
     elif isinstance(value, list):
         for item in value:
             yield from flat(item, f"{path}[]", open_at=open_at)
+
+
+def printed(capsys):
+    """The document that was printed, without its version."""
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("json_version") == JSON_VERSION
+    return document
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, c
         if command == "what-if":
             options = ["--search"]
         assert main([command, str(tmp_path / name), "--json", *options]) == 0
-        paths |= set(flat(json.loads(capsys.readouterr().out), open_at=open_at))
+        paths |= set(flat(printed(capsys), open_at=open_at))
     described = [path for path in described_json(command) if not path.startswith("time.")]
     assert sorted(described) == sorted(paths - {f"{path}.*" for path in open_at})
 
@@ -218,13 +221,13 @@ def test_the_described_json_about_fixtures_is_that_of_the_program(command, runs,
         files = [str(ROOT / "fixtures" / f"{name}.pickle") for name in (first, *rest) if name in ALL_FIXTURES]
         options = [word for word in rest if word not in ALL_FIXTURES]
         assert main([command, *files, *(options or ["--json"])]) == 0
-        paths |= set(flat(json.loads(capsys.readouterr().out)))
+        paths |= set(flat(printed(capsys)))
     assert sorted(described_json(command)) == sorted(paths)
 
 
 def described_json(command):
-    """The paths in the table of docs/reference/cli.md about the JSON of a command."""
-    return [row[0] for row in rows(section(text_of("reference/cli.md"), f"## JSON of `{command}`"))]
+    """The paths of the catalogue of a command's JSON."""
+    return [key.path for key in JSON_KEYS[command]]
 
 
 def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
@@ -234,14 +237,61 @@ def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
     assert {path for path in described_json("to-sqlite") if path.startswith("time.")} == in_program
 
 
-# --- features
+# --- commands that pages show
 
 
-def test_every_command_of_the_page_of_features_is_one_with_these_options():
-    shown = re.findall(r"`snapconv ([^`]+)`", text_of("reference/features.md"))
-    assert len(shown) > 20
-    commands = typer.main.get_command(app).commands
-    for line in shown:
-        name, *words = line.split()
-        known = {option for parameter in commands[name].params for option in parameter.opts}
-        assert [word for word in words if word.startswith("--") and word not in known] == [], line
+def shown_commands(path):
+    """The commands of snapconv in blocks and in code of a page; what a shell adds is cut off."""
+    text = path.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```(?:sh|console|yaml)?\n(.*?)```", text, re.DOTALL))
+    lines = re.findall(r"^(?:- run: |\$ )?(snapconv .*)$", blocks, re.MULTILINE)
+    lines += re.findall(r"(?<!`)`(snapconv [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [re.split(r" #| \||; |…", line)[0] for line in lines]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_command_of_a_page_is_one_with_these_options(path):
+    known_commands = typer.main.get_command(app).commands
+    for line in shown_commands(path):
+        _, name, *words = f"{line} ".split(" ")
+        if name not in known_commands:  # a file alone: the verdict
+            assert name.isupper() or name == "--version" or "." in name, line
+            continue
+        known = {option for parameter in known_commands[name].params for option in parameter.opts} | {
+            "--help"
+        }
+        own = words[: words.index("train.py")] if "train.py" in words else words
+        assert [word for word in own if word.startswith("--") and word not in known] == [], line
+
+
+def test_what_a_guide_shows_of_the_terminal_comes_out_of_the_program():
+    """A session is run by make_docs, or recorded by a script that a test repeats."""
+    for path in sorted((DOCS / "guide").glob("*.md")):
+        text = make_docs.PART.sub("", path.read_text(encoding="utf-8"))
+        by_hand = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+        assert "```console" not in by_hand, path.name
+
+
+# --- length
+
+
+def test_the_documentation_is_no_longer_than_people_read():
+    """What is generated and the recorded sessions are not counted: scripts/count_words."""
+    counts = {path: WORDS["words"](path) for path in WORDS["pages"]()}
+    guide = {path: n_words for path, n_words in counts.items() if path.parent.name == "guide"}
+    assert sum(guide.values()) <= 8_000
+    assert {path.name: n_words for path, n_words in guide.items() if n_words > 1_200} == {}
+    assert sum(counts.values()) <= 20_000
+
+
+def test_every_page_can_be_reached_from_the_first():
+    """A page that no other leads to is not found by who reads the files themselves."""
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        links = re.findall(r"\]\((?!https?:)([^)#]+\.md)", path.read_text(encoding="utf-8"))
+        waiting += [(path.parent / link).resolve() for link in links]
+    assert set(DOCS.rglob("*.md")) <= seen

@@ -1,4 +1,4 @@
-"""Iterations that have ended -> the columns of timing.json; docs/design/timing.md has its schema."""
+"""Iterations that have ended -> the columns of timing.json; docs/reference/capture.md has its schema."""
 
 from collections.abc import Callable
 from itertools import pairwise

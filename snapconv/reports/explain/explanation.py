@@ -1,7 +1,7 @@
 """One allocation explained: the answer of ``snapconv explain``, as data, as text and as plain values.
 
 All values are texts or numbers already; nothing is looked up here. The fields are those of the JSON too:
-docs/guide/explain.md describes them.
+docs/reference/json.md describes them.
 """
 
 from collections.abc import Iterable, Iterator

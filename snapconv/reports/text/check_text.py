@@ -26,7 +26,7 @@ def verdict(checks: Sequence[Check], file: str) -> str:
 
 
 def check_values(checks: Sequence[Check], file: str) -> dict[str, object]:
-    """The same for machines; docs/reference/cli.md has the schema."""
+    """The same for machines; docs/reference/json.md has the schema."""
     return {
         "file": file,
         "holds": all(check.holds for check in checks),

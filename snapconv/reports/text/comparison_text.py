@@ -108,7 +108,7 @@ def line_name(row: ComparedLine) -> str:
 
 
 def comparison_values(report: ComparisonReport) -> dict[str, object]:
-    """The same for machines: plain values in bytes; docs/reference/cli.md has the schema."""
+    """The same for machines: plain values in bytes; docs/reference/json.md has the schema."""
     return {
         "old": report.old_name,
         "new": report.new_name,

@@ -61,7 +61,7 @@ def _place(frames: Sequence[SourceLine]) -> str:
 
 
 def growth_values(report: GrowthReport) -> dict[str, object]:
-    """The same for machines: plain values in bytes; docs/reference/cli.md has the schema."""
+    """The same for machines: plain values in bytes; docs/reference/json.md has the schema."""
     return {
         "device": report.device,
         "kind": device_kind(report.device),

@@ -195,7 +195,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
     if found.n_messages > 1:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
     yield "  sizes in the text have two decimals: what follows from them is about right"
-    yield "  a file shows which lines hold the memory: docs/reference/formats.md, how to get a good snapshot"
+    yield "  a file shows which lines hold the memory: docs/guide/get-a-file.md"
 
 
 def message_values(found: MessageAnswer) -> dict[str, object]:

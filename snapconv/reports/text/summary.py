@@ -221,7 +221,7 @@ def _where(line: SourceLine | None) -> str:
 def summary_values(
     reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
 ) -> dict[str, object]:
-    """The same for machines: plain values in bytes and milliseconds; docs/reference/cli.md has the schema."""
+    """The same for machines: bytes and milliseconds; docs/reference/json.md has the schema."""
     return {
         "reports": [_device_values(path, report) for path, report in reports],
         "time": _time_values(*time) if time else None,

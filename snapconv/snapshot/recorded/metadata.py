@@ -194,7 +194,7 @@ _MAX_NOTES = 100
 _SLUG = re.compile(r"[a-z][a-z-]{2,40}")
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
-_LIMITS = "docs/guide/recording.md#what-is-not-modelled"
+_LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
 
 _HOW = {
     "finished": "came to its end",

@@ -1,7 +1,7 @@
 """A list of a model's tensors, from a file given beside a snapshot -> columns. Runs nothing.
 
 Read are safetensors files (their headers, never their data), the index of a checkpoint in shards, and
-JSON: what ``snapconv params`` writes, or names with shapes and dtypes. See docs/guide/params.md. The
+JSON: what ``snapconv params`` writes, or names with shapes and dtypes. See docs/guide/better-names.md. The
 files are as untrusted as a snapshot.
 """
 
@@ -228,7 +228,7 @@ def _shard(index: Path, name: str) -> list[_Row]:
 
 
 def _listed(raw: Any) -> Iterator[_Row]:
-    """Rows of any of the shapes of JSON that docs/guide/params.md describes."""
+    """Rows of any of the shapes of JSON that docs/reference/capture.md describes."""
     if isinstance(raw, dict) and isinstance(raw.get("parameters"), list):
         if raw.get("version") != VERSION:
             got = shown(str(raw.get("version")))

@@ -1,4 +1,4 @@
-"""timing.json -> columns: the times that a capture has of its operations. See docs/design/timing.md.
+"""timing.json -> columns: the times that a capture has of its operations. See docs/reference/capture.md.
 
 The file is as untrusted as a snapshot: every value is checked before anything uses it.
 """
@@ -105,7 +105,7 @@ class Timing:
     calls: CallTable
 
 
-# --- the file as it is written: docs/design/timing.md
+# --- the file as it is written: docs/reference/capture.md
 
 
 class _Version(Struct):

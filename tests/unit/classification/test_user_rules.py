@@ -203,7 +203,7 @@ def test_without_a_reader_of_toml_json_is_advised(tmp_path, monkeypatch):
         read_rules(tmp_path / "mine.toml")
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "guide" / "rules.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "rules-file.md"
 
 
 def example(language):

@@ -3,15 +3,14 @@
 import json
 import pickle
 import re
-import typing
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.cli.app import main
 from snapconv.reports.explain import explanation as shapes
+from snapconv.reports.explain.explanation_keys import EXPLANATION_KEYS
 from tests.builders import MIB, frame
 
 CUBLAS = [
@@ -20,48 +19,16 @@ CUBLAS = [
     frame("_call_impl", "/x/site-packages/torch/nn/modules/module.py", 1750),
     frame("<module>", "/home/me/project/train.py", 3),
 ]
-PAGE = Path(__file__).parents[4] / "docs" / "guide" / "explain.md"
-SHAPES = {
-    "## JSON": shapes.Explanation,
-    "### An allocation": shapes.AllocationExplanation,
-    "### An event": shapes.LifetimeEvent,
-    "### An opinion": shapes.Opinion,
-    "### A role": shapes.StackRole,
-    "### A frame": shapes.Frame,
-    "### A place": shapes.Place,
-    "### An annotation": shapes.Annotation,
-    "### A segment": shapes.Segment,
-    "### A lifetime": shapes.Lifetime,
-    "### An origin": shapes.Origin,
-    "### A verdict": shapes.CategoryVerdict,
-}
-WORDS = {int: "integer", str: "string", bool: "boolean"} | {
-    shape: title.split()[-1] for title, shape in SHAPES.items() if title.startswith("###")
-}
 
 
-def word(hint):
-    """The words of the page for a type."""
-    parts = typing.get_args(hint)
-    if type(None) in parts:
-        return f"{word(parts[0])} or null"
-    if typing.get_origin(hint) is tuple:
-        return f"array of {word(parts[0])}s"
-    return WORDS[hint]
-
-
-@pytest.mark.parametrize("title", SHAPES)
-def test_the_page_describes_the_json(title):
-    after = PAGE.read_text(encoding="utf-8").split(f"{title}\n", 1)[1]
-    part = re.split(r"^#+ ", after, maxsplit=1, flags=re.MULTILINE)[0]
-    hints = typing.get_type_hints(SHAPES[title])
-    assert re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", part, re.MULTILINE) == [
-        (field.name, word(hints[field.name])) for field in fields(SHAPES[title])
-    ]
+@pytest.mark.parametrize("shape", EXPLANATION_KEYS)
+def test_every_field_is_described_in_its_order(shape):
+    assert list(EXPLANATION_KEYS[shape]) == [field.name for field in fields(shape)]
+    assert all(EXPLANATION_KEYS[shape].values())
 
 
 def test_every_shape_of_the_answer_is_described():
-    assert set(SHAPES.values()) == {shape for shape in vars(shapes).values() if is_dataclass(shape)}
+    assert set(EXPLANATION_KEYS) == {shape for shape in vars(shapes).values() if is_dataclass(shape)}
 
 
 @pytest.fixture

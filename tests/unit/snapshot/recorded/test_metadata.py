@@ -80,7 +80,7 @@ def test_a_simulated_recording_is_reported_and_what_it_met_and_lacks(tmp_path):
     snapshot = load(tmp_path, metadata(simulated={"not_modelled": ["cuDNN workspaces", "NCCL"]}))
     [note] = snapshot.notes
     assert note.slug == "simulated"
-    assert "not modelled, and met: cuDNN workspaces; NCCL: docs/guide/recording.md" in note.message
+    assert "not modelled, and met: cuDNN workspaces; NCCL: docs/guide/simulate.md" in note.message
 
 
 def test_what_no_simulation_models_is_not_listed(tmp_path):

@@ -1,0 +1,243 @@
+"""What the program describes of itself -> pages of docs/reference, or parts of them."""
+
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from itertools import groupby
+from pathlib import Path
+
+import snapconv
+from scripts.docs.markdown import table
+from snapconv.capture_keys import METADATA_KEYS, ROW_KEYS, ROW_KEYS_OF, TIMING_KEYS
+from snapconv.errors import EXIT_CODES
+from snapconv.findings.file_verdict import FileVerdict
+from snapconv.findings.fragmentation import Fragmentation
+from snapconv.findings.memory_tree import MemoryTree
+from snapconv.findings.moment_state import MomentState
+from snapconv.findings.oom_message import MessageAnswer
+from snapconv.findings.oom_remedies import Remedies
+from snapconv.findings.out_of_memory import OutOfMemory
+from snapconv.note_catalog import NOTE_MEANINGS, NoteMeaning
+from snapconv.reports.explain.explanation import Explanation
+from snapconv.reports.explain.explanation_keys import EXPLANATION_KEYS
+from snapconv.reports.json_keys import JSON_KEYS, JSON_VERSION
+from snapconv.reports.sqlite.extended_memory_schema import SCHEMA_VERSION
+from snapconv.reports.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
+from snapconv.snapshot.recorded import metadata, params_file, timing_file
+from snapconv.torch_knowledge.frame_patterns import ROLE_MEANINGS
+
+ROOT = Path(__file__).parents[2]
+_KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
+# What answers one question each, and the data that is its JSON, with what stands beside it.
+ANSWERS: dict[str, tuple[type, ...]] = {
+    "verdict": (FileVerdict,),
+    "summary": (MomentState,),
+    "tree": (MemoryTree,),
+    "fragmentation": (Fragmentation,),
+    "oom": (OutOfMemory, Remedies),
+    "oom --message": (MessageAnswer,),
+}
+
+
+def notes() -> str:
+    """Describe every note, by sections."""
+    parts = []
+    for section, meanings in groupby(NOTE_MEANINGS, lambda meaning: meaning.section):
+        parts += [f"## {section}", *map(_note, meanings)]
+    return "\n\n".join(parts)
+
+
+def _note(meaning: NoteMeaning) -> str:
+    title = f"### `{meaning.slug}`" + (" (peak)" if meaning.touches_peak else "")
+    texts = (("Means", meaning.means), ("Affects", meaning.affects), ("Do", meaning.do))
+    return f"{title}\n\n" + "\n".join(f"* **{word}**: {text}" for word, text in texts)
+
+
+def exit_codes() -> str:
+    """Return the table of exit codes."""
+    rows = ((str(number), meaning, remedy) for number, (meaning, remedy) in EXIT_CODES.items())
+    return table(("code", "meaning", "what to do"), rows)
+
+
+def json_keys() -> str:
+    """Describe the JSON of every command that has its keys in a catalogue."""
+    parts = []
+    for command, keys in JSON_KEYS.items():
+        rows = ((f"`{key.path}`", key.type, key.meaning) for key in keys)
+        parts += [f"## JSON of `{command}`", table(("path", "type", "meaning"), rows)]
+    return "\n\n".join(parts)
+
+
+def explanation_keys() -> str:
+    """Describe the JSON of ``explain``, shape by shape."""
+    parts = []
+    for shape, meanings in EXPLANATION_KEYS.items():
+        hints = typing.get_type_hints(shape)
+        rows = ((f"`{name}`", kind_of(hints[name]), meaning) for name, meaning in meanings.items())
+        title = "The answer" if shape is Explanation else _title(shape)
+        parts += [f"### {title}", table(("key", "type", "meaning"), rows)]
+    return "\n\n".join(parts)
+
+
+def answer_keys() -> str:
+    """Describe the JSON of the commands whose keys are the fields of one dataclass, and of those within."""
+    parts, described = [], set()
+    for command, shapes in ANSWERS.items():
+        parts.append(f"## JSON of `{command}`")
+        for shape in (found for outer in shapes for found in _with_inner(outer)):
+            if shape not in described:
+                described.add(shape)
+                parts += [f"### {_title(shape)}", _doc(shape), _fields(shape)]
+    return "\n\n".join(parts)
+
+
+def _with_inner(shape: type) -> Iterator[type]:
+    """A dataclass, then those that its fields are made of."""
+    yield shape
+    for hint in typing.get_type_hints(shape).values():
+        for part in _parts_of(hint):
+            if is_dataclass(part) and isinstance(part, type):
+                yield from _with_inner(part)
+
+
+def _parts_of(hint: object) -> Iterator[object]:
+    inner = typing.get_args(hint)
+    if not inner:
+        yield hint
+    for part in inner:
+        yield from _parts_of(part)
+
+
+def _title(shape: type) -> str:
+    """``CategoryVerdict`` as ``Category verdict``."""
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in shape.__name__)
+    return words.strip().capitalize()
+
+
+def _doc(item: object) -> str:
+    return (inspect.getdoc(item) or "").replace("``", "`")
+
+
+def _fields(shape: type) -> str:
+    hints = typing.get_type_hints(shape)
+    rows = ((f"`{field.name}`", kind_of(hints[field.name])) for field in fields(shape))
+    return table(("key", "type"), rows)
+
+
+def kind_of(hint: object) -> str:
+    """The words for a type in JSON."""
+    parts = typing.get_args(hint)
+    if type(None) in parts:
+        return f"{' or '.join(kind_of(part) for part in parts if part is not type(None))} or null"
+    if typing.get_origin(hint) is tuple:
+        return f"array of {kind_of(parts[0])}s"
+    if parts:
+        return "object" if typing.get_origin(hint) is dict else " or ".join(map(kind_of, parts))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "string"
+    if hint in _KINDS:
+        return _KINDS[hint]  # type: ignore[index]  # a type, as all keys are
+    return _title(hint).lower() if isinstance(hint, type) else str(hint)
+
+
+def metadata_keys() -> str:
+    """Describe the recorder's key in a snapshot."""
+    rows = ((key, keys, meaning) for key, keys, meaning in ROW_KEYS_OF)
+    return "\n\n".join(
+        (
+            table(("key", "what it holds"), METADATA_KEYS.items()),
+            "Every row that is about memory has",
+            table(("key", "meaning"), ROW_KEYS.items()),
+            "and besides",
+            table(("rows of", "key", "meaning"), rows),
+        )
+    )
+
+
+def timing_keys() -> str:
+    """Describe timing.json."""
+    return table(("path", "type", "meaning"), ((f"`{path}`", kind, text) for path, kind, text in TIMING_KEYS))
+
+
+def roles() -> str:
+    """Return the table of roles that a rule of a user may give."""
+    return table(
+        ("role", "the code"), ((f"`{role.name.lower()}`", text) for role, text in ROLE_MEANINGS.items())
+    )
+
+
+def action_inputs() -> str:
+    """Return the table of the inputs of the GitHub action, out of the plain lines of its file."""
+    text = (
+        (ROOT / "action.yml").read_text(encoding="utf-8").partition("\ninputs:\n")[2].partition("\nruns:")[0]
+    )
+    inputs = re.findall(
+        r"^  ([\w-]+):\n    description: (.+)\n    (required: true|default:)", text, re.MULTILINE
+    )
+    rows = (
+        (f"`{name}`", meaning, "" if rest == "default:" else "required") for name, meaning, rest in inputs
+    )
+    return table(("input", "meaning", ""), rows)
+
+
+def plugin() -> str:
+    """Return what the pytest plugin says of itself."""
+    from snapconv import pytest_plugin
+
+    return f"```text\n{inspect.getdoc(pytest_plugin)}\n```"
+
+
+def library() -> str:
+    """Describe the public names by their docstrings, and a session by its methods."""
+    parts = []
+    for name in ("load", "recording", "step"):
+        function = getattr(snapconv, name)
+        parts += [f"### `snapconv.{name}`", _signature(function, f"snapconv.{name}"), _doc(function)]
+    session = snapconv.Session
+    parts += ["### `Session`", _doc(session)]
+    for name, member in vars(session).items():
+        if name.startswith("_") or not callable(member):
+            continue
+        parts += [f"#### `Session.{name}`", _signature(member, f"session.{name}"), _doc(member)]
+    return "\n\n".join(parts)
+
+
+def _signature(function: typing.Callable[..., object], name: str) -> str:
+    signature = inspect.signature(function)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+    names = []
+    has_star = False
+    for parameter in kept:
+        if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
+            names.append("*")
+            has_star = True
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        names.append(f"{parameter.name}{default}")
+    return f"```text\n{name}({', '.join(names)})\n```"
+
+
+def versions() -> str:
+    """Return the table of what is stable, with the version that each has."""
+    rows = (
+        ("commands and their options", f"{snapconv.__version__}", "[commands](cli.md)"),
+        ("exit codes", f"{snapconv.__version__}", "[commands](cli.md#exit-codes)"),
+        ("JSON of `--json`", f"{JSON_VERSION}, key `json_version`", "[JSON](json.md)"),
+        ("slugs of notes", f"{snapconv.__version__}", "[notes](notes.md)"),
+        ("Skyline's tables", "1, `PRAGMA user_version`", "[memory](schema.md), [time](time-schema.md)"),
+        (
+            "tables of `--extended`",
+            f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
+            "[memory](schema.md), [time](time-schema.md)",
+        ),
+        (
+            "a capture",
+            f"metadata {metadata.VERSION}, `timing.json` {timing_file.VERSION}, key `version`",
+            "[capture](capture.md)",
+        ),
+        ("the list of `snapconv params`", f"{params_file.VERSION}, key `version`", "[capture](capture.md)"),
+        ("public names of `snapconv`", f"{snapconv.__version__}", "[library](library.md)"),
+    )
+    return table(("what", "version", "described in"), rows)

@@ -1,0 +1,66 @@
+"""The commands that pages show, with what they print: every ``<!-- run: … -->`` of a page is run and filled.
+
+A page names its commands itself, separated by ``;``. They run in a folder that has the fixtures which they
+name and nothing else, so that a page shows what a reader gets in a checkout.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PART = re.compile(r"<!-- run: (?P<commands>.+?) -->\n.*?<!-- end -->", re.DOTALL)
+# Ends that are an answer: done, a limit does not hold.
+_GOOD_ENDS = (0, 7)
+
+
+def with_sessions(text: str) -> str:
+    """Return a page with every command of it run anew."""
+    return PART.sub(
+        lambda part: f"{part[0].partition(chr(10))[0]}\n{_shown(part['commands'])}\n<!-- end -->", text
+    )
+
+
+def _shown(commands: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = (
+            line for command in commands.split("; ") for line in (f"$ {command}", ran(command, Path(folder)))
+        )
+        return "\n".join(("```console", *filter(None, lines), "```"))
+
+
+def ran(command: str, folder: Path) -> str:
+    """Run a command in a folder, and return what a terminal would show."""
+    program, *arguments = shlex.split(command)
+    start = {"snapconv": [sys.executable, "-m", "snapconv"], "python": [sys.executable]}[program]
+    for word in arguments:
+        _copy(word, folder)
+    done = subprocess.run(
+        [*start, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode not in _GOOD_ENDS:
+        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+
+
+def _copy(name: str, folder: Path) -> None:
+    """Copy what a command names of the checkout."""
+    source, target = ROOT / name, folder / name
+    if not name.startswith(("fixtures/", "docs/")) or not source.exists() or target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy(source, target)
