@@ -342,7 +342,7 @@ NOTE_MEANINGS: tuple[NoteMeaning, ...] = (
         do=(
             "give the folder that holds the project, or its root as the file has it "
             "(`--project-root`); [better "
-            "names](../guide/better-names.md#operations-by-their-source-source) has what to give."
+            "names](../guide/better-names.md#operations-by-their-source) has what to give."
         ),
     ),
     NoteMeaning(

@@ -94,7 +94,7 @@ def test_the_page_that_the_note_names_has_that_section(tmp_path):
     [note] = load(tmp_path, metadata(simulated={})).notes
     page, title = note.message.rpartition(": ")[2].split("#")
     headings = (ROOT / page).read_text(encoding="utf-8").lower().replace(" ", "-").splitlines()
-    assert f"###-{title}" in headings
+    assert f"##-{title}" in headings
 
 
 @pytest.mark.parametrize(
