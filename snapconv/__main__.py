@@ -1,13 +1,20 @@
 """``python -m snapconv`` and the console script."""
 
+import gc
 import sys
-
-from snapconv.cli.app import main
 
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(main())
+    gc.disable()  # as garbage_collector.py has it: a command that runs a program switches it on for that
+    from snapconv.cli.app import main
+
+    exit_code = main()
+    if "snapconv.recorder" in sys.modules:
+        gc.enable()  # a program that ran here ends as it does without us
+    else:
+        gc.freeze()  # else the interpreter looks for garbage in all that is there before it frees it
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

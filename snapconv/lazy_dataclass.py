@@ -26,15 +26,22 @@ def _frozen(cls: type[Any]) -> type[Any]:
     return made
 
 
-def _init_at_first(self: Any, *values: Any, **named: Any) -> None:
-    cls = type(self)
-    cls.__init__ = _init_of(cls)
-    cls.__init__(self, *values, **named)
+def _at_first(name: str, source_of: Callable[[type[Any], dict[str, Any]], str]) -> Callable[..., Any]:
+    """A method that compiles itself for a class when it is first called, and puts that into its place."""
+
+    def method(self: Any, *values: Any, **named: Any) -> Any:
+        cls = type(self)
+        known = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
+        exec(source_of(cls, known), known)
+        known[name].__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, known[name])
+        return known[name](self, *values, **named)
+
+    return method
 
 
-def _init_of(cls: type[Any]) -> Any:
-    """Compile ``__init__``, which sets every field past the lock of the class."""
-    known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
+def _init(cls: type[Any], known: dict[str, Any]) -> str:
+    """Set every field past the lock of the class; the defaults become known."""
     parameters, lines = ["self"], [" pass"]
     for field in dataclasses.fields(cls):
         parameter = value = field.name
@@ -46,26 +53,25 @@ def _init_of(cls: type[Any]) -> Any:
             parameter = f"{value}=_default_{value}"
         parameters.append(parameter)
         lines.append(f" _set(self, {field.name!r}, {value})")
-    exec("\n".join([f"def __init__({', '.join(parameters)}):", *lines]), known)
-    known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
-    return known["__init__"]
+    return "\n".join([f"def __init__({', '.join(parameters)}):", *lines])
 
 
-def _values(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+def _eq(cls: type[Any], _known: dict[str, Any]) -> str:
+    test = f"{_values(cls, 'self')} == {_values(cls, 'other')}"
+    return f"def __eq__(self, other): return {test} if type(other) is type(self) else NotImplemented"
+
+
+def _hash(cls: type[Any], _known: dict[str, Any]) -> str:
+    return f"def __hash__(self): return hash({_values(cls, 'self')})"
+
+
+def _values(cls: type[Any], name: str) -> str:
+    return "(" + "".join(f"{name}.{field.name}, " for field in dataclasses.fields(cls)) + ")"
 
 
 def _repr(self: Any) -> str:
     shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
     return f"{type(self).__qualname__}({shown})"
-
-
-def _eq(self: Any, other: object) -> Any:
-    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
-
-
-def _hash(self: Any) -> int:
-    return hash(_values(self))
 
 
 def _set(_self: Any, name: str, _value: object) -> NoReturn:
@@ -76,18 +82,22 @@ def _delete(_self: Any, name: str) -> NoReturn:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _restore(self: Any, values: tuple[Any, ...]) -> None:
-    for name, value in zip(self.__dataclass_fields__, values, strict=True):
+def _state(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+def _restore(self: Any, state: tuple[Any, ...]) -> None:
+    for name, value in zip(self.__dataclass_fields__, state, strict=True):
         object.__setattr__(self, name, value)
 
 
 _METHODS = {
-    "__init__": _init_at_first,
+    "__init__": _at_first("__init__", _init),
+    "__eq__": _at_first("__eq__", _eq),
+    "__hash__": _at_first("__hash__", _hash),
     "__repr__": _repr,
-    "__eq__": _eq,
-    "__hash__": _hash,
     "__setattr__": _set,
     "__delattr__": _delete,
-    "__getstate__": _values,
+    "__getstate__": _state,
     "__setstate__": _restore,
 }

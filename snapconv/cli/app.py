@@ -2,12 +2,13 @@
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from snapconv.cli.check_command import check
 from snapconv.cli.diff_command import diff
@@ -18,7 +19,8 @@ from snapconv.cli.growth_command import growth
 from snapconv.cli.info_command import info
 from snapconv.cli.oom_command import oom
 from snapconv.cli.params_command import params
-from snapconv.cli.record_command import CONTEXT_SETTINGS, Command, ProgramEnded, record
+from snapconv.cli.plain_command import PlainCommand, PlainGroup
+from snapconv.cli.record_command import CONTEXT_SETTINGS, ProgramEnded, RecordCommand, record
 from snapconv.cli.summary_command import summary
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.cli.to_sqlite_command import to_sqlite
@@ -28,6 +30,7 @@ from snapconv.cli.view_command import view
 from snapconv.cli.watch_command import watch
 from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
+from snapconv.garbage_collector import collector_off, collector_on
 from snapconv.version import VERSION
 
 # As shells count: 128 plus the number of the signal; 130 for Ctrl-C, 141 for the reader of a pipe that left.
@@ -35,9 +38,12 @@ _BY_SIGNAL = 128
 _INTERRUPTED, _NOBODY_READS = _BY_SIGNAL + 2, _BY_SIGNAL + 13
 # What a scheduler or `kill` sends, and a terminal that is closed (not on Windows).
 _STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")]
+# A program that runs in this process finds Python as it is.
+_PROGRAM_COMMANDS = {"record", "watch", "params"}
 
 app = typer.Typer(
     name="snapconv",
+    cls=PlainGroup,
     help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in the "
     "file is run), or record a training script.",
     no_args_is_help=True,
@@ -68,8 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    line = with_command(argv, _commands())
+    runs_a_program = bool(_PROGRAM_COMMANDS & set(line[:1]))
     try:
-        app(with_command(argv, _commands()))
+        with collector_on() if runs_a_program else collector_off():
+            app(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
             return _NOBODY_READS
@@ -126,34 +135,36 @@ def _options(
     """Options before the command."""
 
 
-# The short help is given so that `snapconv --help` never cuts it off with dots.
-app.command("to-sqlite", short_help="Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
-app.command("verdict", short_help="Say what matters most; `snapconv FILE` does it too.")(verdict)
-app.command("summary", short_help="Show what is live at the peak, or at any other moment.")(summary)
-app.command("tree", short_help="Show live memory as a tree of lines, modules or operations.")(tree)
-app.command("oom", short_help="Explain why memory ran out, and try what would have helped.")(oom)
-app.command("fragmentation", short_help="Show what is reserved and not used, and which lines keep it.")(
-    fragmentation
-)
-app.command("what-if", short_help="Try other allocator settings, or another card, by a replay.")(what_if)
-app.command("info", short_help="Show what a snapshot contains, and how much of the job it covers.")(info)
-app.command("view", short_help="Write a page that shows a snapshot in any browser, or compares two.")(view)
-app.command(
+def _command(
+    name: str, short_help: str, *, cls: type[TyperCommand] = PlainCommand, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command; its short help is given so that `snapconv --help` never cuts it off with dots."""
+    return app.command(name, short_help=short_help, cls=cls, **settings)
+
+
+_command("to-sqlite", "Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
+_command("verdict", "Say what matters most; `snapconv FILE` does it too.")(verdict)
+_command("summary", "Show what is live at the peak, or at any other moment.")(summary)
+_command("tree", "Show live memory as a tree of lines, modules or operations.")(tree)
+_command("oom", "Explain why memory ran out, and try what would have helped.")(oom)
+_command("fragmentation", "Show what is reserved and not used, and which lines keep it.")(fragmentation)
+_command("what-if", "Try other allocator settings, or another card, by a replay.")(what_if)
+_command("info", "Show what a snapshot contains, and how much of the job it covers.")(info)
+_command("view", "Write a page that shows a snapshot in any browser, or compares two.")(view)
+_command(
     "record",
-    short_help="Run a training script and record its memory and its times.",
-    cls=Command,
+    "Run a training script and record its memory and its times.",
+    cls=RecordCommand,
     context_settings=CONTEXT_SETTINGS,
 )(record)
-app.command(
+_command(
     "watch",
-    short_help="Run a training script, and write a capture where its memory runs out.",
+    "Run a training script, and write a capture where its memory runs out.",
     context_settings=CONTEXT_SETTINGS,
 )(watch)
-app.command("params", short_help="Write the names, shapes and types of a model's parameters.")(params)
-app.command("explain", short_help="Show what an allocation was for, and how that is known.")(explain)
-app.command("growth", short_help="Show the lines whose memory grows from iteration to iteration.")(growth)
-app.command(
-    "diff", short_help="Compare two files: what appeared, went and grew, and what it did to the peak."
-)(diff)
-app.command("check", short_help="Check limits for the memory, and end with 7 where one does not hold.")(check)
-app.command("export", short_help="Write it for other programs: a smaller snapshot, traces, tables.")(export)
+_command("params", "Write the names, shapes and types of a model's parameters.")(params)
+_command("explain", "Show what an allocation was for, and how that is known.")(explain)
+_command("growth", "Show the lines whose memory grows from iteration to iteration.")(growth)
+_command("diff", "Compare two files: what appeared, went and grew, and what it did to the peak.")(diff)
+_command("check", "Check limits for the memory, and end with 7 where one does not hold.")(check)
+_command("export", "Write it for other programs: a smaller snapshot, traces, tables.")(export)

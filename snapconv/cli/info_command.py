@@ -4,14 +4,12 @@ import sys
 
 from snapconv.cli.arguments import AsJson, Quiet, Snapshot
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
-from snapconv.garbage_collector import collector_off
 
 
 def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Show what a snapshot file is: torch version, devices, events, settings, history."""
-    with collector_off():
-        from snapconv.describe import describe
-        from snapconv.reports.text.note_text import note_lines
+    from snapconv.describe import describe
+    from snapconv.reports.text.note_text import note_lines
 
     with progress_bar(shown=not quiet) as progress:
         facts = describe(snapshot, progress=progress)

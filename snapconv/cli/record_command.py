@@ -63,7 +63,7 @@ _ONLY_OURS = (
 )
 
 
-class Command(TyperCommand):
+class RecordCommand(TyperCommand):
     """The command line of ``record``, which refuses options of ours that stand behind the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

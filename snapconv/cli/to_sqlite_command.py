@@ -22,7 +22,6 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
 from snapconv.errors import OutputWriteError
-from snapconv.garbage_collector import collector_off
 from snapconv.notes import Note
 
 _Output = Annotated[
@@ -67,9 +66,7 @@ def to_sqlite(
 
     A capture with times becomes Skyline's run time report too.
     """
-    with collector_off():
-        from snapconv import convert
-        from snapconv.reports.text.summary import summary_lines, summary_values
+    from snapconv import convert
 
     options = convert.ConvertOptions(
         output=_output_file(output),
@@ -82,6 +79,8 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
+    from snapconv.reports.text.summary import summary_lines, summary_values
+
     if as_json:
         print_json(summary_values(made.reports, made.time))
     else:
