@@ -44,7 +44,7 @@ from scripts.docs.sessions import PART, ran, with_sessions
 from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
-from snapconv.cli.app import app
+from snapconv.cli.app import app_with
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES, FrameRule
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
 
 def commands() -> str:
     """Describe every command with the texts of its own help."""
-    return "\n\n".join(_command(info.name, info.callback) for info in app.registered_commands)
+    return "\n\n".join(_command(info.name, info.callback) for info in app_with().registered_commands)
 
 
 def _command(name: str | None, callback: Callable[..., Any] | None) -> str:

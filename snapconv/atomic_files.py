@@ -13,7 +13,6 @@ removes if it was not changed for an hour.
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -129,7 +128,7 @@ def _create_temporary(path: Path) -> _Output:
     """Create an empty hidden file beside the output, with the permissions of a new file."""
     target = _follow_links(path)
     name = os.fsencode(target.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-    temporary = target.with_name(f".{name}.{secrets.token_hex(8)}.partial")
+    temporary = target.with_name(f".{name}.{os.urandom(8).hex()}.partial")
     with os_errors(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
         _remove_stale(temporary, name)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.capture_format import files_of, is_capture, stem_of, timing_file
@@ -13,15 +14,15 @@ from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, project_of, read_options
 from snapconv.progress import Progress
 from snapconv.reports.build_memory import build_memory_report
-from snapconv.reports.build_time import build_time_report
 from snapconv.reports.memory_report import MemoryReport
 from snapconv.reports.sqlite.database import write_databases
 from snapconv.reports.sqlite.skyline_memory import memory_database
-from snapconv.reports.sqlite.skyline_time import time_database
 from snapconv.reports.time_report import TimeReport
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.recorded.timing_file import Timing, load_timing
 from snapconv.stacks.project_frames import Project
+
+if TYPE_CHECKING:  # what has to do with times is imported where a file has some
+    from snapconv.snapshot.recorded.timing_file import Timing
 
 _INPUT_SUFFIXES = (".gz", ".pickle", ".pkl", ".json", ".html", ".pt")
 
@@ -86,22 +87,28 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
     time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
+        from snapconv.reports.sqlite.skyline_time import time_database
+
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
     return Conversion(snapshot, analyzer.project, tuple(reports), time, notes)
 
 
-def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tuple[Note, ...]]:
+def times_of_device(path: Path, device: int | None) -> "tuple[Timing | None, tuple[Note, ...]]":
     """Read the times of a capture: None where it has none, or of another device."""
     file = timing_file(path)
     if file is None:
         return None, ()
+    from snapconv.snapshot.recorded.timing_file import load_timing
+
     timing, notes = load_timing(file)
     return (timing if timing and device in (None, timing.device) else None), notes
 
 
-def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
+def time_report_of(timing: "Timing", snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """The report of a capture's times, with the project of its snapshot."""
+    from snapconv.reports.build_time import build_time_report
+
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
     project = project_of(timing.stacks, recorded, options)
     return build_time_report(timing, project)

@@ -15,7 +15,6 @@ from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import counted, format_bytes, format_duration_us, shortened
 
@@ -145,7 +144,11 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
 def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
     """The times of a capture; None where the path has none, or in a version that is not known."""
     file = timing_file(path)
-    timing, notes = load_timing(file) if file else (None, ())
+    if file is None:
+        return None, ()
+    from snapconv.snapshot.recorded.timing_file import load_timing  # it reads JSON, which few files need
+
+    timing, notes = load_timing(file)
     if timing is None:
         return None, notes
     return TimesFacts(

@@ -31,7 +31,7 @@ def _at_first(name: str, source_of: Callable[[type[Any], dict[str, Any]], str]) 
 
     def method(self: Any, *values: Any, **named: Any) -> Any:
         cls = type(self)
-        known = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
+        known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
         exec(source_of(cls, known), known)
         known[name].__qualname__ = f"{cls.__qualname__}.{name}"
         setattr(cls, name, known[name])

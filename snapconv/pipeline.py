@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules
-from snapconv.classification.user_rules_file import read_rules
 from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.lazy_dataclass import dataclass
@@ -109,7 +108,11 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
 
 
 def _rules(options: AnalysisOptions) -> Sequence[UserRule]:
-    return read_rules(options.rules) if isinstance(options.rules, Path) else options.rules
+    if not isinstance(options.rules, Path):
+        return options.rules
+    from snapconv.classification.user_rules_file import read_rules  # with the texts of all rules of ours
+
+    return read_rules(options.rules)
 
 
 def _params(options: AnalysisOptions) -> ParamList | None:

@@ -1,34 +1,19 @@
-"""The command line: parse, call the library, print. NumPy and the rest load when a command runs."""
+"""The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
 
+import importlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
-from snapconv.cli.check_command import check
-from snapconv.cli.diff_command import diff
-from snapconv.cli.explain_command import explain
-from snapconv.cli.export_command import export
-from snapconv.cli.fragmentation_command import fragmentation
-from snapconv.cli.growth_command import growth
-from snapconv.cli.info_command import info
-from snapconv.cli.oom_command import oom
-from snapconv.cli.params_command import params
 from snapconv.cli.plain_command import PlainCommand, PlainGroup
-from snapconv.cli.record_command import CONTEXT_SETTINGS, ProgramEnded, RecordCommand, record
-from snapconv.cli.summary_command import summary
+from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
-from snapconv.cli.to_sqlite_command import to_sqlite
-from snapconv.cli.tree_command import tree
-from snapconv.cli.verdict_command import verdict, with_command
-from snapconv.cli.view_command import view
-from snapconv.cli.watch_command import watch
-from snapconv.cli.what_if_command import what_if
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.garbage_collector import collector_off, collector_on
 from snapconv.version import VERSION
@@ -41,16 +26,28 @@ _STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "
 # A program that runs in this process finds Python as it is.
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
 
-app = typer.Typer(
-    name="snapconv",
-    cls=PlainGroup,
-    help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in the "
-    "file is run), or record a training script.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+# Every command, with a short help that `snapconv --help` does not cut off with dots. NAME is the function in
+# NAME_command.py, which may have COMMAND_SETTINGS, and - is _ there.
+COMMANDS = {
+    "to-sqlite": "Convert a snapshot to Skyline's SQLite memory report.",
+    "verdict": "Say what matters most; `snapconv FILE` does it too.",
+    "summary": "Show what is live at the peak, or at any other moment.",
+    "tree": "Show live memory as a tree of lines, modules or operations.",
+    "oom": "Explain why memory ran out, and try what would have helped.",
+    "fragmentation": "Show what is reserved and not used, and which lines keep it.",
+    "what-if": "Try other allocator settings, or another card, by a replay.",
+    "info": "Show what a snapshot contains, and how much of the job it covers.",
+    "view": "Write a page that shows a snapshot in any browser, or compares two.",
+    "record": "Run a training script and record its memory and its times.",
+    "watch": "Run a training script, and write a capture where its memory runs out.",
+    "params": "Write the names, shapes and types of a model's parameters.",
+    "explain": "Show what an allocation was for, and how that is known.",
+    "growth": "Show the lines whose memory grows from iteration to iteration.",
+    "diff": "Compare two files: what appeared, went and grew, and what it did to the peak.",
+    "check": "Check limits for the memory, and end with 7 where one does not hold.",
+    "export": "Write it for other programs: a smaller snapshot, traces, tables.",
+}
+_WITHOUT_NAME = "verdict"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    line = with_command(argv, _commands())
-    runs_a_program = bool(_PROGRAM_COMMANDS & set(line[:1]))
+    line = _with_command(argv)
+    name = line[0] if line else ""
     try:
-        with collector_on() if runs_a_program else collector_off():
-            app(line)
+        with collector_on() if name in _PROGRAM_COMMANDS else collector_off():
+            app_with([name] if name in COMMANDS else COMMANDS)(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
             return _NOBODY_READS
@@ -92,9 +89,18 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def _commands() -> set[str]:
-    """The names of all commands."""
-    return {info.name for info in app.registered_commands if info.name}
+def _with_command(argv: list[str]) -> list[str]:
+    """The command line with its command, where it begins with a file."""
+    if argv and argv[0] not in COMMANDS and _is_file(argv[0]):
+        return [_WITHOUT_NAME, *argv]
+    return argv
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word is meant as a file: there is one, or no command could have such a name."""
+    if not word or word.startswith("-"):
+        return False
+    return "." in word or "/" in word or "\\" in word or Path(word).exists()
 
 
 @contextmanager
@@ -125,7 +131,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -135,36 +140,22 @@ def _options(
     """Options before the command."""
 
 
-def _command(
-    name: str, short_help: str, *, cls: type[TyperCommand] = PlainCommand, **settings: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command; its short help is given so that `snapconv --help` never cuts it off with dots."""
-    return app.command(name, short_help=short_help, cls=cls, **settings)
-
-
-_command("to-sqlite", "Convert a snapshot to Skyline's SQLite memory report.")(to_sqlite)
-_command("verdict", "Say what matters most; `snapconv FILE` does it too.")(verdict)
-_command("summary", "Show what is live at the peak, or at any other moment.")(summary)
-_command("tree", "Show live memory as a tree of lines, modules or operations.")(tree)
-_command("oom", "Explain why memory ran out, and try what would have helped.")(oom)
-_command("fragmentation", "Show what is reserved and not used, and which lines keep it.")(fragmentation)
-_command("what-if", "Try other allocator settings, or another card, by a replay.")(what_if)
-_command("info", "Show what a snapshot contains, and how much of the job it covers.")(info)
-_command("view", "Write a page that shows a snapshot in any browser, or compares two.")(view)
-_command(
-    "record",
-    "Run a training script and record its memory and its times.",
-    cls=RecordCommand,
-    context_settings=CONTEXT_SETTINGS,
-)(record)
-_command(
-    "watch",
-    "Run a training script, and write a capture where its memory runs out.",
-    context_settings=CONTEXT_SETTINGS,
-)(watch)
-_command("params", "Write the names, shapes and types of a model's parameters.")(params)
-_command("explain", "Show what an allocation was for, and how that is known.")(explain)
-_command("growth", "Show the lines whose memory grows from iteration to iteration.")(growth)
-_command("diff", "Compare two files: what appeared, went and grew, and what it did to the peak.")(diff)
-_command("check", "Check limits for the memory, and end with 7 where one does not hold.")(check)
-_command("export", "Write it for other programs: a smaller snapshot, traces, tables.")(export)
+def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these of its commands; each loads a module of its own."""
+    app = typer.Typer(
+        name="snapconv",
+        cls=PlainGroup,
+        help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in "
+        "the file is run), or record a training script.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    for name in commands:
+        word = name.replace("-", "_")
+        module = importlib.import_module(f"snapconv.cli.{word}_command")
+        settings = {"cls": PlainCommand, **getattr(module, "COMMAND_SETTINGS", {})}
+        app.command(name, short_help=COMMANDS[name], **settings)(getattr(module, word))
+    return app

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes
@@ -28,26 +29,6 @@ if TYPE_CHECKING:
     from snapconv.recorder.recording_options import RecordOptions
     from snapconv.recorder.simulation import SimulationOptions
 
-
-class ProgramEnded(Exception):
-    """The recorded program is over, and ``exit_code`` is to be the exit code of the command line.
-
-    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it before.
-    """
-
-    def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
-        super().__init__(exit_code)
-        self.exit_code, self._until_exit = exit_code, until_exit
-
-    def close(self) -> None:
-        """End what would last until the process does."""
-        if self._until_exit is not None:
-            atexit.unregister(self._until_exit.close)
-            self._until_exit.close()
-
-
-# Options end at the entry: what follows it is the program's.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
 # no arguments would run without them.
@@ -74,6 +55,10 @@ class RecordCommand(TyperCommand):
         if given[: len(given) - len(behind) - 1][-1:] != ["--"]:
             _refuse_ours(entry, behind)
         return rest
+
+
+# Options end at the entry: what follows it is the program's.
+COMMAND_SETTINGS = {"cls": RecordCommand, "context_settings": {"allow_interspersed_args": False}}
 
 
 def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:

@@ -1,6 +1,5 @@
 """What the command line prints: text without control characters, JSON, a progress bar."""
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -93,6 +92,8 @@ def _escaped(text: str) -> str:
     """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
     if text.replace("\n", "").isprintable():
         return text
+    import json
+
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 

@@ -1,12 +1,7 @@
 """``snapconv verdict``, and ``snapconv FILE`` without a command: what matters most, and what to type next."""
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
-
 from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
 from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot
-
-_NAME = "verdict"
 
 
 def verdict(
@@ -38,17 +33,3 @@ def verdict(
         ),
         as_json=as_json,
     )
-
-
-def with_command(argv: Sequence[str], commands: Collection[str]) -> list[str]:
-    """The command line with its command, where it begins with a file."""
-    if argv and argv[0] not in commands and _is_file(argv[0]):
-        return [_NAME, *argv]
-    return list(argv)
-
-
-def _is_file(word: str) -> bool:
-    """Whether a word is meant as a file: there is one, or no command could have such a name."""
-    if not word or word.startswith("-"):
-        return False
-    return "." in word or "/" in word or "\\" in word or Path(word).exists()

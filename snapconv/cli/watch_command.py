@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from snapconv.cli.record_command import ProgramEnded
+from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import say, show_raised
 
 if TYPE_CHECKING:
     from snapconv.recorder.watch import Watched
+
+# Options end at the entry: what follows it is the program's.
+COMMAND_SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
 
 _EntryName = Annotated[str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")]
 _Args = Annotated[

@@ -1,11 +1,15 @@
 """The TimeReport: all that a writer needs of a capture's times, nothing left for it to compute."""
 
+from typing import TYPE_CHECKING
+
 from snapconv.columns import BoolColumn, Int32Column
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
-from snapconv.snapshot.recorded.timing_file import CallTable, LaunchCounts
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
+
+if TYPE_CHECKING:  # it reads JSON, which few files need
+    from snapconv.snapshot.recorded.timing_file import CallTable, LaunchCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class CallColumns:
     The names and modules of ``table`` are positions in ``texts``.
     """
 
-    table: CallTable
+    table: "CallTable"
     entry_id: Int32Column
     texts: tuple[str, ...]
 
@@ -112,7 +116,7 @@ class TimeReport:
     iterations: tuple[IterationTimes, ...]
     operations: tuple[TimeTotal, ...]
     lines: tuple[LineTime, ...]
-    launches: tuple[LaunchCounts, ...]
+    launches: "tuple[LaunchCounts, ...]"
     source: tuple[tuple[str, str], ...]
     project_root: str | None
     notes: tuple[Note, ...]

@@ -16,7 +16,7 @@ from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
-from snapconv.cli.app import app, main
+from snapconv.cli.app import app_with, main
 from snapconv.note_catalog import NOTE_MEANINGS
 from snapconv.replay.history_verdict import Verdict
 from snapconv.reports.json_keys import JSON_KEYS, JSON_VERSION
@@ -30,7 +30,7 @@ SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
 WORDS = runpy.run_path(str(ROOT / "scripts" / "count_words"))
-COMMANDS = {info.name: info.callback for info in app.registered_commands}
+COMMANDS = {info.name: info.callback for info in app_with().registered_commands}
 
 
 def text_of(name):
@@ -251,7 +251,7 @@ def shown_commands(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_command_of_a_page_is_one_with_these_options(path):
-    known_commands = typer.main.get_command(app).commands
+    known_commands = typer.main.get_command(app_with()).commands
     for line in shown_commands(path):
         _, name, *words = f"{line} ".split(" ")
         if name not in known_commands:  # a file alone: the verdict

@@ -7,7 +7,6 @@ with pickles embedded. Recognised by content, never by name.
 import base64
 import binascii
 import io
-import json
 import os
 import re
 import zlib
@@ -18,15 +17,12 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
-from snapconv.snapshot.readers.json_text import ANYTHING, is_truncated, reason_of, refuse_empty_lists
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
 
 _SNIFF_BYTES = 4096
@@ -158,7 +154,9 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
     if text[:1] == b"<":
         return _read_html(file.read(), progress)
     if text[:1] in (b"{", b"["):
-        return _read_json(file.read()), Container("json", n_bytes, n_bytes)
+        from snapconv.snapshot.readers.json_text import read_any_json  # it takes long, and pickles are common
+
+        return read_any_json(file.read()), Container("json", n_bytes, n_bytes)
     raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
 
 
@@ -203,23 +201,6 @@ def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> Iterator
         raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
     if not decompress.eof:
         raise TruncatedFileError(f"the gzip file breaks off at byte {n_bytes}")
-
-
-def _read_json(data: bytes) -> object:
-    refuse_empty_lists(data)
-    try:
-        return ANYTHING.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The standard library reads NaN and lone surrogates; msgspec is faster.
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            pass
-        if is_truncated(error):
-            raise TruncatedFileError(f"the JSON text breaks off at byte {len(data)}") from error
-        raise NotASnapshotError(
-            f"this is not a memory snapshot: it begins like JSON but is not: {reason_of(error)}"
-        ) from error
 
 
 def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:

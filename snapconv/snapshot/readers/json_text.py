@@ -3,6 +3,7 @@
 The types are msgspec's: a Struct for an object with known keys, ``Annotated[int, Meta(ge=0)]`` for a bound.
 """
 
+import json
 import re
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.json import Decoder
 
-from snapconv.errors import MalformedSnapshotError, TruncatedFileError
+from snapconv.errors import MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.snapshot.fields import shown
 
 T = TypeVar("T")
@@ -34,6 +35,24 @@ def read_json(text: bytes, decoder: Decoder[T]) -> T:
         if is_truncated(error):
             raise TruncatedFileError(f"the JSON text breaks off at byte {len(text)}") from error
         raise MalformedSnapshotError(f"no JSON text: {reason_of(error)}") from error
+
+
+def read_any_json(data: bytes) -> object:
+    """Read a snapshot's text, of no certain type; raises NotASnapshotError or TruncatedFileError."""
+    refuse_empty_lists(data)
+    try:
+        return ANYTHING.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # The standard library reads NaN and lone surrogates; msgspec is faster.
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            pass
+        if is_truncated(error):
+            raise TruncatedFileError(f"the JSON text breaks off at byte {len(data)}") from error
+        raise NotASnapshotError(
+            f"this is not a memory snapshot: it begins like JSON but is not: {reason_of(error)}"
+        ) from error
 
 
 def refuse_empty_lists(text: bytes) -> None:

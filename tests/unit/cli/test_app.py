@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.cli.app import app, main
+from snapconv.cli.app import COMMANDS, main
 from snapconv.native.library import kind
 from snapconv.version import VERSION
 
@@ -107,7 +107,7 @@ def test_help_describes_in_a_whole_sentence_what_every_command_does(snapconv, mo
     assert "info Show what" in help_text
     assert "explain Show what" in help_text
     assert "..." not in help_text
-    assert help_text.count(".") == len(app.registered_commands)
+    assert help_text.count(".") == len(COMMANDS)
 
 
 def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):

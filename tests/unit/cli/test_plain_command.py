@@ -9,11 +9,12 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from snapconv.cli.app import app
+from snapconv.cli.app import app_with
 from snapconv.cli.plain_command import PlainCommand, PlainGroup
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = typer.main.get_command(app).commands
+APP = app_with()
+COMMANDS = typer.main.get_command(APP).commands
 LINES = [
     "a.pickle",
     "a.pickle --output b.sqlite --extended",
@@ -31,7 +32,7 @@ def parsed(cls, line, monkeypatch):
     """What a command of this class makes of a line: its parameters, or its error."""
     command = COMMANDS["to-sqlite"]
     made = typer.main.get_command_from_info(
-        next(info for info in app.registered_commands if info.name == "to-sqlite"),
+        next(info for info in APP.registered_commands if info.name == "to-sqlite"),
         pretty_exceptions_short=True,
         rich_markup_mode=None,
     )
@@ -53,7 +54,7 @@ def test_a_line_is_parsed_as_by_typer(line, monkeypatch):
 
 
 def test_every_command_that_reads_a_file_is_plain():
-    assert isinstance(typer.main.get_command(app), PlainGroup)
+    assert isinstance(typer.main.get_command(APP), PlainGroup)
     assert issubclass(PlainGroup, TyperGroup)
     others = {name for name, command in COMMANDS.items() if not isinstance(command, PlainCommand)}
     assert others == {"record"}
