@@ -71,9 +71,9 @@ def _values(path: Path) -> object:
 def _read_toml(text: str) -> object:
     if sys.version_info >= (3, 11):
         import tomllib
-
-        return tomllib.loads(text)
-    raise InputError("TOML needs Python 3.11 or newer: write the same rules as JSON")
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
 
 
 def _rule(raw: object, where: str) -> UserRule:

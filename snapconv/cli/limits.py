@@ -81,10 +81,10 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
 
 
 def _parsed(file: Path, text: str) -> object:
-    if sys.version_info < (3, 11):
-        raise InputError(f"{file}: reading TOML needs Python 3.11 or newer: give the limits as options")
-    import tomllib
-
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

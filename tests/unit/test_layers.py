@@ -57,10 +57,10 @@ MAY_IMPORT_FROM_OUTSIDE = (
     | {package: {"numpy"} for package in OFFLINE}
     | {
         "snapshot": {"numpy", "msgspec"},
-        "classification": {"numpy", "tomllib"},  # which Python 3.10 does not have
+        "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch", "msgspec"},
         "reports": {"numpy", "pyarrow"},  # inside a function: an extra
-        "cli": {"typer", "rich", "msgspec", "tomllib"},  # tomllib: not in Python 3.10
+        "cli": {"typer", "rich", "msgspec", "tomllib", "tomli"},
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }

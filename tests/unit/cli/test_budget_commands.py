@@ -1,7 +1,6 @@
 """``growth``, ``diff`` and ``check`` as a user meets them: exit codes, limits from a file, formats."""
 
 import json
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,9 +12,6 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 GROWING, PERCEPTRON = str(FIXTURES / "growing.pickle"), str(FIXTURES / "perceptron.pickle")
 # What the run on paper keeps in every one of its steps: scripts/fixtures/runs.py.
 KEPT = 3 << 19
-
-
-NEEDS_TOML = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot read TOML")
 
 
 @pytest.fixture
@@ -88,7 +84,6 @@ def test_a_baseline_is_a_limit_too(run):
     assert run("check", PERCEPTRON, "--baseline", GROWING, "--fail-over", "2%")[0] == 0
 
 
-@NEEDS_TOML
 def test_limits_may_stand_in_pyproject_of_a_folder_above(run, tmp_path, monkeypatch):
     write_limits(tmp_path, 'max-peak = "1GiB"\nmax-growth = 0\nmax-category = { weight = "1KiB" }')
     (tmp_path / "below").mkdir()
@@ -98,7 +93,6 @@ def test_limits_may_stand_in_pyproject_of_a_folder_above(run, tmp_path, monkeypa
     assert [line[:4] for line in shown.out.splitlines()[:3]] == ["ok  ", "FAIL", "FAIL"]
 
 
-@NEEDS_TOML
 def test_the_command_line_comes_before_the_file(run, tmp_path):
     write_limits(tmp_path, 'max-peak = "1KiB"\nfail-over = "50%"')
     assert run("check", GROWING)[0] == 7
@@ -107,7 +101,6 @@ def test_the_command_line_comes_before_the_file(run, tmp_path):
     assert run("check", GROWING, "--max-peak", "1GiB", "--baseline", PERCEPTRON, "--fail-over", "1%")[0] == 7
 
 
-@NEEDS_TOML
 @pytest.mark.parametrize(
     ("text", "message"),
     [
