@@ -1,0 +1,91 @@
+"""Tests that need no torch -> which of them run which line of snapconv, and how long each takes.
+
+Measured by one run with coverage.py's contexts, kept in .mutate/. A line that no test runs in a
+function, such as a constant of its module, has the tests that run any line of its file.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import coverage
+
+_DATA, _SECONDS = Path(".mutate", "coverage"), Path(".mutate", "seconds.json")
+# Tests of what is built on the packages, too, but none of whole files: they are slow, and any change breaks
+# them.
+_TRIED = (
+    *(
+        f"tests/unit/{name}"
+        for name in ("replay", "allocator", "phases", "classification", "naming", "findings")
+    ),
+    "tests/property",
+    "tests/golden",
+    "tests/unit/test_recorded_capture.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageMap:
+    """Which tests run a line: ``by_line[path][line]``."""
+
+    by_line: dict[str, dict[int, frozenset[str]]]
+    seconds: dict[str, float]
+
+    def tests_of(self, path: str, line: int, *, seconds: float) -> list[str]:
+        """Return the tests that run a line, in the order in which to try them, until the seconds are used."""
+        lines = self.by_line.get(path, {})
+        tests = lines.get(line) or frozenset().union(*lines.values())
+        own = "tests/unit/" + path.split("/")[1] + "/"
+        ordered = sorted(
+            tests, key=lambda test: (not test.startswith(own), self.seconds.get(test, 1.0), test)
+        )
+        used = itertools.accumulate(self.seconds.get(test, 1.0) for test in ordered)
+        return [test for test, until in zip(ordered, used, strict=True) if until <= seconds] or ordered[:1]
+
+
+def load(root: Path, *, is_anew: bool) -> CoverageMap:
+    """Read which tests run which lines; measure it first if that was not done yet."""
+    if is_anew or not (root / _SECONDS).exists():
+        _measure(root)
+    data = coverage.CoverageData(str(root / _DATA))
+    data.read()
+    by_line: dict[str, dict[int, frozenset[str]]] = {}
+    for file in data.measured_files():
+        lines: dict[int, set[str]] = defaultdict(set)
+        for line, contexts in data.contexts_by_lineno(file).items():
+            lines[line] = {context.partition("|")[0] for context in contexts if context}
+        path = Path(file).relative_to(root).as_posix()
+        by_line[path] = {line: frozenset(tests) for line, tests in lines.items() if tests}
+    return CoverageMap(by_line, json.loads((root / _SECONDS).read_text(encoding="utf-8")))
+
+
+def _measure(root: Path) -> None:
+    """Run the tests once under coverage."""
+    (root / ".mutate").mkdir(exist_ok=True)
+    plugin = ("-p", "scripts.mutation.coverage_map", "-p", "no:cacheprovider")
+    measured = ("--cov=snapconv", "--cov-branch", "--cov-context=test", "--cov-report=")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n2", *plugin, *measured, *_TRIED],
+        cwd=root,
+        env=os.environ | {"COVERAGE_FILE": str(root / _DATA), "PYTHONPATH": str(root)},
+        check=False,  # a test that measures time may fail under coverage
+    )
+
+
+_seconds: dict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: "pytest.TestReport") -> None:  # type: ignore[name-defined] # noqa: F821
+    """Add up the seconds of a test; pytest calls it where this module is its plugin."""
+    _seconds[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: "pytest.Session") -> None:  # type: ignore[name-defined] # noqa: F821
+    """Keep the seconds of all tests."""
+    if not hasattr(session.config, "workerinput"):  # in the process that has the results of all
+        (session.config.rootpath / _SECONDS).write_text(json.dumps(_seconds), encoding="utf-8")
