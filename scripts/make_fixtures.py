@@ -16,12 +16,13 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from fixtures.catalogue import bad_files, good_files
-from fixtures.fixture import BadFile, Fixture
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-from fixtures.entries import captures_page, entries_page, is_of_people
+from scripts.fixtures.catalogue import bad_files, good_files  # noqa: E402 # the root is on the path only now
+from scripts.fixtures.entries import captures_page, entries_page, is_of_people  # noqa: E402
+from scripts.fixtures.fixture import BadFile, Fixture  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
 COMMAND = "python scripts/make_fixtures.py"
 README = f"""\
 # Fixtures

@@ -45,7 +45,7 @@ class TraceBuilder:
     def segment(self, size: int = 2 * MIB, *, traced: bool = True, **fields: Any) -> "TraceBuilder":
         """Get a segment from the driver; ``traced=False``: before recording began."""
         last = self.segments[-1] if self.segments else {"address": ADDR, "total_size": 0}
-        raw = {
+        raw: Raw = {
             "device": self.device,
             "address": last["address"] + last["total_size"],
             "total_size": size,
@@ -125,7 +125,7 @@ class TraceBuilder:
 
     def _room(self, n_bytes: int) -> int:
         for raw in self.segments:
-            addr = raw["address"]
+            addr: int = raw["address"]
             for block in self._live_in(raw):
                 if block["address"] - addr >= n_bytes:
                     return addr

@@ -1,7 +1,10 @@
 """What a program did to memory, as small as a test needs it, and how its allocations are classified."""
 
 import pickle
+from collections.abc import Callable, Iterable
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +23,15 @@ SUBJECT, OTHER = 7000, 600  # bytes of the allocation that a test is about, and 
 WORKSPACE_BYTES = 8_519_680
 
 
-def frames(*stack):
+Stack = list[dict[str, Any]]
+Found = tuple[Category, Evidence, str]
+
+
+def frames(*stack: tuple[str, str]) -> Stack:
     return [{"name": name, "filename": file, "line": 1} for name, file in stack]
 
 
-def cpp(name):
+def cpp(name: str) -> tuple[str, str]:
     return (name, "??")
 
 
@@ -50,7 +57,7 @@ NESTED = frames(
 )
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
-NO_FRAMES = []
+NO_FRAMES: Stack = []
 ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
 STACKS = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)}
 
@@ -58,41 +65,42 @@ STACKS = {name: value for name, value in globals().items() if name.isupper() and
 class Job:
     """What a program did. A free without a stack has that of its alloc, as with context='alloc'."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         ticks = count(1000)
-        self.now = lambda: next(ticks)
+        self.now: Callable[[], int] = lambda: next(ticks)
         self.model = CachingAllocator(clock=self.now)
-        self.annotations = []
+        self.annotations: list[dict[str, Any]] = []
 
-    def alloc(self, stack, size=SUBJECT):
+    def alloc(self, stack: Stack, size: int = SUBJECT) -> int:
         return self.model.malloc(size, frames=stack)
 
-    def older(self, stack, size=SUBJECT):
+    def older(self, stack: Stack, size: int = SUBJECT) -> int:
         """Allocate before recording began."""
         self.model.stop_recording()
         addr = self.model.malloc(size, frames=stack)
         self.model.start_recording()
         return addr
 
-    def free(self, addr, stack=None):
+    def free(self, addr: int, stack: Stack | None = None) -> None:
         """Free on the next line of the code that the stack names."""
         self.model.free(addr, frames=stack and [{**frame, "line": 2} for frame in stack])
 
-    def does(self, *stacks):
+    def does(self, *stacks: Stack) -> None:
         """Show these phases, by an allocation of each that is freed by the same code."""
         for stack in stacks:
             self.free(self.alloc(stack, OTHER), stack)
 
-    def note(self, name, stage):
+    def note(self, name: str, stage: str) -> None:
         self.annotations.append({"name": name, "stage": stage, "device": 0, "time_us": self.now()})
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, Any]:
         return {**self.model.snapshot(), "external_annotations": self.annotations}
 
 
-def job_of(life):
+def job_of(life: str) -> Job:
     """Live a life: alloc, older (before recording), free, does (others do), begin and end, each of what."""
-    job, subjects = Job(), []
+    job = Job()
+    subjects: list[int] = []
     for step in life.split(", "):
         verb, _, what = step.partition(" ")
         if verb in ("begin", "end"):
@@ -102,11 +110,11 @@ def job_of(life):
         elif verb == "does":
             job.does(STACKS[what])
         else:
-            subjects.append(getattr(job, verb)(STACKS[what]))
+            subjects.append({"alloc": job.alloc, "older": job.older}[verb](STACKS[what]))
     return job
 
 
-def classified(job, path, size=SUBJECT):
+def classified(job: Job, path: Path, size: int = SUBJECT) -> list[Found]:
     """Category, evidence and reason of a job's allocations of a size, older ones first."""
     path.write_bytes(pickle.dumps(job.snapshot()))
     snapshot = load_snapshot(path)
@@ -119,5 +127,5 @@ def classified(job, path, size=SUBJECT):
     ]
 
 
-def categories(rows):
+def categories(rows: Iterable[Found]) -> list[Category]:
     return [category for category, *_ in rows]

@@ -5,6 +5,7 @@ recorded; never from snapconv.
 """
 
 import linecache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,14 @@ class EntryChecks:
 
     # --- the recording
 
-    def test_a_recording_is_complete_and_ends_as_the_program_does(self, recording: Recording):
+    def test_a_recording_is_complete_and_ends_as_the_program_does(self, recording: Recording) -> None:
         assert recording.code == 0, recording.said
         assert recording.metadata["ended"] == {"how": "complete", "detail": ""}
         assert recording.metadata["overflowed"] is False
         assert "error" not in recording.said
         assert sorted(path.name for path in recording.capture.iterdir()) == ["snapshot.pickle", "timing.json"]
 
-    def test_the_entry_is_distinguished_by_what_it_defines(self, recording: Recording):
+    def test_the_entry_is_distinguished_by_what_it_defines(self, recording: Recording) -> None:
         kind = "script" if recording.kind == "train" else "providers"
         assert recording.metadata["entry"] == {
             "path": str(file_of(recording.entry, recording.kind)),
@@ -46,7 +47,7 @@ class EntryChecks:
 
     def test_parameters_and_gradients_are_bit_equal_to_those_of_a_run_without_recording(
         self, recording: Recording, unrecorded: tuple[Step, ...]
-    ):
+    ) -> None:
         assert len(unrecorded) >= 4
         assert recording.steps == unrecorded
 
@@ -54,12 +55,14 @@ class EntryChecks:
 
     def test_every_parameter_is_named_with_the_bytes_of_the_tensor_and_of_its_gradient(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         rows = reports.rows("SELECT name, size_bytes, grad_size_bytes FROM weight_entries")
         assert {name: (size, gradient) for name, size, gradient in rows} == weights_of(recording.entry)
         assert len(rows) == len(weights_of(recording.entry))
 
-    def test_every_parameter_is_shown_with_a_line_of_the_model(self, recording: Recording, reports: Reports):
+    def test_every_parameter_is_shown_with_a_line_of_the_model(
+        self, recording: Recording, reports: Reports
+    ) -> None:
         rows = reports.rows(
             "SELECT DISTINCT file_path, line_number FROM weight_entries "
             "JOIN stack_correlation ON entry_id = id AND entry_type = 1 "
@@ -72,7 +75,7 @@ class EntryChecks:
 
     def test_the_peak_is_torchs_own_and_the_sum_of_the_categories(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         (device,) = recording.metadata["devices"]
         ((peak,),) = reports.rows("SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'")
         assert peak == device["max_memory_allocated"]
@@ -81,7 +84,7 @@ class EntryChecks:
 
     def test_weights_and_states_at_the_peak_have_the_bytes_of_the_model(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         (report,) = reports.values["reports"]
         held = report["categories_at_peak"]
         weights = weights_of(recording.entry).values()
@@ -92,7 +95,7 @@ class EntryChecks:
 
     def test_nothing_at_the_peak_is_unknown_and_nearly_all_is_known_from_the_metadata(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         (report,) = reports.values["reports"]
         assert report["categories_at_peak"].get("unknown", {"block_bytes": 0})["block_bytes"] == 0
         by_evidence = dict(
@@ -103,7 +106,9 @@ class EntryChecks:
         )
         assert by_evidence["metadata"] >= 0.99 * sum(by_evidence.values()), by_evidence
 
-    def test_the_iterations_are_those_that_were_recorded(self, recording: Recording, reports: Reports):
+    def test_the_iterations_are_those_that_were_recorded(
+        self, recording: Recording, reports: Reports
+    ) -> None:
         kinds = [row["kind"] for row in recording.metadata["iterations"]]
         assert kinds == ["warm-up", "memory"]
         assert len(kinds) == N_MEMORY_STEPS
@@ -112,7 +117,9 @@ class EntryChecks:
 
     # --- times
 
-    def test_rows_cover_93_percent_of_forward_and_97_of_backward(self, recording: Recording, again):
+    def test_rows_cover_93_percent_of_forward_and_97_of_backward(
+        self, recording: Recording, again: Callable[[int], Recording]
+    ) -> None:
         forward, backward = coverage(recording.timing)
         for attempt in range(2):  # a busy machine may take the processor away in between two calls
             if forward >= MIN_FORWARD and backward >= MIN_BACKWARD:
@@ -125,13 +132,15 @@ class EntryChecks:
 
     def test_the_rows_of_the_time_report_have_the_names_of_the_functions_that_were_called(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         rows = reports.rows("SELECT operation_name, forward_ms, backward_ms FROM run_time_entries", of="time")
         assert ENTRIES[recording.entry].operations | {"cross_entropy"} <= {name for name, _, _ in rows}
         assert all(forward_ms > 0 for _, forward_ms, _ in rows)
         assert all(backward_ms is not None for name, _, backward_ms in rows if name == "cross_entropy")
 
-    def test_stacks_begin_in_the_program_and_have_no_frame_of_the_recorder(self, recording: Recording):
+    def test_stacks_begin_in_the_program_and_have_no_frame_of_the_recorder(
+        self, recording: Recording
+    ) -> None:
         outermost = {"train": ("train.py", "<module>"), "providers": ("providers.py", "iteration")}
         trace = next(trace for trace in recording.snapshot["device_traces"] if trace)
         stacks = [stack[-1] for stack in recording.timing["stacks"]]
@@ -143,7 +152,7 @@ class EntryChecks:
 
     def test_a_row_of_the_time_report_names_the_line_that_made_the_call(
         self, recording: Recording, reports: Reports
-    ):
+    ) -> None:
         rows = reports.rows(
             "SELECT operation_name, file_path, line_number FROM run_time_entries "
             "JOIN stack_frames ON stack_frames.entry_id = run_time_entries.id WHERE ordering = 0",

@@ -43,15 +43,18 @@ class Recording:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        return pickle.loads((self.capture / "snapshot.pickle").read_bytes())
+        values: dict[str, Any] = pickle.loads((self.capture / "snapshot.pickle").read_bytes())
+        return values
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return self.snapshot["snapconv"]
+        values: dict[str, Any] = self.snapshot["snapconv"]
+        return values
 
     @property
     def timing(self) -> dict[str, Any]:
-        return json.loads((self.capture / "timing.json").read_bytes())
+        values: dict[str, Any] = json.loads((self.capture / "timing.json").read_bytes())
+        return values
 
 
 def record(
@@ -224,7 +227,7 @@ def in_a_process(what: str, entry: str, kind: str, folder: Path, *options: str) 
         check=True,
         timeout=300,
     )
-    values = json.loads((folder / f"{what}.json").read_bytes())
+    values: dict[str, Any] = json.loads((folder / f"{what}.json").read_bytes())
     values["steps"] = tuple(Step(*map(tuple, step)) for step in values["steps"])
     return values
 

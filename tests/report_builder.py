@@ -11,10 +11,12 @@ Allocation 0 is a weight that was there before the trace; 3 is its gradient, and
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import Int32Column, Int64Column
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase
@@ -48,11 +50,11 @@ WITHOUT_FRAMES = ActivationEntry("relu", 512, ())
 WRAPPED_ADDR = -(1 << 47)  # 0xffff800000000000
 
 
-def int64(*values):
+def int64(*values: int) -> Int64Column:
     return np.array(values, np.int64)
 
 
-def int32(*values):
+def int32(*values: int) -> Int32Column:
     return np.array(values, np.int32)
 
 
@@ -72,7 +74,7 @@ def small_stacks() -> StackTable:
     return StackTable(frames, offsets=int64(0, 3, 4, 4, 5), frame_ids=int32(0, 1, 2, 3, 4))
 
 
-def small_frames(names, filenames, lines) -> FrameTable:
+def small_frames(names: tuple[str, ...], filenames: tuple[str, ...], lines: Int64Column) -> FrameTable:
     """Frames of code that was not compiled."""
     return FrameTable(names, filenames, lines, originals=("",) * len(names), targets=("",) * len(names))
 
@@ -121,7 +123,7 @@ def small_timeline() -> Timeline:
     )
 
 
-def small_report(**changes) -> MemoryReport:
+def small_report(**changes: Any) -> MemoryReport:
     """The report above, with some of its fields replaced."""
     report = MemoryReport(
         device=0,

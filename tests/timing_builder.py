@@ -82,7 +82,7 @@ def small_trace(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy({**trace, **changes})
 
 
-def _iteration(number, forward, backward, optimizer):
+def _iteration(number: int, forward: float, backward: float, optimizer: float) -> dict[str, Any]:
     return {
         "iteration": number,
         "forward_ms": forward,
@@ -92,7 +92,7 @@ def _iteration(number, forward, backward, optimizer):
     }
 
 
-def write_trace(path, **changes: Any):
+def write_trace(path: Path, **changes: Any) -> Path:
     """Write the trace to a file and return its path."""
     path.write_bytes(json.dumps(small_trace(**changes)).encode())
     return path

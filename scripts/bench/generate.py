@@ -9,15 +9,18 @@ equal, so one is placed and then repeated with later times until the number of e
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from caching_allocator import Block, CachingAllocator
-from snapshot_writer import Annotation, Event, Snapshot, write_snapshot
-from stacks import StackTable
-from training_loop import Action, Allocate, Free, Shape, TrainingLoop
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.bench.caching_allocator import Block, CachingAllocator  # the root is on the path only now
+from scripts.bench.snapshot_writer import Annotation, Event, Snapshot, write_snapshot
+from scripts.bench.stacks import StackTable
+from scripts.bench.training_loop import Action, Allocate, Free, Shape, TrainingLoop
 
 MIN_EVENTS, MAX_EVENTS = 10_000, 10_000_000
 MAX_LAYERS = 48

@@ -79,7 +79,7 @@ def _measure(entry: str, *, simulate: bool) -> dict[str, Any]:
         own_work(driver)
         began.append(time.perf_counter_ns())
 
-    Driver.iteration_ended = timed  # type: ignore[method-assign]
+    Driver.iteration_ended = timed  # type: ignore[method-assign, assignment]
     with tempfile.TemporaryDirectory() as folder:
         capture = Path(folder) / "bench.capture"
         options = ["--quiet", "--output", str(capture), "--iterations", str(N_ITERATIONS)]
@@ -125,8 +125,8 @@ def _figures(steps: list[float], between: list[float]) -> dict[str, Any]:
 
 
 def _table(cases: Sequence[dict[str, Any]]) -> list[str]:
-    head = ("entry", "a step alone, ms", "spread", "memory recorded", "then, ms", "times taken", "then, ms")
-    head += ("capture, KiB", "right")
+    head: tuple[str, ...] = ("entry", "a step alone, ms", "spread", "memory recorded", "then, ms")
+    head += ("times taken", "then, ms", "capture, KiB", "right")
     rows = [
         (
             case["entry"],

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-from caching_allocator import Block, Segment
-from pickle_stream import PickleStream, fetch, integer
-from stacks import StackTable
+from scripts.bench.caching_allocator import Block, Segment
+from scripts.bench.pickle_stream import PickleStream, fetch, integer
+from scripts.bench.stacks import StackTable
 
 ALLOCATOR_SETTINGS: dict[str, object] = {
     "PYTORCH_CUDA_ALLOC_CONF": "",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stacks import MODULE_CALL, Frame, StackTable, project_frame, torch_frame
+from scripts.bench.stacks import MODULE_CALL, Frame, StackTable, project_frame, torch_frame
 
 
 class Allocate(NamedTuple):

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from run import LOAD_PROGRAM, ROOT, make_sample
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.bench.run import LOAD_PROGRAM, ROOT, make_sample  # the root is on the path only now
 
 ZOOMS = (1, 10, 100, 1000)
 TABS = ("live", "allocations", "map")

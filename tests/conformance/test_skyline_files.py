@@ -33,7 +33,7 @@ TIME_ORDER = ["run_time_entries", "stack_frames", "sqlite_autoindex_stack_frames
 KINDS = {"memory": (memory_file, MEMORY_SQL, MEMORY_ORDER), "time": (time_file, TIME_SQL, TIME_ORDER)}
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
 def case(request):
     return request.param
 

@@ -9,7 +9,7 @@ from tests.conformance.skyline_files import CASES, memory_file, one
 from tests.report_builder import BUILD, FORWARD, STEP
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
 def report_file(request, tmp_path):
     with memory_file(tmp_path, **request.param) as connection:
         yield connection

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.skyline_files import CASES, one, time_file
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
 def report_file(request, tmp_path):
     with time_file(tmp_path, **request.param) as connection:
         yield connection

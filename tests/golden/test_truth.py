@@ -60,7 +60,8 @@ class Run:
 
 @pytest.fixture(scope="module", params=RUNS, ids=lambda names: names[0])
 def run(request, tmp_path_factory):
-    return Run(*request.param, tmp_path_factory.mktemp("report"))
+    snapshot, truth, has_native_frames = request.param
+    return Run(snapshot, truth, has_native_frames, tmp_path_factory.mktemp("report"))
 
 
 def test_every_allocation_has_its_true_sizes_and_its_true_end(run):

@@ -10,7 +10,7 @@ def test_the_collector_is_off_meanwhile_and_on_again_also_after_an_error():
         assert not gc.isenabled()
     assert gc.isenabled()
     with pytest.raises(ImportError), collector_off():
-        import snapconv.no_such_module  # noqa: F401  # this is the point
+        import snapconv.no_such_module  # type: ignore[import-not-found] # noqa: F401 # this is the point
     assert gc.isenabled()
 
 

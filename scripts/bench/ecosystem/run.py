@@ -27,9 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from plain import copy_for_the_cpu, plain_environment  # noqa: E402  # the root is on the path only now
-from tables import markdown  # noqa: E402
-
+from scripts.bench.ecosystem.plain import copy_for_the_cpu, plain_environment  # noqa: E402  # the root is on the path only now
+from scripts.bench.ecosystem.tables import markdown  # noqa: E402
 from tests.ecosystem.catalogue import MODES, PROGRAMS, Program  # noqa: E402
 from tests.ecosystem.recorded_program import OFFLINE, Recorded, Run, copy_program  # noqa: E402
 

@@ -30,7 +30,7 @@ def about(found: Figures) -> str:
 
 def cost(found: Figures) -> str:
     """The seconds and the memory of every program in its three ways."""
-    head = ("program", "steps", "plain, s", "recorded, s", "×", "`--no-compute`, s")
+    head: tuple[str, ...] = ("program", "steps", "plain, s", "recorded, s", "×", "`--no-compute`, s")
     head += ("after the first step: plain, s", "recorded, s")
     head += ("peak RSS: plain, MiB", "recorded, MiB", "`--no-compute`, MiB")
     programs = found["programs"]

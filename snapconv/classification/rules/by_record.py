@@ -114,7 +114,8 @@ def _without_history(found: RecordedMatches, *, is_integral: bool | None = None)
     where = saved.without_history.copy()
     if is_integral is not None:
         where &= np.array([dtype.startswith(_INTEGRAL) == is_integral for dtype in saved.dtypes], np.bool_)
-    return found.saved[where]
+    rows: Int64Column = found.saved[where]
+    return rows
 
 
 @rule(GIVEN, Category.INPUT, Evidence.METADATA)

@@ -34,8 +34,7 @@ def test_after_the_plan_there_is_nothing_to_do():
     schedule = Schedule(warm_up=0, iterations=1, has_timing=False)
     assert not schedule.is_over
     schedule.iteration = 1
-    assert schedule.is_over
-    assert schedule.part is Part.AFTER
+    assert (schedule.is_over, schedule.part) == (True, Part.AFTER)
 
 
 class Ends:

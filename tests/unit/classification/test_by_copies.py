@@ -40,7 +40,7 @@ def decided_by_copies(allocations, known):
     split, sizes = split_by_sizes(allocations, known), allocations.requested_bytes
     features = SimpleNamespace(sizes=sizes, mask=lambda rows: np.isin(np.arange(len(sizes)), rows))
     decided = Decided(len(sizes))
-    decided.shared = lambda *_: split
+    decided.shared = lambda *_: split  # type: ignore[method-assign, assignment]
     for rule in BY_COPIES:
         for proposal in rule.proposals(features, decided):
             decided.add(proposal)

@@ -252,8 +252,9 @@ def hanging(place, *argv, before=()):
     """A process that hangs by now in the function that ``place`` names."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*before, sys.executable, "-W", "error", "-c", HANGS, place, *argv]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, **pipes) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline() == b"hanging\n"
         yield process
 

@@ -115,8 +115,8 @@ def test_frames_of_cpp_show_more_than_the_source(tmp_path):
 
 def test_explain_shows_that_the_order_decided(tmp_path):
     builder = TraceBuilder().segment(2 * MIB)
-    path = builder.alloc(512, frames=OTHER).alloc(512, frames=at(5)).alloc(512, frames=at(5))
-    path = path.alloc(512, frames=at(7)).write(tmp_path / "snapshot.pickle")
+    builder.alloc(512, frames=OTHER).alloc(512, frames=at(5)).alloc(512, frames=at(5))
+    path = builder.alloc(512, frames=at(7)).write(tmp_path / "snapshot.pickle")
     (tmp_path / "model.py").write_text(MODEL)
     session = load(path, sources=[tmp_path])
     told = [session.explain(f"#{event}").allocations[0].origin.operation_from for event in (1, 2, 4)]

@@ -93,7 +93,8 @@ def phases_of(load):
 
 def inside(load, job, prefix="Optimizer.step#"):
     """The numbers of the events inside annotations that begin with the prefix."""
-    return annotated(*load(job), prefix).nonzero()[0].tolist()
+    snapshot, device = load(job)
+    return annotated(snapshot, device, prefix).nonzero()[0].tolist()
 
 
 def test_an_event_shows_its_phase_by_its_stack(phases_of):

@@ -1,11 +1,13 @@
 """Which release wrote a file, told from the keys that each release added."""
 
+from typing import Any
+
 import pytest
 
 from snapconv.snapshot.era import Era, Traits, infer_era
 
 # What a whole file has in each range of releases that keys tell apart, oldest first: one more key each.
-ADDED = {
+ADDED: dict[tuple[str, str | None], dict[str, Any]] = {
     ("2.0", "2.0"): {},
     ("2.1", "2.1"): {"block_addresses": True},
     ("2.2", "2.2"): {"timed_events": 5},
@@ -52,7 +54,7 @@ def traits(release: str, **changes) -> Traits:
     """What a file of this release (the first of its range) has."""
     fields = {name: getattr(NOTHING, name) for name in Traits.__slots__}
     for (first, _), added in ADDED.items():
-        fields |= added
+        fields.update(added)
         if first == release:
             return Traits(**fields | changes)
     raise KeyError(release)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,7 +201,8 @@ class TestKeys:
 
     def test_known_keys_and_those_that_are_no_text_are_not_counted(self):
         unknown = Counter()
-        present_keys([{"a": 1, 5: 1, None: 2, b"x": 3}], frozenset("a"), unknown)
+        odd: Any = {"a": 1, 5: 1, None: 2, b"x": 3}
+        present_keys([odd], frozenset("a"), unknown)
         assert unknown == {}
 
     def test_a_long_or_dangerous_key_is_cut_and_escaped(self):
@@ -209,7 +211,7 @@ class TestKeys:
         assert list(unknown) == [r"\x1b[2J" + "k" * 76 + "…"]
 
     def test_a_huge_dictionary_in_many_places_is_walked_once(self, monkeypatch):
-        huge = {str(i): i for i in range(fields._MANY_KEYS + 1)}
+        huge: dict[str, object] = {str(i): i for i in range(fields._MANY_KEYS + 1)}
         unknown = Counter()
         present_keys([huge] * 1000, frozenset(), unknown)
         assert unknown["0"] == 1

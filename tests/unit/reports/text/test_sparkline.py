@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
         self._encoding, self._is_terminal = encoding, is_terminal
 
     @property
-    def encoding(self):
+    def encoding(self):  # type: ignore[override] # as that of sys.stdout
         return self._encoding
 
     def isatty(self):
