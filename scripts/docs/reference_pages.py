@@ -139,7 +139,7 @@ def kind_of(hint: object) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "string"
     if hint in _KINDS:
-        return _KINDS[hint]  # type: ignore[index]  # a type, as all keys are
+        return _KINDS[hint]  # a type, as all keys are
     return _title(hint).lower() if isinstance(hint, type) else str(hint)
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 def campaign(monkeypatch):
     """The modules of the campaign, found as its script finds them."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    from fuzzing import file_mutations, file_targets, limited_try
+    from fuzzing import file_mutations, file_targets, limited_try  # type: ignore[import-not-found]
 
     return file_mutations, file_targets, limited_try
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # Extras for people who use snapconv, and not for those who work on it.
-FOR_USERS = EXTRAS.keys() - {"test", "test-torch", "test-browser", "lint", "mutate"}
+FOR_USERS = EXTRAS.keys() - {"test", "test-torch", "test-browser", "lint", "mutate", "fuzz"}
 # Where a package is imported by another name than it is installed by.
 IMPORTED_AS = {"pyyaml": "yaml", "cosmic-ray": "cosmic_ray", "pytest-cov": "pytest_cov"}
 # Programs of the user's own environment: integrations/ has callbacks for them, and nothing without them.
@@ -30,7 +30,9 @@ LOCAL = {"snapconv", "scripts", "tests", "__future__"}
 # Imports that fail on purpose, and of files that a test writes.
 NOT_THERE = {"not_there_at_all", "imported_late", "other"}
 # A script finds what lies beside it by its bare name, and a test puts the script's folder on the path.
-BESIDE = {path.stem for folder in ("scripts", "tests") for path in (ROOT / folder).rglob("*.py")}
+BESIDE = {path.stem for folder in ("scripts", "tests") for path in (ROOT / folder).rglob("*.py")} | {
+    "fuzzing"
+}
 
 
 def names_of(requirements):
@@ -55,13 +57,16 @@ def declared_for_developers():
     return declared_for_users() | names_of(listed + developers + PROJECT["build-system"]["requires"])
 
 
+@cache
 def imports_of(path):
     """The top-level names of the modules that a file imports anywhere, but for relative imports."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def files_of(folder):
@@ -79,7 +84,7 @@ def undeclared(folder, known):
     """Imports that nothing declares, with the files that have them."""
     found = {}
     for path in files_of(folder):
-        for name in set(imports_of(path)) - STANDARD - LOCAL - known:
+        for name in imports_of(path) - STANDARD - LOCAL - known:
             found.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
     return found
 

@@ -5,7 +5,7 @@ with the frame of that line. Which lines is drawn by a seed, printed where a tes
 it, and SNAPCONV_INJECTIONS makes more of them.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import os
 import random
 import signal

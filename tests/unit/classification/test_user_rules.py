@@ -6,14 +6,12 @@ import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import snapconv
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.classification import user_rules_file
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.user_rules import frame_rules, match_rules
 from snapconv.classification.user_rules_file import parse_rules, read_rules
@@ -191,13 +189,6 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(tmp_path, name, cont
 def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.json: cannot be read"):
         read_rules(tmp_path / "nowhere.json")
-
-
-def test_without_a_reader_of_toml_json_is_advised(tmp_path, monkeypatch):
-    monkeypatch.setattr(user_rules_file, "sys", SimpleNamespace(version_info=(3, 10, 14)))
-    (tmp_path / "mine.toml").write_text("rules = []")
-    with pytest.raises(InputError, match=r"Python 3\.11 or newer: write the same rules as JSON"):
-        read_rules(tmp_path / "mine.toml")
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "rules-file.md"
