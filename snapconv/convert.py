@@ -43,6 +43,7 @@ class Conversion:
     """What was made: the reports and the files they were written to, in the order of devices.
 
     ``time`` is the run time report of a capture that has times; ``notes`` are those that are in no report.
+    ``n_bytes`` is the size of what was read, unpacked.
     """
 
     snapshot: Snapshot
@@ -50,6 +51,7 @@ class Conversion:
     reports: tuple[tuple[Path, MemoryReport], ...]
     time: tuple[Path, TimeReport] | None = None
     notes: tuple[Note, ...] = ()
+    n_bytes: int = 0
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -91,7 +93,8 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
 
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
-    return Conversion(snapshot, analyzer.project, tuple(reports), time, notes)
+    n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
+    return Conversion(snapshot, analyzer.project, tuple(reports), time, notes, n_bytes)
 
 
 def times_of_device(path: Path, device: int | None) -> "tuple[Timing | None, tuple[Note, ...]]":

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.atomic_files import check_outputs, new_files, os_errors
+from snapconv.capture_format import timing_file
 from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
 from snapconv.devices import HOST, device_argument, device_name
 from snapconv.errors import InputError, OutputWriteError
@@ -34,6 +35,7 @@ from snapconv.reports.exports.chrome_trace import write_chrome
 from snapconv.reports.exports.folded_stacks import write_folded
 from snapconv.reports.exports.perfetto_trace import write_perfetto
 from snapconv.reports.exports.pprof_profile import write_pprof
+from snapconv.reports.exports.short_stacks import with_short_stacks
 from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
 from snapconv.reports.exports.speedscope_file import write_speedscope
 from snapconv.reports.exports.table_files import write_csv, write_json_lines, write_parquet
@@ -43,6 +45,9 @@ from snapconv.reports.sqlite.skyline_time import time_database
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import format_bytes
+
+# No output is larger than this, however often a small file repeats something large.
+_MOST_PER_BYTE, _MOST_FREE_BYTES = 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +171,20 @@ def _tracks(session: Session) -> list[TrackGroup]:
     return groups
 
 
-def _write_stacks(write: Callable[[Path, LiveStacks], None]) -> Writer:
+def _write_stacks(write: Callable[[Path, LiveStacks], None], *, names_repeat: bool = False) -> Writer:
+    """Write what is live by stack; ``names_repeat``: the format has the names of frames in every stack."""
+
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         analysis = the_device(session)
         moment = find_moment(session.snapshot, analysis, options.at)
         cpp_frames = options.snapshot.cpp_frames
         found = find_live_stacks(session.snapshot, session.project, analysis, moment, cpp_frames=cpp_frames)
+        notes: tuple[Note, ...] = ()
+        if names_repeat:
+            found, notes = with_short_stacks(found, session.snapshot.container.n_unpacked_bytes)
         with new_files([output], force=options.force) as (temporary,):
             write(temporary, found)
-        return Exported((output,))
+        return Exported((output,), notes)
 
     return writer
 
@@ -235,15 +245,23 @@ def _folder(path: Path) -> Iterator[None]:
 def _write_lines(session: Session, output: Path, options: ExportOptions) -> Exported:
     tables = _tables(session)
     with new_files([output], force=options.force) as (temporary,):
-        write_json_lines(temporary, tables)
+        write_json_lines(
+            temporary, tables, n_most_bytes=_MOST_PER_BYTE * _n_bytes(session) + _MOST_FREE_BYTES
+        )
     return Exported((output,))
+
+
+def _n_bytes(session: Session) -> int:
+    """The size of the file, unpacked, or of all files of a capture."""
+    times = timing_file(session.path)
+    return session.snapshot.container.n_unpacked_bytes + (times.stat().st_size if times else 0)
 
 
 FORMATS: dict[str, Format] = {
     "perfetto": Format(".perfetto-trace", _write_traces(write_perfetto)),
     "chrome": Format(".trace.json", _write_traces(write_chrome)),
     "speedscope": Format(".speedscope.json", _write_stacks(write_speedscope)),
-    "folded": Format(".folded.txt", _write_stacks(write_folded)),
+    "folded": Format(".folded.txt", _write_stacks(write_folded, names_repeat=True)),
     "pprof": Format(".pb.gz", _write_stacks(write_pprof)),
     "csv": Format(".csv", _write_folder(".csv", write_csv), is_folder=True),
     "jsonl": Format(".jsonl", _write_lines),

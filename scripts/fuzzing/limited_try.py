@@ -22,6 +22,7 @@ MEMORY_BYTES = 1 << 30
 # A command line that cannot be meant is 2; see errors.py for the others.
 EXPECTED_CODES = (0, 2, 3, 4, 7)
 _OUTPUT_PER_BYTE, _FREE_OUTPUT = 20, 1 << 20
+_NOWHERE = os.open(os.devnull, os.O_WRONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class _Screen(io.StringIO):
     def __init__(self, most: int) -> None:
         super().__init__()
         self._room = most
+
+    def fileno(self) -> int:
+        """Where what bypasses this object goes: nowhere."""
+        return _NOWHERE
 
     def write(self, text: str) -> int:
         """Keep the text, up to the limit."""

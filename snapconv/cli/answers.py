@@ -111,7 +111,8 @@ def answer(
     answers = [found(analysis) for analysis in session.devices]
     print_lines(note_lines(session.notes), sys.stderr)
     if as_json:
-        print_json({"devices": [values for values, _ in answers]})
+        n_bytes = session.snapshot.container.n_unpacked_bytes
+        print_json({"devices": [values for values, _ in answers]}, n_bytes=n_bytes)
         return
     for number, (_, lines) in enumerate(answers):
         print_lines([*[""] * bool(number), *lines], sys.stdout)

@@ -62,7 +62,8 @@ def diff(
     print_lines(_note_lines(before.notes, after.notes), sys.stderr)
     report = after.compared_with(before)
     if as_json:
-        print_json(comparison_values(report))
+        n_bytes = sum(one.snapshot.container.n_unpacked_bytes for one in (before, after))
+        print_json(comparison_values(report), n_bytes=n_bytes)
     else:
         lines = list(comparison_lines(report))
         print_lines(fenced(lines) if markdown else lines, sys.stdout)

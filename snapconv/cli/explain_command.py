@@ -63,6 +63,6 @@ def explain(
         found = session.explain(question, device=chosen)
     print_lines(note_lines(session.notes), sys.stderr)
     if as_json:
-        print_json(found.values())
+        print_json(found.values(), n_bytes=session.snapshot.container.n_unpacked_bytes)
     else:
         print_lines(found.lines(whole_stack=stack), sys.stdout)

@@ -17,6 +17,6 @@ def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> N
         return
     print_lines(note_lines(facts.notes), sys.stderr)
     if as_json:
-        print_json(facts.values())
+        print_json(facts.values(), n_bytes=facts.n_bytes)
     else:
         print_lines(facts.lines(), sys.stdout)

@@ -65,19 +65,29 @@ def show_raised(raised: BaseException) -> None:
                 print(code, file=sys.stderr)
 
 
-def print_json(values: Mapping[str, object]) -> None:
-    """Print values as one JSON document, with the version of its keys first."""
-    import msgspec
+def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> None:
+    """Print values as one JSON document, with the version of its keys first.
 
+    ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
+    """
+    from snapconv.cli.bounded_json import bounded_text
     from snapconv.reports.json_keys import JSON_VERSION
+    from snapconv.reports.text.note_text import note_lines
 
     if sys.stdout is None:  # closed by the parent process
         return
-    text = msgspec.json.format(
-        msgspec.json.encode(_writable({"json_version": JSON_VERSION, **values})), indent=2
-    )
-    sys.stdout.write(_escaped(f"{text.decode()}\n"))
+    document: dict[str, object] = {"json_version": JSON_VERSION, **values}
+    text, notes = (_json(document), ()) if n_bytes is None else bounded_text(document, _json, n_bytes)
+    print_lines(note_lines(notes), sys.stderr)
+    sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _json(values: object) -> str:
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(_writable(values)), indent=2)
+    return _escaped(f"{text.decode()}\n")
 
 
 def print_text(text: str) -> None:

@@ -82,7 +82,7 @@ def to_sqlite(
     from snapconv.reports.text.summary import summary_lines, summary_values
 
     if as_json:
-        print_json(summary_values(made.reports, made.time))
+        print_json(summary_values(made.reports, made.time), n_bytes=made.n_bytes)
     else:
         print_lines(summary_lines(made.reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
     _print_notes(made.all_notes, made.notes)

@@ -19,8 +19,12 @@ from snapconv.stacks.project_frames import Project
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import shortened
 
-# A stack may have very many frames with long names: a tree is no larger than the file.
-_MOST_OF_NAME = 200
+# A stack may have very many frames with long names, and many stacks the same: a tree is in proportion to the
+# file. No real file comes near this; of a node, its numbers are that large as JSON.
+_MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
+_NODE_BYTES = 250
+_BYTES_PER_BYTE = 12
+_FREE_BYTES = 512 << 10
 NO_LINE, NO_MODULE, NO_STACK = "without a line of the project", "without a module", "without a stack"
 
 
@@ -48,7 +52,9 @@ class TreeNode:
 class MemoryTree:
     """The tree of one device at a moment; in ``nodes`` stands a node, then what is below it, largest first.
 
-    A node is below the last one before it with a depth of one less. Those of depth 0 sum to the whole.
+    A node is below the last one before it with a depth of one less. Those of depth 0 sum to the whole. Of
+    ``n_cut_stacks`` stacks with little memory the innermost lines are left out, which would be many times the
+    file's size; their memory is that of the last line that is there.
     """
 
     device: int
@@ -58,6 +64,7 @@ class MemoryTree:
     allocated_bytes: int
     project_root: str | None
     nodes: tuple[TreeNode, ...]
+    n_cut_stacks: int = 0
 
 
 def find_tree(
@@ -71,9 +78,9 @@ def find_tree(
 ) -> MemoryTree:
     """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
     rows = np.flatnonzero(analysis.allocations.live_at(moment.event))
-    root = _Place("")
+    root = _Root(_BYTES_PER_BYTE * snapshot.container.n_unpacked_bytes + _FREE_BYTES)
     path_of = _paths(snapshot, project, analysis, by, all_frames=all_frames)
-    for group, stack, n_bytes, n_blocks in _sums(analysis, rows, by):
+    for group, stack, n_bytes, n_blocks in sorted(_sums(analysis, rows, by), key=lambda one: -one[2]):
         root.add(path_of(group, stack), n_bytes, n_blocks)
     return MemoryTree(
         device=analysis.device.device,
@@ -83,6 +90,7 @@ def find_tree(
         allocated_bytes=root.block_bytes,
         project_root=project.root,
         nodes=tuple(root.nodes()),
+        n_cut_stacks=root.n_cut_stacks,
     )
 
 
@@ -94,17 +102,6 @@ class _Place:
         self.block_bytes = self.self_bytes = self.n_blocks = 0
         self.below: dict[str, _Place] = {}
 
-    def add(self, path: tuple[str, ...], n_bytes: int, n_blocks: int) -> None:
-        """Count memory for every place on a path."""
-        place = self
-        place._count(n_bytes, n_blocks)
-        for name in path:
-            if name not in place.below:
-                place.below[name] = _Place(name)
-            place = place.below[name]
-            place._count(n_bytes, n_blocks)
-        place.self_bytes += n_bytes
-
     def nodes(self) -> Iterator[TreeNode]:
         """All that is below it in order; without recursion, since stacks can be deep."""
         waiting = [(0, place) for place in self._sorted()]
@@ -113,13 +110,38 @@ class _Place:
             yield TreeNode(depth, place.name, place.block_bytes, place.self_bytes, place.n_blocks)
             waiting += [(depth + 1, below) for below in place._sorted()]
 
-    def _count(self, n_bytes: int, n_blocks: int) -> None:
+    def count(self, n_bytes: int, n_blocks: int) -> None:
+        """Count memory that is at this place or below it."""
         self.block_bytes += n_bytes
         self.n_blocks += n_blocks
 
     def _sorted(self) -> list["_Place"]:
         """The places right below it, smallest first."""
         return sorted(self.below.values(), key=lambda place: (place.block_bytes, place.name))
+
+
+class _Root(_Place):
+    """The whole tree, which takes new places as long as they have room."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__("")
+        self._room = n_bytes
+        self.n_cut_stacks = 0
+
+    def add(self, path: tuple[str, ...], n_bytes: int, n_blocks: int) -> None:
+        """Count memory for every place on a path; without room, it is that of the last one there is."""
+        place: _Place = self
+        place.count(n_bytes, n_blocks)
+        for name in path:
+            if name not in place.below:
+                self._room -= _NODE_BYTES + len(name)
+                if self._room < 0 and place is not self:
+                    self.n_cut_stacks += 1
+                    break
+                place.below[name] = _Place(name)
+            place = place.below[name]
+            place.count(n_bytes, n_blocks)
+        place.self_bytes += n_bytes
 
 
 def _sums(analysis: DeviceAnalysis, rows: Int64Column, by: TreeBy) -> Iterator[tuple[int, int, int, int]]:
@@ -176,6 +198,6 @@ def _paths(
 def _module_path(name: str) -> tuple[str, ...]:
     """The modules around a module, and itself: of a path by its dots, else by the lines of its calls."""
     if ".py" in name:
-        return tuple(reversed(name.split(WITHIN)))
-    parts = name.split(".")
-    return tuple(".".join(parts[: depth + 1]) for depth in range(len(parts)))
+        return tuple(shortened(part, _MOST_OF_NAME) for part in reversed(name.split(WITHIN)))
+    parts = name.split(".", _MOST_OF_MODULES)
+    return tuple(shortened(".".join(parts[: depth + 1]), _MOST_OF_NAME) for depth in range(len(parts)))

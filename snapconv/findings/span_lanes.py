@@ -1,5 +1,7 @@
 """The named spans of a trace as a picture shows them: in lanes in which none covers another."""
 
+from heapq import heappop, heappush
+
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
@@ -36,14 +38,20 @@ def find_span_lanes(snapshot: Snapshot, spans: AnnotationSpans, *, most: int) ->
     rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
     kept = np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]])
     first, last = spans.first_event[kept], spans.last_event[kept]
-    ends: list[int] = []
-    lanes = [_place(ends, *span) for span in zip(first.tolist(), last.tolist(), strict=True)]
+    lanes = _lanes(first.tolist(), last.tolist())
     found = SpanLanes(spans.name_id[kept], first, last, np.array(lanes, np.int32), len(rows) - len(kept))
     return read_only(found)
 
 
-def _place(ends: list[int], first: int, last: int) -> int:
-    """Put a span into the first lane that is free; ``ends`` has the last event of every lane."""
-    lane = next((number for number, end in enumerate(ends) if end < first), len(ends))
-    ends[lane : lane + 1] = [last]
-    return lane
+def _lanes(first: list[int], last: list[int]) -> list[int]:
+    """Put every span into the first lane that is free; they are in the order of their first events."""
+    busy: list[tuple[int, int]] = []  # with the event until which a lane is taken
+    free: list[int] = []
+    lanes = []
+    for begin, end in zip(first, last, strict=True):
+        while busy and busy[0][0] < begin:
+            heappush(free, heappop(busy)[1])
+        lane = heappop(free) if free else len(busy)
+        heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes

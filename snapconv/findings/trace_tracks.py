@@ -20,9 +20,10 @@ from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.timing_file import PHASES, Timing
-from snapconv.units import format_bytes
+from snapconv.units import format_bytes, shortened
 
 _MOST_SPANS = 1_000_000
+_MOST_OF_NAME = 200
 _PHASE_ORDER = {name: i for i, name in enumerate(PHASES)}
 
 
@@ -162,7 +163,9 @@ def _annotations(snapshot: Snapshot, analysis: DeviceAnalysis, times: Int64Colum
     lanes: dict[int, list[Slice]] = {}
     columns = (spans.name_id, spans.first_event, spans.last_event, spans.lane)
     for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
-        lanes.setdefault(lane, []).append(_slice(snapshot.texts[name], times, first, last))
+        # A trace has the name once for every range: a file may share a long one among thousands.
+        text = shortened(snapshot.texts[name], _MOST_OF_NAME)
+        lanes.setdefault(lane, []).append(_slice(text, times, first, last))
     return [SliceTrack("annotations", tuple(lanes[lane])) for lane in sorted(lanes)]
 
 

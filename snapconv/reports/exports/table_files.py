@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from snapconv.errors import OutputWriteError
+from snapconv.errors import InputError, OutputWriteError
 from snapconv.reports.sqlite.database import CHUNK_ROWS, Row, TableRows, Value
 from snapconv.reports.sqlite.table_schema import Column
+
+_COMPACT = (",", ":")
 
 
 def write_csv(temporary: Path, rows: TableRows) -> None:
@@ -21,16 +23,29 @@ def write_csv(temporary: Path, rows: TableRows) -> None:
             file.writelines(f"{','.join(map(_field, row))}\r\n" for row in chunk)
 
 
-def write_json_lines(temporary: Path, reports: Sequence[tuple[str, Sequence[TableRows]]]) -> None:
-    """Write all tables into one file, a row a line, each with its report and its table."""
+def write_json_lines(
+    temporary: Path, reports: Sequence[tuple[str, Sequence[TableRows]]], *, n_most_bytes: int
+) -> None:
+    """Write all tables into one file, a row a line, each with its report and its table.
+
+    Raises InputError where that would be more than ``n_most_bytes``: the names of all columns stand in every
+    line, so that no other format has as many bytes for a row.
+    """
+    n_bytes = 0
     with temporary.open("w", encoding="utf-8", newline="\n") as file:
         for report, tables in reports:
             for rows in tables:
                 names = [column.name for column in rows.table.columns]
                 head = {"report": report, "table": rows.table.name}
                 for chunk in _chunks(rows):
-                    lines = (json.dumps({**head, **dict(zip(names, row, strict=True))}) for row in chunk)
-                    file.writelines(f"{line}\n" for line in lines)
+                    for row in chunk:
+                        values = {**head, **dict(zip(names, row, strict=True))}
+                        n_bytes += file.write(f"{json.dumps(values, separators=_COMPACT)}\n")
+                    if n_bytes > n_most_bytes:
+                        raise InputError(
+                            "as lines of JSON, the tables would be more than 20 times the size of the file: "
+                            "use --format csv or parquet, which have the same tables"
+                        )
 
 
 def write_parquet(temporary: Path, rows: TableRows) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.memory_tree import MemoryTree, TreeNode
-from snapconv.units import format_bytes
+from snapconv.units import counted, format_bytes
 
 MOST_NODES = 30
 _WIDTH = 80
@@ -31,6 +31,9 @@ def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
         largest = max(tree.nodes[number].block_bytes for number in left_out)
         most = format_bytes(largest, like=tree.allocated_bytes)
         yield f"  {len(left_out)} more of at most {most} each: --rows {len(tree.nodes)} shows all"
+    if tree.n_cut_stacks:
+        stacks = counted(tree.n_cut_stacks, "stack")
+        yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
 
 
 def _largest(nodes: Sequence[TreeNode], n_most: int) -> list[int]:

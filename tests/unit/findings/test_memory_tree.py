@@ -81,3 +81,16 @@ def test_categories_are_the_roots_of_their_lines():
     (tree,), (state,) = session.tree(by="category"), session.at("peak")
     roots = {node.name: node.block_bytes for node in tree.nodes if node.depth == 0}
     assert roots == {row.category: row.block_bytes for row in state.categories if row.n_allocations}
+
+
+def test_a_tree_that_would_be_many_times_the_file_has_all_memory_and_not_all_lines(tmp_path):
+    shared = [frame(f"f{i}", "/home/me/project/deep.py", i + 1) for i in range(2000)]
+    trace = TraceBuilder().segment(40 * MIB)
+    for i in range(60):
+        trace.alloc(512, frames=[*shared, frame("main", "/home/me/project/train.py", i + 1)])
+    tree = tree_of(tmp_path, trace)
+    size = (tmp_path / "snapshot.pickle").stat().st_size
+    assert 0 < tree.n_cut_stacks < 60
+    assert 1000 < len(tree.nodes) < (12 * size + (1 << 20)) / 250
+    assert sum(node.block_bytes for node in tree.nodes if node.depth == 0) == 60 * 512
+    assert sum(node.self_bytes for node in tree.nodes) == 60 * 512

@@ -45,6 +45,13 @@ def test_a_span_after_another_is_beside_it(lanes_of):
     assert lanes_of(("a", 1, 2), ("b", 3, 5)) == ([("a", 1, 2, 0), ("b", 3, 5, 0)], 0)
 
 
+def test_a_span_goes_into_the_first_lane_that_is_free(lanes_of):
+    spans = (("a", 1, 8), ("b", 2, 3), ("c", 3, 4), ("d", 4, 6), ("e", 5, 7), ("f", 7, 8))
+    assert [(name, lane) for name, _, _, lane in lanes_of(*spans)[0]] == [
+        ("a", 0), ("b", 1), ("c", 2), ("d", 1), ("e", 2), ("f", 1),
+    ]  # fmt: skip
+
+
 def test_of_too_many_spans_the_longest_are_shown(lanes_of):
     assert lanes_of(("a", 1, 2), ("b", 3, 7), ("c", 8, 9), most=1) == ([("b", 3, 7, 0)], 2)
 

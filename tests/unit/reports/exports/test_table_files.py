@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.cli.app import main
+from tests.builders import TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[4] / "fixtures"
 CAPTURE = FIXTURES / "transformer.capture"
@@ -19,6 +20,18 @@ def exported(tmp_path, name, source=CAPTURE, *arguments):
     output = tmp_path / f"out.{name}"
     assert main(["export", str(source), "--format", name, "-o", str(output), "--quiet", *arguments]) == 0
     return output
+
+
+def test_lines_of_json_that_would_be_many_times_the_file_are_refused(tmp_path, capsys):
+    # A pickle refers to one of the first 256 things in it by two bytes; a line of JSON has a hundred.
+    recursion = [frame("f", "/home/me/project/net.py", i + 1) for i in range(60)] * 33
+    trace = TraceBuilder().segment(40 << 20)
+    for i in range(80):
+        trace.alloc(512, frames=[*recursion, frame("main", "/home/me/project/train.py", i + 1)])
+    file, output = trace.write(tmp_path / "x.pickle"), tmp_path / "out.jsonl"
+    assert main(["export", str(file), "--format", "jsonl", "-o", str(output)]) == 3
+    assert "use --format csv or parquet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.fixture(scope="module")
