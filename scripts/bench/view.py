@@ -1,13 +1,15 @@
 """Measure the pages of `snapconv view`: how large they are, how long they take to write, to open and to pan.
 
-    python scripts/bench/view.py --events 20000 1000000 --cache FOLDER
+    python scripts/bench/view.py --events 20000 1000000 --irregular 1000000 --cache FOLDER
 
-Beside a bare ``pickle.load`` of the same file, in fresh processes. The page is opened in Chromium, headless
-and without a GPU, and panned at several zooms while every frame is counted; ``idle`` is the same while
-nothing moves, as a busy machine has slow frames of its own. Needs selenium, Chromium and its driver.
+Beside a bare ``pickle.load`` of the same file, in fresh processes, in seconds of the processor. The page is
+opened in Chromium, headless and without a GPU, and panned at several zooms while every frame is counted;
+``idle`` is the same while nothing moves, as a busy machine has slow frames of its own. Each figure stands
+beside its budget, and the exit code is 1 where one does not hold. Needs selenium, Chromium and its driver.
 """
 
 import argparse
+import resource
 import shutil
 import statistics
 import subprocess
@@ -22,26 +24,23 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.run import LOAD_PROGRAM, ROOT, make_sample  # the root is on the path only now
+from scripts.bench.irregular import write as write_irregular  # the root is on the path only now
+from scripts.bench.run import LOAD_PROGRAM, ROOT, make_sample
 
 ZOOMS = (1, 10, 100, 1000)
 TABS = ("live", "allocations", "map")
 # What the page takes beyond the analysis: its data, and the file.
 WRITE_PROGRAM = """
 import sys, time
-from pathlib import Path
 import snapconv
-from snapconv.reports.html.page_writer import ViewFile, write_page
-from snapconv.reports.html.view_device import view_device, vocabulary
-from snapconv.reports.html.view_file import file_facts
 session = snapconv.load(sys.argv[1])
-start = time.perf_counter()
-devices = tuple(view_device(session.snapshot, session.project, device) for device in session.devices)
-file = ViewFile(file_facts(session.snapshot, session.project, name="bench"), devices)
-shared = vocabulary() | {"is_comparison": False}
-write_page(Path(sys.argv[2]), [file], shared, title="bench", force=True)
-print(time.perf_counter() - start)
+start = time.process_time()
+session.view(sys.argv[2], force=True)
+print(time.process_time() - start)
 """
+# The most megabytes of a page by its number of events; the others are for all pages.
+MOST_MB = {20_000: 1.5, 1_000_000: 12.0, 10_000_000: 40.0}
+MOST_OF_LOAD, MOST_FIRST_MS, MOST_MEDIAN_MS, MOST_LATE_MS = 0.5, 1500.0, 33.4, 100.0
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1280,900")
 # Pans by a tenth of the view in 40 steps, one a frame; gives the milliseconds between frames.
 PAN = """
@@ -67,8 +66,9 @@ requestAnimationFrame(() => requestAnimationFrame(function tick(now) {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: seconds are the least of several runs, frames those of every zoom and tab together."""
+    """One page: seconds are of the processor and the least of several runs, frames of every zoom and tab."""
 
+    name: str
     events: int
     page_bytes: int
     load_seconds: float
@@ -81,9 +81,10 @@ class Page:
 
 def load_seconds(snapshot: Path) -> float:
     """The seconds of a process that loads a file and does nothing with it."""
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", LOAD_PROGRAM, str(snapshot)], check=True)
-    return time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def write_seconds(snapshot: Path, page: Path) -> float:
@@ -132,53 +133,79 @@ def frames(driver: Any, page: Path, *, moves: bool) -> Iterator[float]:
             yield from driver.execute_async_script(PAN, zoom, moves)[2:]
 
 
-def measure(driver: Any, snapshot: Path, n_events: int, page: Path) -> Page:
+def measure(driver: Any, snapshot: Path, n_events: int, name: str, page: Path) -> Page:
     """Write, open and pan the page of one file."""
     load = min(load_seconds(snapshot) for _ in range(3))
     written = min(write_seconds(snapshot, page) for _ in range(3))
     first, everything = min(opened(driver, page) for _ in range(3))
     panned, idle = (tuple(frames(driver, page, moves=moves)) for moves in (True, False))
-    return Page(n_events, page.stat().st_size, load, written, first, everything, panned, idle)
+    return Page(name, n_events, page.stat().st_size, load, written, first, everything, panned, idle)
+
+
+def row(page: Page) -> tuple[list[str], bool]:
+    """The figures of a page, each beside its budget, and whether all of these hold."""
+    limits = [most for events, most in MOST_MB.items() if page.events <= events]
+    median, late = (statistics.median(page.frames_ms), statistics.quantiles(page.frames_ms, n=20)[-1])
+    idle = (statistics.median(page.idle_ms), statistics.quantiles(page.idle_ms, n=20)[-1])
+    figures = (
+        (page.page_bytes / 1e6, limits[0] if limits else None, 2),
+        (page.write_seconds, page.load_seconds * MOST_OF_LOAD, 3),
+        (page.first_picture_ms, MOST_FIRST_MS, 0),
+        (page.all_read_ms, None, 0),
+        (median, MOST_MEDIAN_MS, 1),
+        (late, MOST_LATE_MS, 1),
+    )
+    cells = [page.name, *(_beside(*figure) for figure in figures), f"{idle[0]:.1f}, {idle[1]:.1f}"]
+    return cells, all(limit is None or value <= limit for value, limit, _ in figures)
+
+
+def _beside(value: float, limit: float | None, digits: int) -> str:
+    if limit is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} {'of' if value <= limit else '**over**'} {limit:.{digits}f}"
 
 
 def table(pages: list[Page]) -> Iterator[str]:
     """Format the figures as Markdown."""
     yield (
-        "| events | page MB | bare load s | page s | first picture ms | all data ms "
-        "| frame median, 95th percentile ms | idle |"
+        "| events | page MB | page s, of half a bare load | first picture ms | all data ms "
+        "| frame median ms | 95th percentile ms | idle |"
     )
     yield "|---:|---:|---:|---:|---:|---:|---:|---:|"
     for page in pages:
-        shown = (page.frames_ms, page.idle_ms)
-        cells = (
-            f"{page.events:,}",
-            f"{page.page_bytes / 1e6:.2f}",
-            f"{page.load_seconds:.2f}",
-            f"{page.write_seconds:.2f}",
-            f"{page.first_picture_ms:.0f}",
-            f"{page.all_read_ms:.0f}",
-            *(f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f}" for ms in shown),
-        )
-        yield "| " + " | ".join(cells) + " |"
+        yield f"| {' | '.join(row(page)[0])} |"
 
 
-def main() -> None:
+def samples(arguments: argparse.Namespace, cache: Path) -> Iterator[tuple[Path, int, str]]:
+    """The files to measure, with their number of events and what they are called."""
+    for n_events in arguments.events:
+        sample = make_sample(cache, n_events, stacks="all")
+        yield sample.path, sample.n_events, f"{sample.n_events:,}"
+    for n_events in arguments.irregular:
+        path = cache / f"irregular-{n_events}.pickle"
+        if not path.exists():
+            write_irregular(n_events, path)
+        yield path, n_events, f"{n_events:,}, none alike"
+    for path in arguments.files:
+        yield path.resolve(), 0, path.name
+
+
+def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure the pages of snapconv view.")
     parser.add_argument("--events", type=int, nargs="*", default=[20_000, 1_000_000], metavar="N")
+    parser.add_argument("--irregular", type=int, nargs="*", default=[], metavar="N", help="none alike, too")
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="snapshots of your own, too")
     parser.add_argument("--cache", type=Path, help="folder that keeps the generated files for the next time")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="snapconv-view-") as folder, browser() as driver:
         cache = (arguments.cache or Path(folder)).resolve()
         cache.mkdir(parents=True, exist_ok=True)
-        samples = [make_sample(cache, n_events, stacks="all") for n_events in arguments.events]
-        files = [(sample.path, sample.n_events) for sample in samples]
-        files += [(path.resolve(), 0) for path in arguments.files]
         page = Path(folder) / "page.html"
-        pages = [measure(driver, path, n_events, page) for path, n_events in files]
+        pages = [measure(driver, *sample, page) for sample in samples(arguments, cache)]
     print("\n".join(table(pages)))
+    return 0 if all(row(page)[1] for page in pages) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

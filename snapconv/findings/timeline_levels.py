@@ -27,9 +27,7 @@ class TimelineLevel:
     at_max: Int64Column
     at_min: Int64Column
     active_max: Int64Column
-    active_min: Int64Column
     reserved_max: Int64Column
-    reserved_min: Int64Column
 
     def __len__(self) -> int:
         return len(self.max_event)
@@ -62,8 +60,6 @@ def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> T
     min_event = _first_extremes(-replay.allocated.after, events_per_bin)
     wanted = np.unique(np.concatenate((max_event, min_event)))
     by_category = bytes_by_category(replay.allocations, category, wanted)
-    active_max, active_min = _extremes(replay.active, starts)
-    reserved_max, reserved_min = _extremes(replay.reserved, starts)
     return read_only(
         TimelineLevel(
             events_per_bin=events_per_bin,
@@ -71,10 +67,8 @@ def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> T
             min_event=min_event,
             at_max=by_category[np.searchsorted(wanted, max_event)],
             at_min=by_category[np.searchsorted(wanted, min_event)],
-            active_max=active_max,
-            active_min=active_min,
-            reserved_max=reserved_max,
-            reserved_min=reserved_min,
+            active_max=_most(replay.active, starts),
+            reserved_max=_most(replay.reserved, starts),
         )
     )
 
@@ -89,7 +83,5 @@ def _first_extremes(values: Int64Column, events_per_bin: int) -> Int64Column:
     return np.append(found, n_whole * events_per_bin + rest.argmax()) if len(rest) else found
 
 
-def _extremes(curve: Curve, starts: Int64Column) -> tuple[Int64Column, Int64Column]:
-    if not len(starts):
-        return starts, starts
-    return np.maximum.reduceat(curve.after, starts), np.minimum.reduceat(curve.after, starts)
+def _most(curve: Curve, starts: Int64Column) -> Int64Column:
+    return np.maximum.reduceat(curve.after, starts) if len(starts) else starts

@@ -166,14 +166,14 @@ export class Device {
   async readFirst(): Promise<void> {
     const n = this.categories.length;
     const each = (name: string) => Promise.all([...Array(n).keys()].map((i) => this.floats(`level_${name}_${i}`)));
-    const [maxEvent, minEvent, activeMax, reservedMax, atMax, atMin] = await Promise.all([
+    const [maxEvent, activeMax, reservedMax, atMax] = await Promise.all([
       this.ints("level_max_event"),
-      this.ints("level_min_event"),
       this.floats("level_active_max"),
       this.floats("level_reserved_max"),
       each("max"),
-      each("min"),
     ]);
+    const hasLeast = this.facts.level_bin > 1; // of one event the most is the least
+    const [minEvent, atMin] = hasLeast ? await Promise.all([this.ints("level_min_event"), each("min")]) : [maxEvent, atMax];
     this.level = { bin: this.facts.level_bin, n: maxEvent.length, maxEvent, minEvent, atMax, atMin, activeMax, reservedMax };
     const [iterationFirst, iterationPeak, phaseFirst, phase, spanName, spanFirst, spanLength, spanDepth] =
       await Promise.all([

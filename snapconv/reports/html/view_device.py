@@ -23,8 +23,9 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 
-# Bins of the level of detail that the page's first picture is made of: many more than a screen's pixels.
-_MOST_BINS = 20_000
+# Bins of the level of detail that the page's first picture is made of: more than a screen's pixels. A picture
+# of few events is made of the events themselves: bins need not be small for it.
+_LEAST_BINS, _MOST_BINS, _EVENTS_PER_BIN = 4_096, 20_000, 4
 # Of more named spans the longest, of more out-of-memory events the first.
 _MOST_SPANS, _MOST_OOM = 20_000, 1_000
 
@@ -46,7 +47,7 @@ class ViewDevice:
 
 def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> ViewDevice:
     """Put together what a page shows of one device."""
-    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_MOST_BINS)
+    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_bins(analysis))
     streams = np.unique(np.concatenate(_streams(analysis)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(snapshot, project, rows.stack_ids)
@@ -73,6 +74,10 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
     facts = {**_facts(analysis), **_span_facts(snapshot, spans), "level_bin": level.events_per_bin}
     level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
     return ViewDevice(facts, detail, level_columns, columns)
+
+
+def _bins(analysis: DeviceAnalysis) -> int:
+    return min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
 
 
 def _streams(analysis: DeviceAnalysis) -> tuple[Int64Column, ...]:
@@ -138,14 +143,17 @@ def _span_facts(snapshot: Snapshot, spans: SpanLanes) -> Mapping[str, object]:
 
 def _level_columns(level: TimelineLevel) -> Columns:
     columns = {
-        "level_max_event": encode_column(level.max_event, differences=True),
-        "level_min_event": encode_column(level.min_event, differences=True),
+        "level_active_max": encode_column(level.active_max, differences=True),
+        "level_reserved_max": encode_column(level.reserved_max, differences=True),
     }
-    for name in ("active_max", "active_min", "reserved_max", "reserved_min"):
-        columns[f"level_{name}"] = encode_column(getattr(level, name), differences=True)
-    for category in Category:
-        for name, values in (("max", level.at_max), ("min", level.at_min)):
-            columns[f"level_{name}_{int(category)}"] = encode_column(values[:, category], differences=True)
+    extremes = {"max": (level.max_event, level.at_max)}
+    if level.events_per_bin > 1:  # else they are the same
+        extremes["min"] = (level.min_event, level.at_min)
+    for name, (event, at_event) in extremes.items():
+        columns[f"level_{name}_event"] = encode_column(event, differences=True)
+        for category in Category:
+            column = encode_column(at_event[:, category], differences=True)
+            columns[f"level_{name}_{int(category)}"] = column
     return columns
 
 
