@@ -247,16 +247,17 @@ def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
     return np.asarray((stack < 0) | roles.is_empty[np.maximum(stack, 0)])
 
 
-def of_fullest(rows: Int64Column, iteration: NDArray[np.integer[Any]], sizes: Int64Column) -> Int64Column:
-    """Those of the rows whose iteration has most bytes of them; of equals the last, where most is known.
+def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:
+    """Those of the rows whose part (an iteration, a forward) has most bytes of them.
 
-    ``iteration`` and ``sizes`` have one entry per allocation.
+    Of equals the last part: of the first iterations less is known. ``part`` and ``n_bytes`` have one entry
+    per allocation.
     """
     if not len(rows):
         return rows
-    found, inverse = np.unique(iteration[rows], return_inverse=True)
-    totals = sums_by(inverse.reshape(-1), sizes[rows], len(found))
-    return np.asarray(rows[iteration[rows] == found[totals == totals.max()][-1]])
+    found, inverse = np.unique(part[rows], return_inverse=True)
+    totals = sums_by(inverse.reshape(-1), n_bytes[rows], len(found))
+    return np.asarray(rows[part[rows] == found[totals == totals.max()][-1]])
 
 
 def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -> NDArray[Any]:

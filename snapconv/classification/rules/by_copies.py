@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
-from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
@@ -213,13 +213,9 @@ def _one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int
     So the fullest stack of the fullest iteration has one.
     """
     rows = np.flatnonzero(known.states & (allocations.stack_id >= 0))
-    if not len(rows):
-        return rows
-    origin = np.stack((allocations.stack_id[rows].astype(np.int64), known.iteration[rows]))
-    found, inverse = np.unique(origin, axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    totals = sums_by(inverse, allocations.requested_bytes[rows], found.shape[1])
-    return np.asarray(rows[inverse == totals.argmax()])
+    stack = allocations.stack_id.astype(np.int64)
+    origin = known.iteration.astype(np.int64) * (int(stack.max(initial=0)) + 1) + stack
+    return of_fullest(rows, origin, allocations.requested_bytes)
 
 
 def _split_by_precision(

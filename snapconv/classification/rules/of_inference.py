@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features, next_of
+from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
@@ -128,9 +128,8 @@ def _layers_that_ran(features: Features) -> int:
     rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
     if not len(rows):
         return 0
-    forward = next_of(features.alloc[features.outside], features.alloc[rows], features.n_events)
-    found, n_made = np.unique(forward, return_counts=True)
-    rows = rows[forward == found[n_made.argmax()]]
+    forward = next_of(features.alloc[features.outside], features.alloc, features.n_events)
+    rows = of_fullest(rows, forward, np.ones(len(forward), np.int64))
     made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
     _, counts = np.unique(made, axis=1, return_counts=True)
     return int(np.gcd.reduce(counts[counts >= _LEAST_TURNS], initial=0))

@@ -221,6 +221,12 @@ def test_the_fullest_line_that_makes_states_is_the_one_copy():
     assert found == {Category.WEIGHT: TOTAL}
 
 
+def test_of_iterations_that_make_as_many_bytes_of_states_the_last_is_the_one_copy():
+    states = [*copies(STATE, 1, more=3), (STATE, TOTAL, 103)]
+    found, _ = sort((PLAIN, TOTAL), *copies(PLAIN, 1), *states)
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: TOTAL}
+
+
 def test_the_larger_reference_counts():
     gradients = [(GRADIENT, 4 * KIB, 0)]
     found, reasons = sort(*copies(PLAIN, 1), *gradients, *copies(STATE, 1, more=3))
