@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from comparison import Case
 from cutting import HISTORIES, STACKS, SWEPT_STEPS, TENTHS, Cut, cut, cut_at
 from naming import names_of_allocs
 from recording import Recording, recorded_once
@@ -17,6 +16,16 @@ from truth import Truth, truth_of
 VARIED = ("cnn", "transformer", "vae")
 # A step of these is one word: a few are more like a step of the others.
 N_STEPS = {"cached-inference": 12}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What was recorded, and how."""
+
+    entry: str
+    setup: Setup
+    stacks: str
+    history: str
 
 
 @dataclass(frozen=True, slots=True)

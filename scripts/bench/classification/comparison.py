@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from cutting import Cut
-from setups import Setup
-from truth import Truth
+from cases import Bare, Case
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.stacks.operations.source_files import source_lines
-from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import find_stack_facts
 
 ENTRIES_FOLDER = Path(__file__).parent
@@ -52,16 +50,6 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What was recorded, and how."""
-
-    entry: str
-    setup: Setup
-    stacks: str
-    history: str
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """One case: bytes at the peak, and where the true activations hold most.
 
@@ -79,34 +67,36 @@ class Result:
     named_with_source: float | None
 
 
-def analysed(path: Path) -> DeviceAnalysis:
-    """The one device of a snapshot, analysed as every command does it."""
-    snapshot = load_snapshot(path)
-    (device,) = snapshot.devices
-    return analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, find_project(snapshot.stacks)))
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """A bare snapshot, and its one device as every command analyses it."""
+
+    snapshot: Snapshot
+    project: Project
+    found: DeviceAnalysis
 
 
-def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path) -> Result:
-    """Classify the snapshot at ``path``, which is that of the cut, and compare.
-
-    ``names`` are those of the operations, by row of the truth; empty where unknown.
-    """
+def analysed(path: Path) -> Analysed:
+    """Read a snapshot and analyse its device."""
     snapshot = load_snapshot(path)
     (device,) = snapshot.devices
     project = find_project(snapshot.stacks)
     found = analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project))
-    row = match(found.allocations, truth.allocations, cut.n_lost)
+    return Analysed(snapshot, project, found)
+
+
+def compare(bare: Bare, bare_analysed: Analysed) -> Result:
+    """Compare the classification of a bare snapshot with the truth."""
+    case, found, truth = bare.case, bare_analysed.found, bare.truth
+    row = match(found.allocations, truth.allocations, bare.cut.n_lost)
     true = truth.category[row]
     recorded = truth.is_recorded[row]
     peak = found.allocations.live_at(found.peak_event)
     highest = found.allocations.live_at(_highest(found.allocations, true == Category.ACTIVATION))
-    true_names = [names[i] for i in row.tolist()]
+    true_names = [bare.names[i] for i in row.tolist()]
     with_source = None
     if case.stacks == "python" and any(true_names):
-        sources = source_lines([ENTRIES_FOLDER], snapshot.stacks, project)
-        with_source = analyze_device(
-            snapshot, device, find_stack_facts(snapshot.stacks, project, sources=sources)
-        )
+        with_source = _with_source(bare_analysed)
     return Result(
         case,
         _bytes(found, true, recorded, peak),
@@ -114,6 +104,15 @@ def compare(case: Case, cut: Cut, truth: Truth, names: Sequence[str], path: Path
         _decided(found, true, peak),
         _named_right(found, true, true_names),
         _named_right(with_source, true, true_names) if with_source else None,
+    )
+
+
+def _with_source(bare: Analysed) -> DeviceAnalysis:
+    """The same device, with the source of the entries at hand."""
+    snapshot = bare.snapshot
+    sources = source_lines([ENTRIES_FOLDER], snapshot.stacks, bare.project)
+    return analyze_device(
+        snapshot, bare.found.device, find_stack_facts(snapshot.stacks, bare.project, sources=sources)
     )
 
 

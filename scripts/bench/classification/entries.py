@@ -88,7 +88,7 @@ BLIND: dict[str, Entry] = {
     "world-model": blind_control.world_model,
     "meta-learning": blind_control.meta_learning,
 }
-# Programs of tests/ecosystem, as they are: they need the libraries of its requirements.txt.
+# Programs of tests/ecosystem, as they are, most of them around the libraries of its requirements.txt.
 LIBRARIES: dict[str, Entry] = {
     name: Script(_ECOSYSTEM / file)
     for name, file in {
@@ -104,6 +104,11 @@ LIBRARIES: dict[str, Entry] = {
         "lib-lightning": "lightning_autoencoder.py",
         "lib-lightning-mixed": "lightning_mixed.py",
         "lib-diffusers": "diffusion_latents.py",
+        "lib-nanogpt": "nanogpt/train.py",
+        "lib-word-language-model": "word_language_model/main.py",
+        "lib-dcgan": "dcgan.py",
+        "lib-mean-teacher": "mean_teacher.py",
+        "lib-master-weights": "master_weights.py",
     }.items()
 }
 # Written when the rules were done, and committed before the first run of any rule on them.

@@ -29,6 +29,25 @@ def figures(results: Sequence[Result]) -> Figures:
     }
 
 
+def merged(before: Figures, now: Figures) -> Figures:
+    """The figures of now, with those of before for every case and cut that was not measured now.
+
+    A quick run measures no names: they stay as they were. Sums over all cases are those of now.
+    """
+    cases = {_name(case): case for case in before["cases"]}
+    for case in now["cases"]:
+        was = cases.get(_name(case), {})
+        kept = {key: was.get(key) if case[key] is None else case[key] for key in _NAMES}
+        cases[_name(case)] = {**case, **kept}
+    cuts = {_cut_name(row): row for row in (*before["cuts"], *now["cuts"])}
+    known = GROUP_OF.keys()
+    return {
+        **now,
+        "cases": [case for case in cases.values() if case["entry"] in known],
+        "cuts": [row for row in cuts.values() if row["entry"] in known],
+    }
+
+
 def as_text(found: Figures) -> str:
     """JSON with one case or rule per line, so that a difference shows what has changed."""
     parts = []
@@ -50,6 +69,7 @@ def _case(result: Result) -> Figures:
         "stacks": case.stacks,
         "history": case.history,
         "peak_bytes": result.at_peak.counted + result.at_peak.not_counted,
+        "counted_bytes": result.at_peak.counted,
         "peak": _shares(result.at_peak),
         "activations": _shares(result.at_activations),
         "names": result.named_right,

@@ -56,6 +56,8 @@ def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..
     code = compile(script.path.read_text(encoding="utf-8"), str(script.path), "exec")
     namespace = {"__name__": "__main__", "__file__": str(script.path)}
     _listener[:] = [ended]
+    arguments, sys.argv = sys.argv, [str(script.path)]
+    sys.path.insert(0, str(script.path.parent))
     sys.modules["own_count"], sys.modules["programs"] = _own_count(), sys.modules[__name__]
     try:
         call(exec, code, namespace)
@@ -63,6 +65,8 @@ def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..
         return
     finally:
         _listener.clear()
+        sys.argv = arguments
+        sys.path.remove(str(script.path.parent))
         del sys.modules["own_count"]
 
 

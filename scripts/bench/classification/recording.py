@@ -9,6 +9,7 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -89,7 +90,7 @@ def _source(entry: str) -> str:
 
 
 def _apart(entry: str, setup: Setup) -> Recording:
-    """Record a script in a process of its own: what it imports patches torch for good."""
+    """Record a script in a process and a folder of its own: what it imports patches torch for good."""
     if not isinstance(ENTRIES[entry], Script):
         return record(entry, setup)
     context = multiprocessing.get_context("fork")
@@ -108,8 +109,11 @@ def _apart(entry: str, setup: Setup) -> Recording:
 
 def _send(sender: Any, entry: str, setup: Setup) -> None:
     os.environ.update(OFFLINE)
-    sender.send(record(entry, setup))
-    sender.close()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        sender.send(record(entry, setup))
+        sender.close()
+        os.chdir("/")
 
 
 def record(entry: str, setup: Setup) -> Recording:

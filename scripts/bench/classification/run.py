@@ -5,7 +5,7 @@
     python scripts/bench/classification/run.py --check          ends with 1 where results.json is better
     python scripts/bench/classification/run.py --entry cnn --entry vae --faults
     python scripts/bench/classification/run.py --recordings FOLDER   keeps what was recorded for the next time
-    python scripts/bench/classification/run.py --ablate         what every rule is worth, into ablation.json
+    python scripts/bench/classification/run.py --ablate         also what every rule is worth: ablation.json
 
 Needs torch; a GPU is simulated. The group "libraries" needs those of tests/ecosystem besides.
 """
@@ -18,12 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from ablation import ablate
+from ablation import Ablation
 from cases import bare_snapshots
-from comparison import Result, compare
+from comparison import analysed, compare
 from entries import ENTRIES, GROUPS, NEEDED_LIBRARIES
 from faults import faults_of
-from figures import as_text, figures, worse_than
+from figures import as_text, figures, merged, worse_than
 from programs import Script
 from tables import markdown
 
@@ -34,17 +34,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what was asked for and return the exit code."""
     options = _options(argv)
     torch.set_num_threads(1)
-    entries = _entries(options)
-    if options.ablate:
-        return ablate(entries, options.recordings)
-    found = figures(results := _results(entries, options))
+    results, ablation = [], Ablation()
+    for bare in bare_snapshots(_entries(options), is_quick=options.quick, recordings=options.recordings):
+        bare_analysed = analysed(bare.path)
+        results.append(compare(bare, bare_analysed))
+        if options.ablate:
+            ablation.add(bare, bare_analysed.found)
+    found = figures(results)
     print(faults_of(results) if options.faults else markdown(found))
-    worse = []
+    if options.ablate:
+        ablation.write()
+    before = json.loads(RESULTS.read_text(encoding="utf-8"))
+    worse = worse_than(before, found) if options.check else []
     if options.check:
-        worse = worse_than(json.loads(RESULTS.read_text(encoding="utf-8")), found)
         print("\n".join(worse) or "nothing is worse than before", file=sys.stderr)
     if options.write:
-        RESULTS.write_text(as_text(found), encoding="utf-8")
+        RESULTS.write_text(as_text(merged(before, found)), encoding="utf-8")
     return int(bool(worse))
 
 
@@ -58,7 +63,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one optimizer and zero_grad, four histories, no names"
     )
-    parser.add_argument("--ablate", action="store_true", help="measure what every rule is worth instead")
+    parser.add_argument("--ablate", action="store_true", help="measure what every rule is worth, too")
     parser.add_argument("--recordings", type=Path, help="keep what was recorded in this folder, and use it")
     return parser.parse_args(argv)
 
@@ -72,11 +77,6 @@ def _entries(options: argparse.Namespace) -> list[str]:
     if missing:
         print(f"without the scripts: {', '.join(missing)} cannot be imported", file=sys.stderr)
     return [name for name, entry in ENTRIES.items() if not (missing and isinstance(entry, Script))]
-
-
-def _results(entries: Sequence[str], options: argparse.Namespace) -> list[Result]:
-    made = bare_snapshots(entries, is_quick=options.quick, recordings=options.recordings)
-    return [compare(bare.case, bare.cut, bare.truth, bare.names, bare.path) for bare in made]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Imports nothing of the others, so that the docs can be made without torch.
 
 from collections.abc import Iterable, Sequence
 from itertools import product
+from math import fsum
 from statistics import fmean
 from typing import Any
 
@@ -45,7 +46,9 @@ def markdown(found: Figures) -> str:
             "both; no rule was changed for those with three:",
             _by_entry(cases),
             "The means of these groups, as right / wrong / unknown:",
-            _by_group(cases),
+            _by_group(cases, by_bytes=False),
+            "The same by bytes, so that a large program counts more than a small one:",
+            _by_group([case for case in cases if "counted_bytes" in case], by_bytes=True),
             "Rings cut at nine places of one of the last two steps, as right / wrong, the means of these "
             "groups. Cut in the last step, there is nothing but its rest:",
             _by_cut(found["cuts"]),
@@ -81,7 +84,7 @@ def _by_entry(cases: Sequence[Figures]) -> str:
     )
 
 
-def _by_group(cases: Sequence[Figures]) -> str:
+def _by_group(cases: Sequence[Figures], *, by_bytes: bool) -> str:
     def means(group: str, column: tuple[str, str]) -> str:
         mine = [
             case
@@ -89,7 +92,9 @@ def _by_group(cases: Sequence[Figures]) -> str:
             if case["group"] == group and (case["stacks"], case["history"]) == column
         ]
         words = ("right", "wrong", "unknown") if mine else ()
-        return " / ".join(_percent(_mean(case["peak"][word] for case in mine)) for word in words)
+        weights = [case["counted_bytes"] if by_bytes else 1 for case in mine]
+        sums = (fsum(case["peak"][word] * n for case, n in zip(mine, weights, strict=True)) for word in words)
+        return " / ".join(_percent(found / (fsum(weights) or 1)) for found in sums)
 
     return _table(
         ("recording", *_GROUPS.values()),
@@ -187,6 +192,50 @@ def _calibration(head: str, rows: Sequence[Figures]) -> str:
         (head, "decided", "right"),
         ([f"`{row['name']}`", _percent(row["decided"]), _percent(row["right"])] for row in rows),
     )
+
+
+def ablation(found: Figures) -> str:
+    """The page about what every rule is worth."""
+    rules = found["rules"]
+    measured = sorted((row for row in rules if row["decided"]), key=lambda row: -row["decided"])
+    elsewhere = [row for row in rules if not row["decided"]]
+    return f"""# What every rule is worth
+
+Measured on the {found["n_programs"]} programs of the benchmark that no rule was made for, in
+{found["n_cases"]} recordings of them: from the start, begun late and cut, each with and without C++ frames.
+*Decided* is the mean share of the bytes at the peak, in percent, that the rule decides; *without it* is how
+the mean shares change if the rule is left out and those after it decide instead. Made by
+`scripts/bench/classification/run.py --ablate`.
+
+{_table(_ABLATED, (_ablated(row) for row in measured))}
+
+## Rules that decide nothing at these peaks
+
+They decide in the places that are named: at other moments, in other programs, in files or in tests.
+
+{_table(("rule", "reason", "decides something in"), (_elsewhere(row) for row in elsewhere))}
+"""
+
+
+_ABLATED = (
+    *("rule", "reason", "decided", "right", "programs", "without it: right", "wrong"),
+    *("decided in libraries", "right"),
+)
+
+
+def _ablated(row: Figures) -> list[str]:
+    reasons = ", ".join(f"`{reason}`" for reason in row["reasons"])
+    without = (f"{100 * row[key]:+.3f}" for key in ("right_without", "wrong_without"))
+    decided = f"{100 * row['decided']:.3f}"
+    in_libraries = _percent(row["decided_in_libraries"] or None), _percent(row["right_in_libraries"])
+    n_programs = str(len(row["programs"]))
+    name = f"`{row['rule']}`"
+    return [name, reasons, decided, _percent(row["right"]), n_programs, *without, *in_libraries]
+
+
+def _elsewhere(row: Figures) -> list[str]:
+    reasons = ", ".join(f"`{reason}`" for reason in row["reasons"])
+    return [f"`{row['rule']}`", reasons, ", ".join(row["seen_in"]) or "nothing"]
 
 
 def _mean(values: Iterable[float]) -> float:
