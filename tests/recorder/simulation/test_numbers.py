@@ -82,6 +82,23 @@ def test_gradients_and_weights_are_bit_equal_to_those_of_plain_torch(train):
     assert all(map(torch.equal, gradients, (parameter.grad for parameter in plain.parameters())))
 
 
+@pytest.mark.parametrize("trained", ["query", "key", "value"])
+def test_attention_of_which_one_part_alone_is_trained_has_the_gradient_of_plain_torch(trained):
+    def gradient(device):
+        torch.manual_seed(3)
+        parts = {
+            name: torch.randn(2, 2, 8, 16).to(device).requires_grad_(name == trained)
+            for name in ("query", "key", "value")
+        }
+        bias = torch.randn(2, 2, 8, 8).to(device)
+        F.scaled_dot_product_attention(*parts.values(), attn_mask=bias).sum().backward()
+        return parts[trained].grad.cpu()
+
+    with simulated(SimulationOptions()):
+        found = gradient("cuda")
+    assert torch.allclose(found, gradient("cpu"), atol=1e-6)
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_draws_the_same_mask_as_plain_torch(p):
     def run(device):

@@ -51,4 +51,5 @@ def gpu_operations() -> dict[Any, Callable[..., None]]:
 
 def _fill(results: Any, values: Any) -> None:
     for result, value in zip(results, values, strict=False):
-        result[..., : value.size(-1)].copy_(value)
+        if result is not None:  # the gradient of what needs none
+            result[..., : value.size(-1)].copy_(value)
