@@ -219,8 +219,7 @@ def test_activations_of_the_adamw_step_are_what_backward_frees(adamw_step):
     found = {reasons[i] for i in adamw_step.classification.reason_id[rows].tolist()}
     # The logits of the step before were there when the trace began, and made way for those of this step.
     assert found <= {
-        *("release-variables", "freed-by-backward", "kept-into-backward"),
-        *("replaced-on-the-same-line", "replaced-by-same-size"),
+        *("release-variables", "freed-by-backward", "kept-into-backward", "replaced-on-the-same-line"),
     }
     assert len(adamw_step.activation_rows) > 0.9 * len(rows)
 

@@ -47,10 +47,6 @@ SAME_LINE = Reason(
     "replaced-on-the-same-line",
     "pre-existing, freed by a line that had made its replacement of the same size",
 )
-SAME_SIZE = Reason(
-    "replaced-by-same-size",
-    "pre-existing, freed by the program, which has a replacement of the same size",
-)
 
 # A parameter may have no gradient, or share its memory.
 _NEARLY = 0.9
@@ -407,50 +403,6 @@ def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> Bo
     return compiled & ~features.is_traced & is_freed_after_own(features)
 
 
-# --- what is replaced by another of its size
-
-
-def _by_size(features: Features, decided: Decided) -> list[dict[Category, BoolColumn]]:
-    """Pre-existing rows by the category of what takes their place, for two candidates of that.
-
-    The latest of the size that the program has when it frees the row, or else the next one.
-    """
-    sizes, category = features.sizes, decided.category
-    by_program = ~features.is_freed_by_engine & (features.end_phase != Phase.OPTIMIZER)
-    trains = np.bool_(np.any(decided.has(Category.GRADIENT)))
-    is_new = decided.has(Category.INPUT) | (decided.has(Category.ACTIVATION) & trains)
-    new = np.flatnonzero(features.is_traced & by_program & is_new)
-    rows = np.flatnonzero(~features.is_traced & features.is_freed & by_program & decided.is_open)
-    if not len(new):
-        return [{}, {}]
-    width = features.n_events + 1
-    keys = sizes[new] * width + features.alloc[new]
-    order = np.argsort(keys)
-    place = np.searchsorted(keys[order], sizes[rows] * width + features.end[rows]) - 1
-    found = []
-    for candidate in (place, place + 1):
-        row = new[order[np.clip(candidate, 0, len(new) - 1)]]
-        fits = sizes[row] == sizes[rows]
-        found.append(
-            {
-                which: features.mask(rows[fits & (category[row] == which)])
-                for which in (Category.INPUT, Category.ACTIVATION)
-            }
-        )
-    return found
-
-
-def _replaced_by_size(candidate: int, category: Category) -> Rule:
-    """Pre-existing, and freed by the program, which has another of its size instead."""
-
-    def where(features: Features, decided: Decided) -> BoolColumn:
-        found = decided.shared(_by_size, features)[candidate].get(category)
-        return np.zeros(len(features.alloc), np.bool_) if found is None else found
-
-    name = f"{('latest', 'next')[candidate]}_{category.label}_of_its_size"
-    return Rule(name, SAME_SIZE, category, Evidence.SIZES, where)
-
-
 def _each(make: Callable[[Category], Rule]) -> tuple[Rule, ...]:
     return tuple(make(category) for category in _KNOWN_CATEGORIES)
 
@@ -472,9 +424,4 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     *_each(_replaced_on_same_line),
     *_each(_freed_like_others),
     preexisting_freed_by_compiled_backward,
-    *(
-        _replaced_by_size(candidate, category)
-        for candidate in (0, 1)
-        for category in (Category.INPUT, Category.ACTIVATION)
-    ),
 )

@@ -148,8 +148,8 @@ LIVES = (
         INPUT,
         FREE_SITE,
     ),
-    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "replaced-by-same-size", INPUT, SIZES),
-    # What a step frees is not the program's to replace.
+    # A size alone does not show what a block was replaced by.
+    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "none", Category.UNKNOWN, Evidence.NONE),
     ("older NO_FRAMES, alloc COPY, free STEP, does FORWARD", "none", Category.UNKNOWN, Evidence.NONE),
     (
         "older NO_FRAMES, alloc COPY, begin step, free MAIN, end step, does FORWARD",
