@@ -36,7 +36,7 @@ FOR_EVERY_PARAMETER = Reason(
 )
 HAS_GRADIENT = Reason(
     "kept-and-has-a-gradient",
-    "made outside of modules before the first backward, kept, and there is a gradient without a weight",
+    "in a program without modules: made before the first backward, kept, and as large as a gradient",
 )
 AFTER_BACKWARD = Reason(
     "made-after-backward-and-kept",
@@ -145,24 +145,17 @@ def _kept_by_program(features: Features, decided: Decided) -> BoolColumn:
 
 @rule(HAS_GRADIENT, Category.WEIGHT, Evidence.SIZES)
 def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
-    """Weights that are no module's: no more of a size than there are gradients without a weight."""
+    """Weights of a program without modules: of no size more than there are gradients.
+
+    Beside a module's weights, what is as large as a gradient without a weight is as often a batch.
+    """
     sizes, first_backward = features.sizes, features.first(Phase.BACKWARD)
+    if first_backward >= features.n_events or decided.has(Category.WEIGHT).any():
+        return np.zeros(len(sizes), np.bool_)
     before = _kept_by_program(features, decided) & (features.alloc < first_backward)
-    before &= np.bool_(first_backward < features.n_events)
-    gradients = sizes[_gradients(features, decided)]
-    missing = _missing(gradients, sizes[decided.has(Category.WEIGHT)])
-    found, counts = np.unique(sizes[before], return_counts=True)
-    n_of = zip(found.tolist(), counts.tolist(), strict=True)
-    return before & np.isin(sizes, [size for size, n in n_of if n <= missing.get(size, 0)])
-
-
-def _missing(gradients: Int64Column, weights: Int64Column) -> dict[int, int]:
-    """How many more gradients than weights there are of every size."""
-    found, counts = np.unique(gradients, return_counts=True)
-    return {
-        size: n - int(np.count_nonzero(weights == size))
-        for size, n in zip(found.tolist(), counts.tolist(), strict=True)
-    }
+    n_gradients = Counter(sizes[_gradients(features, decided)].tolist())
+    n_kept = Counter(sizes[before].tolist())
+    return before & np.isin(sizes, [size for size, n in n_kept.items() if n <= n_gradients[size]])
 
 
 @rule(AFTER_BACKWARD, Category.OPTIMIZER_STATE, Evidence.LIFETIME)

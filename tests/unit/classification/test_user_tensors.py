@@ -57,6 +57,15 @@ def test_more_tensors_than_gradients_of_a_size_are_not_distinguished(found):
     assert WEIGHT not in categories(found(trained_by_hand(3, 2)))
 
 
+def test_beside_the_weights_of_a_module_a_gradient_of_its_size_makes_no_weight_of_a_kept_tensor(found):
+    job = Job()
+    job.alloc(APPLY, 2 * SUBJECT)
+    job.alloc(LOAD)
+    job.does(FORWARD)
+    job.free(job.alloc(ENGINE), ZERO_GRAD)
+    assert WEIGHT not in categories(found(job))
+
+
 def test_a_batch_of_the_size_of_a_weight_that_has_its_gradient_is_none(found):
     job = Job()
     job.alloc(APPLY)
