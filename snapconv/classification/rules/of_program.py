@@ -5,7 +5,6 @@ made them, when, how often and how large. These rules come last, when gradients 
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,9 @@ _NEARLY = 0.9
 # Fewer sizes may agree by chance.
 _LEAST_SIZES = 2
 
-_KNOWN_CATEGORIES = tuple(which for which in Category if which != Category.UNKNOWN)
+# What a program replaces or frees by itself, again and again. Of other categories neither was seen.
+_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
+_FREED_ALIKE = (Category.GRADIENT, *_REPLACED)
 
 
 # --- one for every parameter
@@ -396,10 +397,6 @@ def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> Bo
     return compiled & ~features.is_traced & is_freed_after_own(features)
 
 
-def _each(make: Callable[[Category], Rule]) -> tuple[Rule, ...]:
-    return tuple(make(category) for category in _KNOWN_CATEGORIES)
-
-
 OF_PROGRAM: tuple[PipelineRule, ...] = (
     zeros_for_every_parameter,
     copies_for_every_parameter,
@@ -414,7 +411,7 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     batch_still_there,
     replacement_still_there,
     preexisting_into_backward,
-    *_each(_replaced_on_same_line),
-    *_each(_freed_like_others),
+    *map(_replaced_on_same_line, _REPLACED),
+    *map(_freed_like_others, _FREED_ALIKE),
     preexisting_freed_by_compiled_backward,
 )
