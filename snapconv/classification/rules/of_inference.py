@@ -98,7 +98,8 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
 def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     """Which blocks of a pool, in the order of memory, are between the first and the last of a model's layers.
 
-    But none of a size of which several are side by side: what is kept fills holes.
+    But none of a size of which several are side by side: what is kept fills holes. Nor one that is larger
+    than any part of a layer and the only one of its size: it may be a cache, made between two models.
     """
     found = np.zeros(len(sizes), np.bool_)
     if not len(layers):
@@ -106,7 +107,10 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
     n_equal = np.repeat(np.diff(np.append(begins, len(sizes))), np.diff(np.append(begins, len(sizes))))
     first, last = int(layers[0]), int(layers[-1])
-    found[first : last + 1] = ~np.isin(sizes[first : last + 1], sizes[n_equal >= _LEAST_TURNS])
+    inside = sizes[first : last + 1]
+    of_size, counts = np.unique(sizes, return_counts=True)
+    is_alone = np.isin(inside, of_size[(counts == 1) & (of_size > sizes[layers].max())])
+    found[first : last + 1] = ~np.isin(inside, sizes[n_equal >= _LEAST_TURNS]) & ~is_alone
     found[layers] = True
     return found
 

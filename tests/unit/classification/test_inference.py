@@ -45,6 +45,16 @@ def test_few_turns_are_not_accepted(n_layers, layer, found):
     assert {category for size in layer for category, *_ in found(job, size)} == {Category.UNKNOWN}
 
 
+def test_what_is_between_two_models_larger_than_a_part_of_a_layer_and_alone_is_no_weight(found):
+    job = model()
+    job.older(NO_FRAMES, 100 * KIB)
+    for size in (EMBEDDING, *LAYER * (N_LAYERS + 3), LAYER[0], EMBEDDING):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert {category for category, *_ in found(job, LAYER[1])} == {Category.WEIGHT}
+    assert found(job, 100 * KIB)[0][0] is Category.UNKNOWN
+
+
 @pytest.mark.parametrize("n_copies", [2, 3, 4])
 def test_what_may_be_a_model_with_gradients_and_states_is_not_accepted(n_copies, found):
     job = trained_model(n_copies)
