@@ -191,10 +191,19 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
 def optimizers() -> str:
     """Return the table of the optimizers whose states are known."""
     rows = (
-        (_pattern(rule.name), _pattern(rule.file), str(rule.n_states), f"`{rule.reason}`")
+        (
+            _pattern(rule.name),
+            _pattern(rule.file),
+            _range(rule.least_states, rule.most_states),
+            f"`{rule.reason}`",
+        )
         for rule in OPTIMIZER_RULES
     )
     return table(("class", "file", "states for a parameter", "these"), rows)
+
+
+def _range(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def evidence() -> str:

@@ -51,6 +51,12 @@ ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
 COMPILED_FILE = f"/tmp/torchinductor_me/ab/c{'a' * 51}.py"
 # A compiled backward; torch puts the lines that it was made of behind its frame.
 COMPILED = frames(("call", COMPILED_FILE), ("forward", "/w/proj/model.py"), *ENGINE_FRAMES)
+# A hook of a gradient, on the engine's own thread; and what steps in one.
+HOOK = frames(("hook", "/w/proj/train.py"), *ENGINE_FRAMES)
+HOOK_STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + HOOK
+CUSTOM_BACKWARD = frames(
+    ("backward", "/w/proj/ops.py"), ("apply", f"{TORCH}/autograd/function.py"), *ENGINE_FRAMES
+)
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
 NESTED = frames(
     ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")

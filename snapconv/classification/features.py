@@ -66,6 +66,10 @@ class Features:
     by_engine: BoolColumn
     # Freed by the autograd engine, or in a backward; never where frees have no stacks of their own.
     is_freed_by_engine: BoolColumn
+    # Allocated by a hook of a gradient, which the engine called.
+    made_in_hook: BoolColumn
+    # Freed by such a hook; never where frees have no stacks of their own.
+    is_freed_in_hook: BoolColumn
     # Allocated by a module or a loss; where phases were recorded, by anything in forward.
     in_forward: BoolColumn
     # Allocated neither by the engine, nor in forward, nor in a step.
@@ -172,6 +176,8 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
     return {
         "by_engine": by_engine,
         "is_freed_by_engine": np.bool_(phases.free_sites_known) & freed_in_backward,
+        "made_in_hook": roles.is_in_hook(stack),
+        "is_freed_in_hook": np.bool_(phases.free_sites_known) & roles.is_in_hook(allocations.free_stack_id),
         "in_forward": in_forward,
         "outside": lives["is_traced"] & ~by_engine & ~in_forward & (alloc_phase != Phase.OPTIMIZER),
         "by_module": is_module & ~is_loss & in_forward,

@@ -9,7 +9,7 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
-from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, OptimizerRule, Role
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
@@ -18,8 +18,8 @@ _OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profile
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 
 
-def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> int | None:
-    """Tensors of a parameter's size that every optimizer seen keeps beside it.
+def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, int] | None:
+    """How many tensors of a parameter's size every optimizer seen keeps beside it, at least and at most.
 
     None where no optimizer is seen, where one is not known, or where they differ.
     """
@@ -42,21 +42,25 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
     return len(found) > 1
 
 
-def _by_names(snapshot: Snapshot) -> Iterator[int | None]:
+def _by_names(snapshot: Snapshot) -> Iterator[tuple[int, int] | None]:
     named = snapshot.annotations.name_id
     for name in np.unique(named[named >= 0]).tolist():
         step = _STEP.match(snapshot.texts[name])
         if step:
-            yield next((rule.n_states for rule in OPTIMIZER_RULES if re.search(rule.name, step[1])), None)
+            yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.name, step[1]))
 
 
-def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[int | None]:
+def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[tuple[int, int] | None]:
     stacks = snapshot.stacks
     in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
     for frame in np.unique(stacks.frame_ids[in_optimizer]).tolist():
         path = _file(stacks, frame)
         if _FILE.search(path):
-            yield next((rule.n_states for rule in OPTIMIZER_RULES if re.search(rule.file, path)), None)
+            yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.file, path))
+
+
+def _states(rules: Iterator[OptimizerRule]) -> tuple[int, int] | None:
+    return next(((rule.least_states, rule.most_states) for rule in rules), None)
 
 
 def _file(stacks: StackTable, frame: int) -> str:

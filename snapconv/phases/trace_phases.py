@@ -43,12 +43,14 @@ class Phases:
     """Phases of one device, one entry per event unless noted otherwise.
 
     ``certain`` is what the event itself shows, ``phase`` the same carried forward over events that
-    show nothing. ``run_end`` is the last event of the run that shows the run's phase, ``run_last`` the
-    one before the next run begins. ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark
+    show nothing, with the steps of hooks as a part of their backward. ``run_end`` is the last event of the
+    run that shows the run's phase, ``run_last`` the one before the next run begins. ``iteration`` counts
+    from 0. ``in_step`` and ``in_zero_grad`` mark
     the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
-    ``n_states``: tensors that every optimizer keeps for each of its parameters, None where that is not known.
+    ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
+    None where that is not known.
     ``has_several_steps``: whether there may be several. ``ends_in_oom``: nothing follows a failed allocation.
     """
 
@@ -63,9 +65,15 @@ class Phases:
     free_sites_known: bool
     is_recorded: bool = False
     has_steps: bool = True
-    n_states: int | None = None
+    states_range: tuple[int, int] | None = None
     has_several_steps: bool = False
     ends_in_oom: bool = False
+
+    @property
+    def n_states(self) -> int | None:
+        """How many tensors every optimizer keeps for each of its parameters, None where that is not known."""
+        least, most = self.states_range or (0, 1)
+        return least if least == most else None
 
     def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
         """For each given event (-1: the start) the first later one that shows this phase.
@@ -94,9 +102,10 @@ def find_phases(
         certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
-    phase, begins, ends, lasts = _runs(certain)
+    has_step_in_hook, merged = _with_hooks_in_backward(events, certain, roles)
+    phase, begins, ends, lasts = _runs(merged)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
-    silent_steps = _silent_steps(snapshot, device, certain)
+    silent_steps = _silent_steps(snapshot, device, merged)
     has_steps = bool(np.any(phase == Phase.OPTIMIZER)) or len(silent_steps) > 0
     if counted is not None:
         iteration = counted
@@ -114,12 +123,24 @@ def find_phases(
         n_iterations=int(iteration[-1]) + 1 if n else 1,
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
-        has_steps=has_steps or counted is not None,
-        n_states=states_per_parameter(snapshot, roles),
+        has_steps=has_steps or has_step_in_hook or counted is not None,
+        states_range=states_per_parameter(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)
+
+
+def _with_hooks_in_backward(
+    events: EventTable, certain: Int8Column, roles: StackRoles
+) -> tuple[bool, Int8Column]:
+    """Whether hooks of gradients step; and the phases, with what hooks do as a part of their backward.
+
+    A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
+    """
+    in_hook = roles.is_in_hook(events.stack_id) & (certain > 0)
+    merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
+    return bool(np.any(in_hook & (certain == Phase.OPTIMIZER))), merged
 
 
 def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, Int64Column]:
@@ -179,7 +200,9 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
     own = wanted & (notes.device == device.device)
     event = np.searchsorted(times, notes.time_us[own if own.any() else wanted], side="right")
     event = event[(event > 0) & (event < len(times))]
-    return np.asarray(event[certain[event - 1] != Phase.OPTIMIZER], np.int64)
+    # A hook's step is within a backward that goes on at once.
+    in_backward = (certain[event - 1] == Phase.BACKWARD) & (certain[event] == Phase.BACKWARD)
+    return np.asarray(event[(certain[event - 1] != Phase.OPTIMIZER) & ~in_backward], np.int64)
 
 
 def _mark(inside: BoolColumn, time_us: Int64Column, since: int, until: int) -> None:

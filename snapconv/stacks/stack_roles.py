@@ -20,7 +20,8 @@ class StackRoles:
 
     ``rule_id[role, stack]`` is a position in ``rules``, -1 without one. ``is_empty`` marks stacks that
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
-    ``in_closure`` marks stacks of a closure within an optimizer's step.
+    ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python code that
+    the engine called on its own thread: a hook of a gradient.
     """
 
     stacks: StackTable
@@ -29,6 +30,7 @@ class StackRoles:
     rule_id: Int32Column
     is_empty: BoolColumn
     in_closure: BoolColumn
+    in_hook: BoolColumn
     has_cpp: bool
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
@@ -44,9 +46,18 @@ class StackRoles:
             return np.zeros(len(stack_ids), np.bool_)
         return np.append(self.in_closure, False)[stack_ids]
 
+    def is_in_hook(self, stack_ids: Int32Column) -> BoolColumn:
+        """Whether each of these stacks is of a hook that the engine called; False for -1."""
+        if not len(self.in_hook):
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.append(self.in_hook, False)[stack_ids]
+
 
 # What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
 _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
+# Outermost on the engine's thread where it calls a function of autograd's, and on Python's own other threads.
+# But a decorator of torch's, such as no_grad, may be around a hook.
+_NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
 
 
@@ -76,7 +87,8 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, has_cpp))
+    in_hook = _in_hook(stacks, has, outermost, has_cpp=has_cpp)
+    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, has_cpp))
 
 
 def _called_by_optimizer(stacks: StackTable, stack_of_frame: Int64Column, place: Int64Column) -> BoolColumn:
@@ -91,6 +103,28 @@ def _called_by_optimizer(stacks: StackTable, stack_of_frame: Int64Column, place:
         np.minimum.at(innermost[number], stack_of_frame[here], place[here])
     foreign, optimizer = innermost
     return np.asarray((foreign < optimizer) & (optimizer < missing))
+
+
+def _in_hook(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool) -> BoolColumn:
+    """The stacks of Python code that the engine's own thread called, and that is not torch's: hooks.
+
+    A thread of the program is known by its outermost function, through which modules are called.
+    """
+    files = [normal(name) for name in stacks.frames.filenames]
+    pairs = list(zip(files, stacks.frames.names, strict=True))
+    number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
+    function_of = np.array([number[pair] for pair in pairs], np.int64)
+    may_be_hook = np.array([not _NO_HOOK.search(name) for name in files], np.bool_)
+    places = np.flatnonzero(outermost)
+    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    function, is_foreign = np.full(len(stacks), -1, np.int64), np.zeros(len(stacks), np.bool_)
+    function[owner] = function_of[stacks.frame_ids[places]]
+    is_foreign[owner] = may_be_hook[stacks.frame_ids[places]]
+    by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
+    of_program = np.unique(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
+    is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
+    is_called = is_foreign & ~np.isin(function, of_program) & is_engine & np.bool_(len(of_program) > 0)
+    return np.asarray(is_called, np.bool_)
 
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:

@@ -413,19 +413,23 @@ class OptimizerRule:
     """How many tensors of its own an optimizer keeps for every parameter, each as large as it.
 
     ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames.
+    ``least_states`` and ``most_states`` differ where that depends on the optimizer's arguments.
     """
 
     name: str
     file: str
-    n_states: int
+    least_states: int
+    most_states: int
     reason: str
 
 
-# From the sources of torch 2.1 to 2.13. What depends on its arguments (SGD, RMSprop) is not here. Adam's
-# third state, with amsgrad, is so rare that a third copy is more likely one of the weights.
+# From the sources of torch 2.1 to 2.13. Adam's third state, with amsgrad, is so rare that a third copy is
+# more likely one of the weights.
 OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
-    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, "exp_avg, exp_avg_sq"),
-    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, "square_avg, acc_delta"),
-    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, "prev, step_size"),
-    OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, "sum"),
+    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, 2, "exp_avg, exp_avg_sq"),
+    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, 2, "square_avg, acc_delta"),
+    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, 2, "prev, step_size"),
+    OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, 1, "sum"),
+    OptimizerRule(r"^SGD$", r"torch/optim/sgd\.py$", 0, 1, "momentum_buffer"),
+    OptimizerRule(r"^RMSprop$", r"torch/optim/rmsprop\.py$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
 )

@@ -7,6 +7,7 @@ chance does not make is accepted.
 """
 
 from dataclasses import field
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
+from snapconv.classification.frozen_forwards import frozen_modules_ran
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.lazy_dataclass import dataclass
@@ -82,8 +84,9 @@ class Preexisting:
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
     them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
-    states every optimizer keeps for each of its parameters, if that is known; ``has_several_steps``: whether
-    there may be several of them.
+    states every optimizer keeps for each of its parameters, if that is known; ``states_range``: the least and
+    the most of them; ``has_several_steps``: whether there may be several optimizers. ``has_frozen_copy``: the
+    trained modules also ran without saving anything, so that there may be another model of the kind.
     """
 
     candidates: BoolColumn
@@ -93,6 +96,8 @@ class Preexisting:
     iteration: NDArray[np.integer[Any]]
     whole: Int64Column
     n_states: int | None = None
+    states_range: tuple[int, int] | None = None
+    has_frozen_copy: bool = False
     has_several_steps: bool = False
 
 
@@ -130,6 +135,8 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         iteration=features.iteration,
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
+        states_range=features.phases.states_range,
+        has_frozen_copy=frozen_modules_ran(features),
         has_several_steps=features.phases.has_several_steps,
     )
     return split_by_sizes(features.allocations, known)
@@ -164,13 +171,15 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
     if by_gradients and is_whole and _split_by_precision(found, rows, sizes, sizes[gradients]):
         return found
+    made = sizes[known.states & (allocations.end_event < 0)]
     trained = sizes[gradients] if is_whole else sizes[:0]
     if known.has_several_steps:
         trained = _live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
-        made = known.states & (allocations.end_event < 0)
-        _split_by_states(found, rows, sizes, trained=trained, made=sizes[made], n_states=known.n_states)
-    _split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
+        _split_by_states(found, rows, sizes, trained=trained, made=made, n_states=known.n_states)
+    options = _options_left(known, sizes[gradients], made)
+    if not (by_gradients and is_whole and _split_by_options(found, rows, sizes, sizes[gradients], options)):
+        _split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
     if by_gradients and is_whole:
         not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
@@ -275,6 +284,79 @@ def _split_by_states(
             found.mark(STATES, _S, members[n_weights:])
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What may be among the copies: so many states of one optimizer (range, if known), a frozen model."""
+
+    states: tuple[int, int] | None
+    has_frozen_copy: bool
+    is_one_optimizer: bool
+
+
+def _options_left(known: Preexisting, gradients: Int64Column, made: Int64Column) -> _Options:
+    """What is not made in the trace: ``made`` are the sizes of the states that are."""
+    n_made = int(made[np.isin(made, gradients)].sum() // max(int(gradients.sum()), 1))
+    states = known.states_range and tuple(max(n - n_made, 0) for n in known.states_range)
+    is_one = not known.has_several_steps and known.n_states is None
+    return _Options((states[0], states[1]) if states else None, known.has_frozen_copy, is_one)
+
+
+def _split_by_options(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, options: _Options
+) -> bool:
+    """Where the optimizer's states depend on its arguments: what must be weights, and what must be states.
+
+    Returns whether anything is known.
+    """
+    if not options.is_one_optimizer:
+        return False
+    n_gradients = _counted(gradients)
+    groups = [(size, members) for size, members in _by_size(rows, sizes) if size in n_gradients]
+    groups = [(size, members) for size, members in groups if len(members) >= n_gradients[size]]
+    n_copies = [len(members) / n_gradients[size] for size, members in groups]
+    large = [n for n, (size, _) in zip(n_copies, groups, strict=True) if size >= _SMALL_BYTES]
+    if not large:
+        return False
+    total, usual = sum(size * len(members) for size, members in groups), min(large)
+    fitting = sum(size * len(m) for n, (size, m) in zip(n_copies, groups, strict=True) if n == usual)
+    if fitting >= _NEEDED_SHARE * total:
+        parts = _weights_and_states(int(usual), options)
+        if parts is None:
+            return False
+        for n, (size, members) in zip(n_copies, groups, strict=True):
+            if n == usual:
+                found.mark(BESIDE_STATES, _W, members[: parts[0] * n_gradients[size]])
+                found.mark(STATES, _S, members[len(members) - parts[1] * n_gradients[size] :])
+        return True
+    # All parameters have their states: no more than the size has that occurs least often.
+    least, most = options.states or (1, 0)
+    n_states = int(usual) - 1
+    if not least <= n_states <= most:
+        return False
+    for size, members in groups:
+        n_weights = len(members) - n_states * n_gradients[size]
+        found.mark(BESIDE_STATES, _W, members[:n_weights])
+        found.mark(STATES, _S, members[n_weights:])
+    return True
+
+
+def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | None:
+    """How many of so many copies must be weights, and how many states; None where all may be states.
+
+    A model that ran frozen is at most one further copy of the weights.
+    """
+    least, most = options.states or (0, n_copies)
+    certain = max(n_copies - most, 1), min(least, n_copies - 1)
+    beside_second = n_copies - 2
+    if certain[0] >= 2 and beside_second <= most:
+        return 2, beside_second
+    if options.has_frozen_copy and 1 <= least <= beside_second:
+        return 2, beside_second
+    if options.has_frozen_copy or certain[0] >= 2:
+        return certain
+    return (1, beside_second) if beside_second >= 2 and least else None
+
+
 def _split_by_copies(
     found: SizeSplit, rows: Int64Column, sizes: Int64Column, reference: Int64Column, *, by_gradients: bool
 ) -> None:
@@ -301,7 +383,7 @@ def _split_by_copies(
 def _split_by_structure(
     found: SizeSplit, rows: Int64Column, sizes: Int64Column, summed: Int64Column, n_states: int | None
 ) -> bool:
-    """Believe n copies of everything only if nearly all bytes agree and some tensor is unique.
+    """Believe n copies of everything only if nearly all bytes agree, and a copy is not copies itself.
 
     Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
     third is Adam's other state, or a gradient beside SGD's momentum: the optimizer decides that, if it is
@@ -314,13 +396,30 @@ def _split_by_structure(
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
     for n_copies, parts in _COPIES_BY_STATES.get(n_states, usual):
         fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
-        has_unique = any(len(members) == n_copies for _, members in fitting)
-        if not has_unique or sum(size * len(m) for size, m in fitting) < _NEEDED_SHARE * total:
+        if (
+            not _occur_once_in_copies(groups, fitting, n_copies)
+            or sum(size * len(m) for size, m in fitting) < _NEEDED_SHARE * total
+        ):
             continue
         for _, members in fitting:
             _mark_parts(found, members, n_copies, parts)
         return True
     return False
+
+
+def _occur_once_in_copies(
+    groups: list[tuple[int, Int64Column]], fitting: list[tuple[int, Int64Column]], n_copies: int
+) -> bool:
+    """Whether so many copies, and not fewer of something that itself has every size several times.
+
+    A size with one block in each copy shows it. So do several sizes whose numbers in a copy have no common
+    divisor, as where embedding and head are equal: what has its own sizes k times has k in all of them.
+    """
+    times = [len(members) // n_copies for _, members in fitting]
+    if 1 in times:
+        return True
+    n_fitting, n_blocks = (sum(len(members) for _, members in found) for found in (fitting, groups))
+    return len(times) >= _LEAST_SIZES and gcd(*times) == 1 and n_fitting >= _NEEDED_SHARE * n_blocks
 
 
 def _mark_parts(found: SizeSplit, members: Int64Column, n_copies: int, parts: dict[Category, int]) -> None:

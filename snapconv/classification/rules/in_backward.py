@@ -17,6 +17,10 @@ WITHIN = Reason(
 FOR_ANOTHER = Reason(
     "kept-for-another-backward", "made by the engine, and freed by the engine in a later backward"
 )
+BY_HOOK = Reason(
+    "freed-by-hook-of-gradient",
+    "made by the engine, as large as a weight, and freed by Python code that it called: a hook that steps",
+)
 KEPT = Reason("kept-after-backward", "made by the engine, kept, as large as a weight", uses_phases=True)
 FAILED = Reason(
     "live-in-failed-backward",
@@ -58,6 +62,17 @@ def _kept(features: Features) -> BoolColumn:
 
 def _in_later_run(features: Features) -> BoolColumn:
     return np.asarray(features.end > features.alloc_run_last)
+
+
+@rule(BY_HOOK, Category.GRADIENT, Evidence.FREE_SITE)
+def freed_by_hook(features: Features, decided: Decided) -> BoolColumn:
+    """A gradient that is used up as soon as it is there, within its backward.
+
+    What the hook makes itself has a stack of Python code.
+    """
+    made = _made(features) & ~features.made_in_hook & features.is_freed_in_hook
+    weight_like = decided.has(Category.WEIGHT) | (~features.is_traced & features.is_live_at_dump)
+    return made & np.isin(features.sizes, np.unique(features.sizes[weight_like]))
 
 
 @rule(WITHIN, Category.TEMPORARY, Evidence.LIFETIME)
@@ -122,6 +137,7 @@ def kept_by_program_for_another_backward(features: Features, decided: Decided) -
 
 IN_BACKWARD: tuple[PipelineRule, ...] = (
     recomputed,
+    freed_by_hook,
     freed_within_backward,
     kept_for_another_backward,
     kept_after_backward,

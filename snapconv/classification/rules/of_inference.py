@@ -75,7 +75,9 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     rows = rows[np.argsort(addr[rows])]
     found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
     repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
-    if not only_infers(features) or len(repeated) < _LEAST_SIZES:
+    # States show that something is trained, though the trace has only a forward of it.
+    is_trained = bool(decided.has(Category.OPTIMIZER_STATE).any())
+    if not only_infers(features) or is_trained or len(repeated) < _LEAST_SIZES:
         return weights
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     pools = rows[is_small], rows[~is_small]

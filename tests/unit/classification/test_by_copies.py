@@ -47,7 +47,7 @@ def decided_by_copies(allocations, known):
     return decided.result()
 
 
-def sort(*rows, whole=(), n_states=None):
+def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=False):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
     The categories of the candidates as bytes per category, with the reasons.
@@ -63,6 +63,8 @@ def sort(*rows, whole=(), n_states=None):
         summed=kinds == SUMMED,
         whole=np.array(whole, np.int64),
         n_states=n_states,
+        states_range=states_range,
+        has_frozen_copy=has_frozen_copy,
         iteration=np.where(kinds == STATE, extra // 100, extra),
     )
     found = decided_by_copies(allocations, known)
@@ -128,6 +130,66 @@ def test_counts_that_only_happen_to_be_multiples_do_not_make_all_of_them_trained
     found = sort(*copies(PLAIN, 6), *copies(PLAIN, 6), *copies(GRADIENT, 3, more=0), whole=[0], n_states=2)[0]
     assert found == {Category.WEIGHT: 6 * TOTAL, Category.OPTIMIZER_STATE: 6 * TOTAL}
     assert sort(*copies(PLAIN, 3), *gradients, whole=[0], n_states=2)[0][Category.WEIGHT] == TOTAL
+
+
+SGD, RMSPROP = (0, 1), (1, 3)
+
+
+def copies_beside_gradients(n_copies, **known):
+    """How many copies are weights, states, or open, where every size has so many beside its gradient."""
+    found, _ = sort(*copies(PLAIN, n_copies), *copies(GRADIENT, 1, more=0), whole=[0], **known)
+    of = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.UNKNOWN)
+    assert set(found) <= set(of)
+    return tuple(found.get(category, 0) // TOTAL for category in of)
+
+
+@pytest.mark.parametrize(
+    ("states_range", "n_copies", "expected"),
+    [
+        (SGD, 2, (1, 1, 0)),  # momentum
+        (SGD, 3, (2, 1, 0)),  # and an average of weights
+        (SGD, 4, (3, 0, 1)),
+        (RMSPROP, 2, (1, 1, 0)),
+        (RMSPROP, 4, (1, 2, 1)),
+    ],
+)
+def test_of_an_optimizer_with_options_no_more_copies_are_states_than_it_can_have(
+    states_range, n_copies, expected
+):
+    assert copies_beside_gradients(n_copies, states_range=states_range) == expected
+
+
+@pytest.mark.parametrize(
+    ("states_range", "n_copies", "expected"),
+    [
+        (SGD, 2, (1, 0, 1)),  # momentum, or a teacher beside SGD without it
+        (SGD, 3, (2, 1, 0)),
+        (RMSPROP, 2, (1, 1, 0)),
+        (RMSPROP, 3, (2, 1, 0)),
+        (RMSPROP, 4, (2, 2, 0)),
+        (None, 2, (1, 0, 1)),
+        (None, 3, (1, 0, 2)),
+    ],
+)
+def test_where_the_modules_also_ran_frozen_a_copy_may_be_a_second_model(states_range, n_copies, expected):
+    found = copies_beside_gradients(n_copies, states_range=states_range, has_frozen_copy=True)
+    assert found == expected
+
+
+def test_a_parameter_without_a_copy_shows_that_the_optimizer_keeps_no_states():
+    """A teacher of all but the head, beside SGD without momentum: with it, the head had a state."""
+    rows = [*copies(PLAIN, 2, shapes=SHAPES[1:]), (PLAIN, 4 * KIB), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], states_range=SGD)
+    assert found == {Category.WEIGHT: 2 * TOTAL - 4 * KIB}
+    rows = [*copies(PLAIN, 2), *copies(PLAIN, 1, shapes=SHAPES[1:]), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], states_range=SGD)
+    assert found == {Category.WEIGHT: 2 * TOTAL - 4 * KIB, Category.OPTIMIZER_STATE: TOTAL}
+
+
+def test_states_that_are_made_in_the_trace_are_none_of_the_copies():
+    rows = [*copies(PLAIN, 2), *copies(STATE, 1, more=3), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], states_range=SGD, has_frozen_copy=True)
+    assert found == {Category.WEIGHT: 2 * TOTAL}
 
 
 def test_states_that_are_made_in_the_trace_are_not_looked_for_before_it():
@@ -296,6 +358,27 @@ def test_other_numbers_of_copies_are_no_evidence(n_copies):
 
 def test_without_a_tensor_of_a_size_of_its_own_copies_are_no_evidence():
     assert sort(*copies(PLAIN, 4, shapes=(4 * KIB, 4 * KIB)))[0] == {Category.UNKNOWN: 32 * KIB}
+
+
+TWO, THREE, FIVE = (20 * KIB,) * 2, (8 * KIB,) * 3, (4 * KIB,) * 5
+
+
+def test_sizes_whose_numbers_in_a_copy_have_no_common_divisor_are_as_good_as_a_size_of_its_own():
+    """An embedding and a head of one size, and layers: nothing is there just once."""
+    found, _ = sort(*copies(PLAIN, 4, shapes=TWO + THREE + FIVE))
+    total = sum(TWO + THREE + FIVE)
+    assert found == {Category.WEIGHT: total, Category.OPTIMIZER_STATE: 2 * total, Category.GRADIENT: total}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [TWO * 2 + THREE * 4 + FIVE * 2, TWO + FIVE, TWO + THREE + FIVE + (KIB + 1,) * 5],
+    ids=["twice each", "few sizes", "some blocks are no copies"],
+)
+def test_other_numbers_in_a_copy_are_no_evidence(shapes):
+    rows = [*copies(PLAIN, 4, shapes=shapes[:-5]), *copies(PLAIN, 5, shapes=shapes[-5:])]
+    rows = rows if shapes[-1] == KIB + 1 else copies(PLAIN, 4, shapes=shapes)
+    assert set(sort(*rows)[0]) == {Category.UNKNOWN}
 
 
 def test_a_few_bytes_outside_the_copies_are_let_pass():

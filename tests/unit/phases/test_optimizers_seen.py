@@ -59,17 +59,24 @@ STATES = (("Adam", 2), ("AdamW", 2), ("NAdam", 2), ("RAdam", 2), ("Adamax", 2), 
 
 @pytest.mark.parametrize(("name", "n_states"), [*STATES, ("Adagrad", 1)])
 def test_an_optimizer_is_known_by_its_name_and_by_its_file(name, n_states, tmp_path):
-    assert states(stepped(name), tmp_path / "a.pickle") == n_states
-    assert states(stepped_in(name.lower()), tmp_path / "b.pickle") == n_states
+    assert states(stepped(name), tmp_path / "a.pickle") == (n_states, n_states)
+    assert states(stepped_in(name.lower()), tmp_path / "b.pickle") == (n_states, n_states)
 
 
-@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adam8bit", "MyAdam", "LBFGS"])
+# momentum_buffer; square_avg always, momentum_buffer and grad_avg by its arguments.
+@pytest.mark.parametrize(("name", "least", "most"), [("SGD", 0, 1), ("RMSprop", 1, 3)])
+def test_of_an_optimizer_with_options_the_least_and_the_most_are_known(name, least, most, tmp_path):
+    assert states(stepped(name), tmp_path / "a.pickle") == (least, most)
+    assert states(stepped_in(name.lower()), tmp_path / "b.pickle") == (least, most)
+
+
+@pytest.mark.parametrize("name", ["Adam8bit", "MyAdam", "LBFGS"])
 def test_of_others_nothing_is_known(name, tmp_path):
     assert states(stepped(name), tmp_path / "a.pickle") is None
 
 
 def test_optimizers_that_keep_different_states_are_no_evidence(tmp_path):
-    assert states(stepped("Adam", "AdamW"), tmp_path / "a.pickle") == 2
+    assert states(stepped("Adam", "AdamW"), tmp_path / "a.pickle") == (2, 2)
     assert states(stepped("Adam", "Adagrad"), tmp_path / "b.pickle") is None
     assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
 
@@ -83,7 +90,7 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
         )
         job.alloc(frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py")) + call)
         path = tmp_path / f"{line}.pickle"
-        assert states(job, path) == 2
+        assert states(job, path) == (2, 2)
         snapshot = load_snapshot(path)
         assert steps_on_several_lines(snapshot, assign_roles(snapshot.stacks)) == (line == 2)
 
@@ -91,7 +98,7 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
 def test_a_name_is_better_than_a_file(tmp_path):
     job = stepped("Adagrad")
     job.alloc(frames(("_multi_tensor_adam", f"{TORCH}/optim/adam.py")))
-    assert states(job, tmp_path / "a.pickle") == 1
+    assert states(job, tmp_path / "a.pickle") == (1, 1)
 
 
 def test_without_a_step_nothing_is_known(tmp_path):

@@ -28,6 +28,7 @@ FORWARD = frames(("forward", "/w/proj/model.py"), ("_call_impl", f"{TORCH}/nn/mo
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 ENGINE = frames(("torch::autograd::Engine::evaluate_function(int)", "??"))
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+HOOK_STEP = [*STEP, *frames(("hook", "/w/proj/train.py")), *ENGINE]
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
 RECOMPUTE = frames(
     ("forward", "/w/proj/model.py"),
@@ -304,6 +305,35 @@ def iterations(phases_of, *stacks):
 def test_an_iteration_ends_with_the_optimizer(phases_of):
     step = [FORWARD, ENGINE, STEP, STEP]
     assert iterations(phases_of, *step, *step, *step) == [*[0] * 4, *[1] * 4, *[2] * 4]
+
+
+@pytest.mark.parametrize("has_cpp", [True, False], ids=["all stacks", "Python-only stacks"])
+def test_a_step_in_a_hook_ends_neither_backward_nor_the_iteration(phases_of, has_cpp):
+    def seen(stack):
+        return stack if has_cpp else [frame for frame in stack if frame["filename"] != "??"]
+
+    job = Job()
+    for _ in range(2):
+        job.alloc(*map(seen, (FORWARD, ENGINE, HOOK_STEP, ENGINE, HOOK_STEP)))
+    found = phases_of(job)
+    assert found.certain.tolist() == [F, B, S, B, S] * 2
+    assert found.phase.tolist() == [F, B, B, B, B] * 2
+    assert found.iteration.tolist() == [0] * 5 + [1] * 5
+    assert found.has_steps
+
+
+def test_a_step_of_another_model_between_two_backwards_ends_an_iteration(phases_of):
+    assert iterations(phases_of, FORWARD, ENGINE, STEP, ENGINE, STEP) == [0, 0, 0, 1, 1]
+
+
+def test_a_silent_step_in_a_hook_ends_no_iteration(phases_of):
+    job = Job()
+    for _ in range(2):
+        job.alloc(FORWARD, ENGINE)
+        with job.within("Optimizer.step#SGD.step"):
+            pass
+        job.alloc(ENGINE)
+    assert phases_of(job).iteration.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_an_annotated_step_ends_an_iteration_though_nothing_happens_in_it(phases_of):

@@ -1,0 +1,80 @@
+"""Whether modules that are trained also run without saving anything: a second, frozen copy of a model.
+
+A teacher, a reference, a target network. Or the same model again, in a validation or for a value that is
+compared: no file shows which of the two it is.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from snapconv.classification.features import Features
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.stacks.paths import is_python
+from snapconv.stacks.stack_roles import StackRoles, matching_frames
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+
+# Of what it makes, a forward that is trained saves most for its backward. One that is not may return a
+# result that the program still has then.
+_LEAST_SAVED, _MOST_KEPT = 0.2, 0.1
+# A model is more than a few lines, and the shorter forward has most of its lines in common with the other.
+_LEAST_LINES = 3
+_NEARLY = 0.8
+
+
+def frozen_modules_ran(features: Features) -> bool:
+    """Whether the same lines of modules run from two places, and only one of these saves anything."""
+    trained: list[set[int]] = []
+    frozen: list[set[int]] = []
+    for lines, saved in _forwards(features):
+        if saved >= _LEAST_SAVED:
+            trained.append(lines)
+        elif saved < _MOST_KEPT and len(lines) >= _LEAST_LINES:
+            frozen.append(lines)
+    return any(
+        len(lines & others) >= _NEARLY * len(lines) and 2 * len(lines) >= len(others)
+        for lines in frozen
+        for others in trained
+    )
+
+
+def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
+    """For every place that calls modules: their lines, and the share of their bytes that backward finds."""
+    rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
+    if not len(rows):
+        return
+    stack, sizes = features.allocations.stack_id[rows], features.sizes[rows].astype(np.float64)
+    lines, place = _split_stacks(features.roles)
+    saved = _is_saved(features)[rows]
+    for called_from in np.unique(place[stack]).tolist():
+        here = place[stack] == called_from
+        total = sizes[here].sum()
+        yield set(lines[stack[here]].tolist()), float(sizes[here & saved].sum() / max(total, 1.0))
+
+
+def _is_saved(features: Features) -> BoolColumn:
+    if features.phases.free_sites_known:
+        return features.is_freed_by_engine
+    reaches = (features.next_backward < features.n_events) & (features.end >= features.next_backward)
+    return np.asarray(reaches)
+
+
+def _split_stacks(roles: StackRoles) -> tuple[Int64Column, Int64Column]:
+    """Number, for every stack, its Python frames within the outermost call of a module, and the others."""
+    frames = roles.stacks.frames
+    is_call = np.zeros(len(frames.names), np.bool_)
+    for rule in FRAME_RULES:
+        if rule.role == Role.MODULE_CALL:
+            is_call |= matching_frames(frames, rule)
+    python = np.array([is_python(name) for name in frames.filenames], np.bool_)
+    numbers: dict[tuple[int, ...], int] = {}
+    n_stacks = len(roles.stacks)
+    within, around = np.zeros(n_stacks, np.int64), np.zeros(n_stacks, np.int64)
+    for stack in np.flatnonzero(roles.has[Role.MODULE_CALL]).tolist():
+        ids = roles.stacks.frames_of(stack)
+        ids = ids[python[ids]]
+        calls = np.flatnonzero(is_call[ids])
+        outermost = int(calls[-1]) + 1 if len(calls) else 0
+        within[stack] = numbers.setdefault(tuple(ids[:outermost].tolist()), len(numbers))
+        around[stack] = numbers.setdefault((-1, *ids[outermost:].tolist()), len(numbers))
+    return within, around
