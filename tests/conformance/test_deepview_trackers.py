@@ -1,0 +1,84 @@
+"""DeepView's own trackers beside our report of the same program, as docs/reference/skyline.md compares them.
+
+They run on a simulated device, under ``snapconv record``. Skipped where DeepView.Profile is not installed:
+``pip install --no-deps deepview-profile`` is enough.
+"""
+
+import importlib.util
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+if importlib.util.find_spec("deepview_profile") is None:
+    pytest.skip("DeepView.Profile is not installed", allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("deepview_run.py")
+# Its tracker gives no times of amp_accumulation in any reasonable time.
+ENTRIES = ("cnn", "transformer", "lstm", "checkpointing", "tied_frozen")
+# Its gradients are cleared at the end of a step, so none is there when DeepView looks.
+CLEARED = ("lstm",)
+
+
+def snapconv(folder, *arguments):
+    path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
+    command = [sys.executable, "-m", "snapconv", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.fixture(scope="module", params=ENTRIES)
+def reports(request, tmp_path_factory):
+    """The entry, DeepView's report of it, and ours."""
+    folder = tmp_path_factory.mktemp(request.param)
+    shutil.copytree(ROOT / "fixtures" / "entries" / request.param, folder / "entry")
+    snapconv(folder, "record", "-q", "--simulate", str(SCRIPT), "entry", "theirs.sqlite")
+    snapconv(folder / "entry", "record", "-q", "--simulate", "-o", "../ours.capture", "providers.py")
+    snapconv(folder, "to-sqlite", "-q", "ours.capture")
+    return request.param, folder / "theirs.sqlite", folder / "ours.memory.sqlite"
+
+
+def test_the_peak_is_the_same_to_the_byte(reports):
+    _, theirs, ours = reports
+    peak = "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
+    assert rows(ours, peak) == rows(theirs, peak)
+
+
+def test_weights_are_the_same_and_named_by_their_whole_path(reports):
+    _, theirs, ours = reports
+    weights = "SELECT name, size_bytes FROM weight_entries"
+    local = [(name.rpartition(".")[2], size) for name, size in rows(ours, weights)]
+    assert sorted(local) == sorted(rows(theirs, weights))
+
+
+def test_gradients_are_the_same_where_they_are_there_at_the_end(reports):
+    entry, theirs, ours = reports
+    gradients = "SELECT sum(grad_size_bytes) FROM weight_entries"
+    ((their_bytes,),), ((our_bytes,),) = rows(theirs, gradients), rows(ours, gradients)
+    assert their_bytes == (0 if entry in CLEARED else our_bytes)
+    assert our_bytes
+
+
+def test_the_tables_are_made_by_the_same_statements(reports):
+    _, theirs, ours = reports
+    statements = "SELECT type, name, sql FROM sqlite_master"
+    assert rows(ours, statements) == rows(theirs, statements)
