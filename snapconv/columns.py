@@ -70,7 +70,7 @@ def first_known(first: Int64Column, *others: Int64Column) -> Int64Column:
     return first
 
 
-_BLOCK = 256
+_BLOCK = 64
 
 
 def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
@@ -81,21 +81,17 @@ def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> 
     """
     if not len(first):
         return np.zeros(0, np.int64)
-    least = np.iinfo(np.int64).min
-    n_blocks = -(-len(values) // _BLOCK)
-    padded = np.full(n_blocks * _BLOCK, least)
-    padded[: len(values)] = values
-    blocks = padded.reshape(n_blocks, _BLOCK)
-    to_here = np.maximum.accumulate(blocks, axis=1).reshape(-1)
-    from_here = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1)
+    of_block = np.maximum.reduceat(values, np.arange(0, len(values), _BLOCK))
     begin, end = first // _BLOCK, last // _BLOCK
-    found = np.maximum(from_here[first], to_here[last])
-    found = np.maximum(found, _maxima_of_blocks(blocks.max(axis=1), begin + 1, end - 1))
-    same = np.flatnonzero(begin == end)
-    edges = np.stack((first[same], last[same] + 1), axis=1).reshape(-1)
-    if len(same):
-        found[same] = np.maximum.reduceat(np.append(values, least), edges)[::2]
-    return found
+    found = _maxima_of_blocks(of_block, begin + 1, end - 1)
+    found = np.maximum(found, _short_maxima(values, first, np.minimum(last, (begin + 1) * _BLOCK - 1)))
+    return np.maximum(found, _short_maxima(values, np.maximum(first, end * _BLOCK), last))
+
+
+def _short_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
+    """The same within blocks."""
+    edges = np.stack((first, last), axis=1).reshape(-1)
+    return np.maximum(np.maximum.reduceat(values, edges)[::2], values[last])
 
 
 def _maxima_of_blocks(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:

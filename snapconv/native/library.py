@@ -12,7 +12,7 @@ from pathlib import Path
 
 from snapconv.errors import SnapconvError
 
-ABI = 1
+ABI = 2
 VARIABLE = "SNAPCONV_NATIVE"
 _MODES = ("auto", "no", "require")
 FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
@@ -36,6 +36,7 @@ _RETURNS_NOTHING = {
     "snapconv_reader_free": "p",
     "snapconv_reader_events": "pp",
     "snapconv_reader_drop_column": "pi",
+    "snapconv_reader_drop_rest": "p",
     "snapconv_pairing_free": "p",
     "snapconv_pairing_finish": "pp",
     "snapconv_walk_free": "p",

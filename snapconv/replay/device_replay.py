@@ -226,13 +226,13 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     # A free requested before the first event leaves no trace but its completion: until then the
     # block counts as allocated, since it was in use shortly before.
     end = allocations.freed_event if name == "allocated" else allocations.end_event
-    start_mask = allocations.alloc_event < 0
+    n_before = int(np.searchsorted(allocations.alloc_event, 0))  # those stand first
     # An event begins one allocation at most, and ends one at most.
     change = np.zeros(n_events, np.int64)
-    change[allocations.alloc_event[~start_mask]] = n_bytes[~start_mask]
-    ended = end >= 0
+    change[allocations.alloc_event[n_before:]] = n_bytes[n_before:]
+    ended = np.flatnonzero(end >= 0)
     change[end[ended]] -= n_bytes[ended]
-    start = int(n_bytes[start_mask].sum())
+    start = int(n_bytes[:n_before].sum())
     after = np.cumsum(change, out=change)
     after += start
     return read_only(Curve(start, after))

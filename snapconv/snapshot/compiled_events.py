@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.columns import Int32Column, Int64Column, read_only
 from snapconv.snapshot.event_table import CHUNK_EVENTS, EventTable, check_numbers, check_sizes
@@ -60,7 +59,8 @@ class CompiledTraceReader:
             "internal_metadata_id": (trace.rows(found.internal_metadata), "text"),
         }
         used = {name: both for name, both in columns.items() if _is_used(both[0])}
-        ids: dict[str, Any] = {name: np.empty(n, np.int32) if name in used else None for name in columns}
+        # Our ids take the place of the core's, as its columns are not read again.
+        ids: dict[str, Any] = {name: used[name][0] if name in used else None for name in columns}
         for rows in _chunks(n):
             for name, (column, kind) in used.items():
                 ids[name][rows] = self._ids[kind].translate(column[rows])
@@ -101,7 +101,9 @@ def _chunks(n_events: int) -> Iterator[slice]:
 
 def _is_used(column: Int32Column | None) -> bool:
     """Whether a trace has at least one value in a column."""
-    return column is not None and bool((column != NO_ID).any())
+    if column is None or not len(column):
+        return False
+    return bool(column.min() != NO_ID or column.max() != NO_ID)
 
 
 def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:
@@ -109,7 +111,8 @@ def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:
 
 
 def _times(column: Int64Column | None) -> Int64Column | None:
-    if column is None or not (column != MISSING_TIME).any():
+    if column is None or not len(column) or column.max() == MISSING_TIME:
         return None
-    missing: NDArray[np.bool_] = column == MISSING_TIME
-    return np.where(missing, -1, column) if missing.any() else column
+    if column.min() > MISSING_TIME:
+        return column
+    return np.where(column == MISSING_TIME, -1, column)

@@ -264,9 +264,9 @@ class _Reading:
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""
-        if events.time_us is None or len(events) < 2 or bool((events.time_us < 0).any()):
+        if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
             return events
-        backwards = int(np.count_nonzero(np.diff(events.time_us) < 0))
+        backwards = int(np.count_nonzero(events.time_us[1:] < events.time_us[:-1]))
         if not backwards:
             return events
         if device == HOST:

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Raised with every change to this file; library.py expects the same number. */
-#define SNAPCONV_ABI 1
+#define SNAPCONV_ABI 2
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -85,6 +85,8 @@ EXPORT int32_t snapconv_reader_define(reader *r, const uint8_t *text, uint32_t n
 /* Takes whole tokens only: what is beyond *n_taken has to come again, with more behind it. */
 EXPORT int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_bytes, int64_t *n_taken);
 EXPORT void snapconv_reader_events(const reader *r, snapconv_events *found);
+/* Frees what is of no more use: all but the columns, and a column. */
+EXPORT void snapconv_reader_drop_rest(reader *r);
 EXPORT void snapconv_reader_drop_column(reader *r, int32_t column);
 
 /* Pairing: the events of a device, in pieces, to lifetimes. The columns of these are the caller's, have a place

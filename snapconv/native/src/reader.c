@@ -636,6 +636,11 @@ void snapconv_reader_events(const reader *r, snapconv_events *found) {
     }
 }
 
+void snapconv_reader_drop_rest(reader *r) {
+    free_machine(r);
+    rest_free(&r->rest);
+}
+
 void snapconv_reader_drop_column(reader *r, int32_t column) {
     if (column >= 0 && column < N_COLUMNS) {
         free(r->events.columns[column]);

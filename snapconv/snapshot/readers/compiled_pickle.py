@@ -11,8 +11,8 @@ Their errors are the only ones that there are, so nothing here has a message of 
 import ctypes
 import io
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -130,43 +130,58 @@ def read_compiled(
     ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
     ``report`` is called with the bytes read so far. Raises OddFile, or MemoryError.
     """
-    with _reader(core, actions, oom) as reader:
-        _feed(core, reader, fill, report)
-        found = _Found()
-        core.snapconv_reader_events(reader, ctypes.byref(found))
-        rest = ctypes.string_at(found.rest, found.n_rest_bytes)
-        try:
-            raw, objects = load_own_pickle(rest)
-        except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
-            raise OddFile from error
-        del rest
-        columns: dict[str, Any] = {}
-        for number, (name, dtype) in enumerate(_COLUMNS):
-            columns[name] = _copied(found.columns[number], found.n_events, dtype)
-            core.snapconv_reader_drop_column(reader, number)
-        words = [found.unknown[i] for i in range(found.n_unknown)]
-        unknown = tuple((bool(word.is_action), objects[word.text], word.count) for word in words)
+    reader = _Reader(core, actions, oom)
+    _feed(core, reader.address, fill, report)
+    found = _Found()
+    core.snapconv_reader_events(reader.address, ctypes.byref(found))
+    rest = ctypes.string_at(found.rest, found.n_rest_bytes)
+    try:
+        raw, objects = load_own_pickle(rest)
+    except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
+        raise OddFile from error
+    del rest
+    words = [found.unknown[i] for i in range(found.n_unknown)]
+    unknown = tuple((bool(word.is_action), objects[word.text], word.count) for word in words)
+    core.snapconv_reader_drop_rest(reader.address)
+    columns: dict[str, Any] = {}
+    for number, (name, dtype) in enumerate(_COLUMNS):
+        columns[name] = reader.column(number, found.columns[number], np.dtype(dtype), found.n_events)
     if columns["action"] is None:
         columns["action"] = np.empty(0, np.int8)
     events = CompiledEvents(**columns, objects=objects, unknown=unknown)
     return _with_traces(raw, events, found.n_traces)
 
 
-@contextmanager
-def _reader(core: ctypes.CDLL, actions: Mapping[str, int], oom: int) -> Iterator[int]:
-    reader = core.snapconv_reader_new(random_seed())
-    if reader is None:
-        raise MemoryError
-    try:
-        words = dict.fromkeys((*_FIELDS, *actions))
-        for word in words:
+class _Reader:
+    """The core's reader at an address; it is freed with this, and so with the last of its columns."""
+
+    def __init__(self, core: ctypes.CDLL, actions: Mapping[str, int], oom: int) -> None:
+        self._core = core
+        self.address: int = core.snapconv_reader_new(random_seed()) or 0
+        if not self.address:
+            raise MemoryError
+        for word in dict.fromkeys((*_FIELDS, *actions)):
             text, action = word.encode(), actions.get(word, 0)
             field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
-            if core.snapconv_reader_define(reader, text, len(text), field, action, action == oom) != MORE:
+            if core.snapconv_reader_define(self.address, text, len(text), field, action, action == oom) != MORE:
                 raise MemoryError
-        yield reader
-    finally:
-        core.snapconv_reader_free(reader)
+
+    def __del__(self) -> None:
+        if self.address:
+            self._core.snapconv_reader_free(self.address)
+
+    def column(
+        self, number: int, address: int | None, dtype: "np.dtype[Any]", n_rows: int
+    ) -> NDArray[Any] | None:
+        """A column as it stands in the core's memory, which is freed when nothing has it any more."""
+        if address is None:
+            return None
+        memory = (ctypes.c_uint8 * (n_rows * dtype.itemsize)).from_address(address)
+        weakref.finalize(memory, self._drop, number).atexit = False
+        return np.frombuffer(memoryview(memory), dtype)
+
+    def _drop(self, number: int) -> None:
+        self._core.snapconv_reader_drop_column(self.address, number)
 
 
 def _feed(core: ctypes.CDLL, reader: int, fill: Fill, report: Callable[[int], None]) -> None:
@@ -197,14 +212,6 @@ def _feed(core: ctypes.CDLL, reader: int, fill: Fill, report: Callable[[int], No
 
 def _address(window: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(window))
-
-
-def _copied(address: int | None, n_rows: int, dtype: Any) -> NDArray[Any] | None:
-    if address is None:
-        return None
-    column = np.empty(n_rows, dtype)
-    ctypes.memmove(column.ctypes.data, address, column.nbytes)
-    return column
 
 
 def _with_traces(raw: object, events: CompiledEvents, n_traces: int) -> object:
