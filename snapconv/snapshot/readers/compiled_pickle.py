@@ -163,7 +163,8 @@ class _Reader:
         for word in dict.fromkeys((*_FIELDS, *actions)):
             text, action = word.encode(), actions.get(word, 0)
             field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
-            if core.snapconv_reader_define(self.address, text, len(text), field, action, action == oom) != MORE:
+            is_oom = action == oom
+            if core.snapconv_reader_define(self.address, text, len(text), field, action, is_oom) != MORE:
                 raise MemoryError
 
     def __del__(self) -> None:
