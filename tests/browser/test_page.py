@@ -10,6 +10,7 @@ import pytest
 
 from snapconv import load
 from snapconv.classification.categories import Category
+from snapconv.findings.file_verdict import find_verdict
 from tests.builders import START_US, TraceBuilder, frame
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,24 @@ def test_the_head_answers_what_filled_the_memory(page, analysis):
     expected = {c.label: int(n_bytes[live & (category == c)].sum()) for c in Category}
     assert dict(shown) == {name: size for name, size in expected.items() if size}
     assert page.text(".figure.history .figure-name") == "History complete"
+
+
+def test_the_head_has_the_verdict_of_the_command_line_and_its_causes_lead_to_their_allocations(
+    browser, page_of
+):
+    source = FIXTURES / "out_of_memory.pickle"
+    session = load(source)
+    found = find_verdict(session.snapshot, session.project, session.devices[0])
+    browser.open(page_of(source))
+    assert browser.text(".verdict .sentence") == found.sentence
+    assert browser.texts(".verdict .figure-name") == [f"The largest causes {found.moment}"]
+    shown = browser.texts(".verdict .link")
+    assert shown == [f"{c.category}, {c.line.place} in {c.line.function}" for c in found.causes]
+    browser.choose(shown[0])
+    categories = {text.strip() for text in browser.texts(".live-table .c-category")} - {"Category"}
+    assert categories == {found.causes[0].category}
+    lines = set(browser.texts(".live-table .c-where")) - {"Line"}
+    assert lines == {f"{found.causes[0].line.place} in {found.causes[0].line.function}"}
 
 
 @pytest.mark.parametrize("event", [-1, 0, 100, 547, 813])

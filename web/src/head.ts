@@ -2,7 +2,7 @@
 
 import type { App } from "./app.ts";
 import { colorOf, css } from "./colors.ts";
-import { el, swatch } from "./dom.ts";
+import { button, el, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import type { Device } from "./model.ts";
 
@@ -26,6 +26,7 @@ export function headOf(app: App, device: Device): HTMLElement {
       "div",
       { class: "figures" },
       figure("Peak allocated", formatBytes(facts.peak_bytes), where, "main"),
+      changeFigure(app),
       figure("Reserved at most", formatBytes(facts.reserved_peak_bytes), `${formatBytes(facts.reserved_at_peak_bytes)} at the peak`),
       figure("Active at most", formatBytes(facts.active_peak_bytes), "with what streams still use"),
       oomFigure(device),
@@ -33,6 +34,7 @@ export function headOf(app: App, device: Device): HTMLElement {
     ),
     bar(app, device),
     legend(app, device),
+    verdict(app, device),
     notes(device),
   );
 }
@@ -53,6 +55,32 @@ function oomFigure(device: Device): HTMLElement | null {
   const more = `after event ${formatCount(oom.event)}, ${formatBytes(oom.free)} free on the device`;
   const others = device.facts.oom.length - 1;
   return figure("Out of memory", `${formatBytes(oom.requested)} requested`, others ? `${more}; ${others} more` : more, "alarm");
+}
+
+/** Of two files, how the peak has changed. */
+function changeFigure(app: App): HTMLElement | null {
+  if (!app.page.is_comparison) return null;
+  const [old, now] = app.devices.map((device) => device.facts.peak_bytes);
+  const sign = now > old ? "+" : now < old ? "−" : "";
+  return figure("Change of the peak", `${sign}${formatBytes(Math.abs(now - old))}`, `from ${formatBytes(old)} to ${formatBytes(now)}`);
+}
+
+/** What matters most, and the lines that hold most; a click on one shows its allocations. */
+function verdict(app: App, device: Device): HTMLElement | null {
+  const { about, sentence, moment, causes } = device.facts.verdict;
+  if (!causes.length && about === "peak") return null;
+  const rows = causes.map(([bytes, category, line]) => {
+    const place = /^(.*:\d+) in /.exec(line)?.[1] ?? "";
+    const show = () => app.update({ tab: "live", focus: [], query: `${place} ${category}`.trim() });
+    return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${category}, ${line}`, "Show its allocations", show, "link"));
+  });
+  return el(
+    "div",
+    { class: "verdict" },
+    about === "peak" ? null : el("p", { class: `sentence ${about}`, text: sentence }),
+    rows.length ? el("p", { class: "figure-name", text: `The largest causes ${moment}` }) : null,
+    el("ul", {}, ...rows),
+  );
 }
 
 function historyFigure(device: Device): HTMLElement {

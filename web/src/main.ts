@@ -156,7 +156,7 @@ class Page {
     const { app } = this;
     const { is_comparison, files } = app.page;
     const title = is_comparison
-      ? el("h1", {}, ...files.map((file, i) => el("div", {}, el("span", { class: "which", text: AGES[i] }), file.name)))
+      ? el("h1", { class: "two" }, ...files.map((file, i) => el("div", {}, el("span", { class: "which", text: AGES[i] }), file.name)))
       : el("h1", { text: files[0].name });
     const devices = app.devices.map((device, i) => [String(i), is_comparison ? AGES[i] : device.facts.name] as const);
     const chooser = choice("Device", devices, () => String(app.state.device), (value) => this.chooseDevice(Number(value)));

@@ -56,6 +56,8 @@ export interface DeviceFacts {
   reserved_at_peak_bytes: number;
   requested_peak_bytes: number;
   active_peak_bytes: number;
+  /** What matters most about the device, as `snapconv FILE` says it. */
+  verdict: { about: string; sentence: string; moment: string; causes: [bytes: number, category: string, line: string][] };
   history: string;
   history_reason: string;
   notes: [string, string][];

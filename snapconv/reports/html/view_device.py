@@ -9,6 +9,7 @@ from snapconv.classification.rule_catalog import reason_of
 from snapconv.columns import Int64Column
 from snapconv.devices import device_argument, device_name
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.file_verdict import FileVerdict, find_verdict
 from snapconv.findings.segment_lifetimes import find_segment_lifetimes
 from snapconv.findings.span_lanes import SpanLanes, find_span_lanes
 from snapconv.findings.tensor_names import tensor_names
@@ -19,6 +20,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.reports.html.view_rows import base_addr, view_rows
 from snapconv.reports.html.view_stacks import view_stacks
+from snapconv.reports.text.size_rows import where
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
@@ -71,7 +73,12 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
         **_event_columns(analysis),
         **_segment_columns(analysis, streams),
     }
-    facts = {**_facts(analysis), **_span_facts(snapshot, spans), "level_bin": level.events_per_bin}
+    facts = {
+        **_facts(analysis),
+        **_span_facts(snapshot, spans),
+        "verdict": _verdict(find_verdict(snapshot, project, analysis)),
+        "level_bin": level.events_per_bin,
+    }
     level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
     return ViewDevice(facts, detail, level_columns, columns)
 
@@ -119,6 +126,12 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
             int(n) for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
         ],
     }
+
+
+def _verdict(found: FileVerdict) -> dict[str, object]:
+    causes = [[c.block_bytes, c.category, page_text(where(c.line))] for c in found.causes]
+    sentence = page_text(found.sentence)
+    return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
 
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
