@@ -16,9 +16,9 @@ FOLDER = ROOT / "docs" / "pictures"
 CAPTURE = "fixtures/transformer.capture"
 # name: the files, what is chosen, the scheme, the height
 PICTURES = {
-    "view-live": ([CAPTURE], "#t=live", "light", 1010),
-    "view-allocations": ([CAPTURE], "#t=allocations", "dark", 1300),
-    "view-map": (["fixtures/training_step.pickle"], "#t=map", "light", 1250),
+    "view-live": ([CAPTURE], "#t=live", "light", 1130),
+    "view-allocations": ([CAPTURE], "#t=allocations", "dark", 1340),
+    "view-map": (["fixtures/training_step.pickle"], "#t=map", "light", 1290),
 }
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
 
