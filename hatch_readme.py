@@ -15,7 +15,7 @@ _LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?!https?:|#)(?P<targe
 _MARK = re.compile(r"<!-- (?:run: .*?|end) -->\n")
 
 
-class Readme(MetadataHookInterface):
+class Readme(MetadataHookInterface):  # type: ignore[misc] # where hatchling is not installed
     """Sets ``readme``, which pyproject.toml leaves to this."""
 
     PLUGIN_NAME = "custom"
