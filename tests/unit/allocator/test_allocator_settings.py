@@ -3,10 +3,23 @@
 Sources: round_size in c10/cuda/CUDACachingAllocator.cpp, and c10/core/AllocatorConfig.cpp.
 """
 
+from pathlib import Path
+
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.errors import RecorderError
+from snapconv.snapshot.readers.containers import read_raw
+
+REAL_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "snapshots"
+FILES = sorted(path for path in REAL_SNAPSHOTS.glob("*.pickle") if path.stat().st_size < 4 * MIB)
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def settings_of(path):
+    """The settings in a file; empty where it has none."""
+    raw, _ = read_raw(path)
+    return raw.get("allocator_settings", {}) if isinstance(raw, dict) else {}
 
 
 @pytest.mark.parametrize(
@@ -54,11 +67,39 @@ def test_options_for_other_things_are_skipped():
 
 @pytest.mark.parametrize(
     "conf",
-    ["max_split_size_mb:19", "max_split_size_mb:x", "roundup_power2_divisions:3", "expandable_segments"],
+    [
+        "max_split_size_mb:19",
+        "max_split_size_mb:x",
+        "max_split_size_mb:",
+        "roundup_power2_divisions:3",
+        "roundup_power2_divisions:-4",
+        "roundup_power2_divisions:[256:-1]",
+        "expandable_segments",
+    ],
 )
 def test_a_setting_that_torch_refuses_is_refused(conf):
     with pytest.raises(RecorderError, match="allocator settings"):
         AllocatorSettings.from_conf(conf)
+
+
+@pytest.mark.parametrize(("text", "divisions"), [("0", 0), ("1", 1), ("8", 8)])
+def test_one_number_of_divisions_is_that_of_all_sizes_and_0_is_none(text, divisions):
+    written = AllocatorSettings.from_conf(f"roundup_power2_divisions:{text}").as_snapshot()
+    assert set(written["roundup_power2_divisions"].values()) == {divisions}
+    assert len(written["roundup_power2_divisions"]) == 16
+
+
+def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():
+    found = [settings for path in FILES if (settings := settings_of(path)).get(CONF) == ""]
+    if not found:
+        pytest.skip("no real snapshots with settings in ../shared/snapshots")
+    ours = AllocatorSettings().as_snapshot()
+    shared = {key for settings in found for key in settings if key in ours}
+    assert {"pinned_num_register_threads", "release_lock_on_cudamalloc", "max_split_size"} <= shared
+    for settings in found:
+        assert {key: ours[key] for key in settings if key in ours} == {
+            key: settings[key] for key in settings if key in ours
+        }
 
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan"])

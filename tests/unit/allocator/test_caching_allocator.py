@@ -245,6 +245,15 @@ def test_with_max_split_size_only_as_many_oversize_blocks_as_needed_are_freed(n_
     assert [r.size for r in model.history if r.action == "segment_free"] == freed
 
 
+def test_an_oversize_block_of_just_the_bytes_that_are_wanted_is_enough_and_no_other_is_freed():
+    model = allocator("max_split_size_mb:50", capacity=130 * MIB)
+    for addr in [model.malloc(size * MIB) for size in (50, 12)]:
+        model.free(addr)
+    model.malloc(60 * MIB)
+    model.malloc(30 * MIB)  # 8 MiB are left; 12 MiB of the cache would be of no use
+    assert [r.size for r in model.history if r.action == "segment_free"] == [50 * MIB]
+
+
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_the_last_byte_of_the_device_can_be_had(conf):
     model = allocator(conf, capacity=40 * MIB)

@@ -1,0 +1,72 @@
+"""The counters of an allocator are what its events, which are counted here one by one, add up to."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.allocator.caching_allocator import CachingAllocator
+
+CONFS = ("", "expandable_segments:True", "max_split_size_mb:21,roundup_power2_divisions:4")
+SIZES = (1, 512, 40_000, MIB, MIB + 1, 3 * MIB, 10 * MIB, 24 * MIB)
+
+
+def busy(conf, seed):
+    """An allocator that a random program has used, with every event that it made."""
+    events, live, draw = [], [], random.Random(seed)
+    model = CachingAllocator(settings=AllocatorSettings.from_conf(conf))
+    model.ledger.listener = events.append
+    for _ in range(120):
+        kind = draw.random()
+        if kind < 0.55 or not live:
+            live.append(model.malloc(draw.choice(SIZES), stream=draw.choice((0, 0, 7))))
+        elif kind < 0.95:
+            model.free(live.pop(draw.randrange(len(live))))
+        else:
+            model.empty_cache()
+    return model.ledger, events
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+def test_segments_and_pages_are_counted_as_often_as_there_are_events_of_them(conf, seed):
+    ledger, events = busy(conf, seed)
+    seen = Counter(event.action for event in events)
+    assert ledger.n_segment_allocs == seen["segment_alloc"]
+    assert ledger.n_segment_maps == seen["segment_map"]
+    assert ledger.n_segment_frees == seen["segment_free"] + seen["segment_unmap"]
+    assert seen["segment_map" if "expandable" in conf else "segment_alloc"] > 1
+    assert ledger.n_segment_frees > 0
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+def test_reserved_bytes_are_what_was_got_less_what_was_given_back(conf, seed):
+    ledger, events = busy(conf, seed)
+    reserved = peak = 0
+    for event in events:
+        reserved += event.size if event.action in ("segment_alloc", "segment_map") else 0
+        reserved -= event.size if event.action in ("segment_free", "segment_unmap") else 0
+        peak = max(peak, reserved)
+    assert (ledger.reserved_bytes, ledger.max_reserved_bytes) == (reserved, peak)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_highest_allocated_bytes_are_those_of_some_alloc(conf, seed):
+    ledger, events = busy(conf, seed)
+    allocated = peak = 0
+    for event in events:
+        allocated += event.block_bytes if event.action == "alloc" else 0
+        allocated -= event.block_bytes if event.action == "free_requested" else 0
+        peak = max(peak, allocated)
+    assert (ledger.allocated_bytes, ledger.max_allocated_bytes) == (allocated, peak)
+
+
+def test_an_allocator_that_nobody_used_has_counted_nothing():
+    ledger = CachingAllocator().ledger
+    totals = (ledger.requested_bytes, ledger.allocated_bytes, ledger.active_bytes, ledger.reserved_bytes)
+    highest = (ledger.max_allocated_bytes, ledger.max_reserved_bytes)
+    counts = (ledger.n_segment_allocs, ledger.n_segment_maps, ledger.n_segment_frees, ledger.n_recorded)
+    assert {*totals, *highest, *counts} == {0}
