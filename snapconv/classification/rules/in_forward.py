@@ -181,8 +181,11 @@ def between_modules_and_freed(features: Features, _: Decided) -> BoolColumn:
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
 def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
-    """Made outside of modules, by a line that makes one, and a module runs next."""
-    used = features.may_be_input & features.feeds_module & features.is_freed
+    """Made outside of modules, by a line that makes one, and a module runs next.
+
+    Not between modules: what one of them feeds to the next is made there as often as a batch is.
+    """
+    used = features.may_be_input & features.feeds_module & features.is_freed & ~features.mid_forward
     return used & ~made_in_bulk(features, decided)
 
 

@@ -35,7 +35,7 @@ def found(tmp_path):
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
 
 
-@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, INPUT)])
+@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, Category.UNKNOWN)])
 def test_without_frames_of_cpp_a_line_that_frees_a_result_as_large_computes(before, category, found):
     job = Job()
     job.does(FORWARD)
