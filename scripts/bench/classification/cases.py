@@ -71,7 +71,8 @@ def _setups(entry: str) -> Iterator[tuple[Setup, Sequence[str]]]:
             if optimizer != Setup().optimizer:
                 yield Setup(optimizer, n_steps=n_steps), ("complete", "late")
         yield Setup(set_to_none=False, n_steps=n_steps), ("complete", "late")
-        yield Setup("sgd", set_to_none=False, n_steps=n_steps), ("complete", "late")
+        for optimizer in ("sgd", "momentum"):
+            yield Setup(optimizer, set_to_none=False, n_steps=n_steps), ("complete", "late")
         yield Setup(n_steps=1), ("complete",)
 
 

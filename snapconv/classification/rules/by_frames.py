@@ -31,7 +31,10 @@ def workspace(features: Features, decided: Decided) -> BoolColumn:
 
 @role_rule(Role.COMMUNICATION, Category.COMMUNICATION)
 def communication(features: Features, decided: Decided) -> BoolColumn:
-    """Buffers of collectives."""
+    """Buffers of collectives.
+
+    No program of the benchmark has any, nor a real snapshot that was at hand: jobs of several processes do.
+    """
     return _everywhere(features, decided)
 
 

@@ -114,7 +114,7 @@ def _without_frames_beside_weights(features: Features, decided: Decided) -> Bool
 
 @rule(FAILED, Category.TEMPORARY, Evidence.LIFETIME)
 def in_use_by_failed_backward(features: Features, _: Decided) -> BoolColumn:
-    """The trace ends in a backward that ran out of memory."""
+    """The trace ends in a backward that ran out of memory, as no program of the benchmark's does."""
     if not features.phases.ends_in_oom:
         return np.zeros(len(features.alloc), np.bool_)
     of_last = features.alloc_run_last == features.n_events - 1

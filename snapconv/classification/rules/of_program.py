@@ -390,7 +390,10 @@ def _freed_like_others(category: Category) -> Rule:
 
 @rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
 def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> BoolColumn:
-    """What a compiled backward frees was kept for it, unless other iterations show otherwise."""
+    """What a compiled backward frees was kept for it, unless other iterations show otherwise.
+
+    For all that torch.compile makes; the benchmark has one such program, as that is what it can simulate.
+    """
     if not features.phases.free_sites_known:
         return np.zeros(len(features.alloc), np.bool_)
     _by_program, compiled = _freed_by_program(features)
