@@ -39,7 +39,7 @@ _FILES = {
     "real snapshots": _ROOT.parent / "shared" / "snapshots",
 }
 _SUFFIXES = (".pickle", ".gz", ".json", ".html", ".capture")
-_TESTS = ("tests/unit", "tests/golden")
+_TESTS = ("tests/unit/classification",)
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ def _deciding_in_files(folder: Path) -> Iterator[str]:
 
 
 def _deciding_in_tests() -> list[str]:
-    """The rules that decide something while the tests run."""
+    """The rules that decide something while the tests of the classification run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rules.json"
         here = str(Path(__file__).parent)

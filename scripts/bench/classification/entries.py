@@ -129,11 +129,13 @@ ENTRIES: dict[str, Entry] = {name: entry for group in GROUPS.values() for name, 
 GROUP_OF = {name: group for group, entries in GROUPS.items() for name in entries}
 
 
-def run_entry(entry: str, setup: Setup, on_end: OnEnd, *, call: Callable[..., Any]) -> None:
+def run_entry(
+    entry: str, setup: Setup, on_end: OnEnd, *, call: Callable[..., Any], on_told: OnEnd | None = None
+) -> None:
     """Run the steps of an entry; ``call`` calls its code, ``on_end`` is given what it knows after each."""
     program = ENTRIES[entry]
     if isinstance(program, Script):
-        run_script(program, setup.n_steps, on_end, call=call)
+        run_script(program, setup.n_steps, on_end, call=call, on_told=on_told)
         return
     steps = program(setup)
     for _ in range(setup.n_steps):

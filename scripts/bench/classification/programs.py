@@ -1,7 +1,7 @@
 """Entries that are scripts: a library may own the loop, and the script says when a step ends.
 
-A script calls ``end_of_step`` of this module; those of tests/ecosystem call ``print_count`` of their own
-module, which stands for it here.
+A script calls ``end_of_step`` of this module, and ``tell`` within a step; those of tests/ecosystem call
+``print_count`` of their own module, which stands for it here.
 """
 
 import sys
@@ -24,6 +24,7 @@ _KNOWN_AS = {
     "copies": "weights",
 }
 _listener: list[OnEnd] = []
+_on_told: list[OnEnd] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,15 @@ def end_of_step(**known: Any) -> None:
         _listener[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
 
 
-def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..., Any]) -> None:
+def tell(**known: Any) -> None:
+    """Called by a script within a step, with tensors that will not be there when it ends."""
+    if _on_told:
+        _on_told[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
+
+
+def run_script(
+    script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..., Any], on_told: OnEnd | None = None
+) -> None:
     """Run a script up to the end of a step; ``call`` calls it."""
     done: list[int] = []
 
@@ -55,7 +64,7 @@ def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..
 
     code = compile(script.path.read_text(encoding="utf-8"), str(script.path), "exec")
     namespace = {"__name__": "__main__", "__file__": str(script.path)}
-    _listener[:] = [ended]
+    _listener[:], _on_told[:] = [ended], [on_told] if on_told else []
     arguments, sys.argv = sys.argv, [str(script.path)]
     sys.path.insert(0, str(script.path.parent))
     sys.modules["own_count"], sys.modules["programs"] = _own_count(), sys.modules[__name__]
@@ -65,6 +74,7 @@ def run_script(script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..
         return
     finally:
         _listener.clear()
+        _on_told.clear()
         sys.argv = arguments
         sys.path.remove(str(script.path.parent))
         del sys.modules["own_count"]

@@ -175,6 +175,10 @@ class _Steps:
         else:
             self._finish()
 
+    def told(self, known: Known) -> None:
+        """Note what is known within a step."""
+        _note(self._told, known, self._step)
+
     def _finish(self) -> None:
         self._observer.stop()
         raw = memory_history.take_snapshot()
@@ -189,7 +193,7 @@ class _Steps:
 
 def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> None:
     steps = _Steps(entry, setup, observer, recorded)
-    run_entry(entry, setup, steps.ended, call=own_frames.call_user)
+    run_entry(entry, setup, steps.ended, call=own_frames.call_user, on_told=steps.told)
     if not recorded.raw:
         raise RuntimeError(f"{entry} ended before its step {setup.n_steps}")
 

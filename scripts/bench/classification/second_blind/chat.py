@@ -1,7 +1,7 @@
 """A GPT-2 answers prompts one after the other: greedy decoding by hand, with the cache that the model returns."""
 
 import torch
-from programs import end_of_step
+from programs import end_of_step, tell
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 
 torch.manual_seed(14)
@@ -15,6 +15,7 @@ def answer(prompt, n_words):
     words = prompt
     for _ in range(n_words):
         outputs = model(input_ids=words, past_key_values=cache, use_cache=True)
+        tell(caches=[(layer.keys, layer.values) for layer in cache.layers])
         words = outputs.logits[:, -1].argmax(-1, keepdim=True)
         yield words, cache
 
