@@ -199,7 +199,7 @@ def _uses(
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
     named = is_placement.copy()
-    for role in (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.OPTIMIZER):
+    for role in (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.OPTIMIZER, Role.STATES):
         named |= roles.of(role, stack)
     return {
         "mid_forward": mid_forward,

@@ -37,6 +37,7 @@ class Role(IntEnum):
     PINNED_BATCH = 17
     OFFLOADED = 18
     CACHE_UPDATE = 19
+    STATES = 20
 
 
 # What a rule of a user says of code by giving it a role.
@@ -58,6 +59,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.CLONE: "copies a tensor on its device",
     Role.CACHE: "makes a cache of keys and values",
     Role.CACHE_UPDATE: "makes it anew with those of another token: counts in a forward without a backward",
+    Role.STATES: "makes the states of an optimizer that is being built",
     Role.PINNED_BATCH: "pins a batch: counts on pinned host memory",
     Role.OFFLOADED: "keeps on the host what autograd saves: counts on pinned host memory",
     Role.COMPILED: "code that torch.compile wrote: what it frees in backward need not have been kept for it",
@@ -163,6 +165,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(apex/optimizers|deepspeed/runtime/zero|megatron/core/optimizer|bitsandbytes/optim)/",
         "optimizers outside torch that keep their own loop, and their master weights",
         "sources of these packages; Megatron's seen with torch 2.5",
+    ),
+    FrameRule(
+        "optimizer-init",
+        Role.STATES,
+        r"^__init__$",
+        r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py$",
+        "an optimizer of torch makes its states when it is built, as Adagrad does",
+        "2.0-2.13",
     ),
     FrameRule(
         "zero-grad",

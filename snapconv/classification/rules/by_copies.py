@@ -6,6 +6,7 @@ Where the gradients of an iteration are known, they are the reference; without t
 chance does not make is accepted.
 """
 
+from collections import Counter
 from dataclasses import field
 from math import gcd
 from typing import Any
@@ -169,7 +170,11 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if is_weak and _split_by_structure(found, rows, sizes, np.unique(sizes[known.summed]), n_states):
         return found
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
-    if by_gradients and is_whole and _split_by_precision(found, rows, sizes, sizes[gradients]):
+    if (
+        by_gradients
+        and is_whole
+        and _split_by_precision(found, rows, sizes, _in_half(sizes[gradients]), known)
+    ):
         return found
     made = sizes[known.states & (allocations.end_event < 0)]
     trained = sizes[gradients] if is_whole else sizes[:0]
@@ -227,11 +232,27 @@ def _one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int
     return of_fullest(rows, origin, allocations.requested_bytes)
 
 
+def _in_half(gradients: Int64Column) -> Int64Column:
+    """The gradients without those twice as large, where every one has been made again in full precision."""
+    left, half = _counted(gradients), Counter[int]()
+    for size in sorted(left):
+        n = min(left[size], left.get(2 * size, 0))
+        if n:
+            half[size] += n
+            left[size] -= n
+            left[2 * size] -= n
+    total = int(gradients.sum())
+    if sum(size * n for size, n in left.items()) > (1 - _NEEDED_SHARE) * total:
+        return gradients
+    return np.array(list(half.elements()), np.int64)
+
+
 def _split_by_precision(
-    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
 ) -> bool:
     """Weights in half precision whose optimizer keeps its own in full: every size has copies twice as large.
 
+    What an optimizer of torch steps on are weights as well: its states have their type, and are no more.
     Accepted if one number of copies explains nearly all bytes; returns whether it does.
     """
     n_gradients, groups = _counted(gradients), _by_size(rows, sizes)
@@ -244,9 +265,14 @@ def _split_by_precision(
         fitting = [(size, members) for size, members in groups if sum(split[size]) == len(members)]
         if sum(size * len(members) for size, members in fitting) < _NEEDED_SHARE * total:
             continue
+        least, most = known.states_range or (n_copies, n_copies)
+        n_weights = n_copies - min(most, n_copies - 1) if least < n_copies else 0
         for size, members in fitting:
-            found.mark(AS_GRADIENTS, _W, members[: split[size][0]])
-            found.mark(FULL_PRECISION, _S, members[split[size][0] :])
+            n_half, n_full = split[size]
+            n_states = n_full - n_weights * (n_full // n_copies)
+            found.mark(AS_GRADIENTS, _W, members[:n_half])
+            found.mark(FULL_PRECISION, _W, members[n_half : len(members) - n_states])
+            found.mark(FULL_PRECISION, _S, members[len(members) - n_states :])
         return True
     return False
 
@@ -473,6 +499,7 @@ BY_COPIES: tuple[PipelineRule, ...] = (
         for n_copies, reason in _REASON_OF_COPIES.items()
         for category in (_W, _G, _S)
     ),
+    _by_split("weights_in_full_precision", FULL_PRECISION, _W),
     _by_split("states_in_full_precision", FULL_PRECISION, _S),
     _by_split("weights_beside_states", BESIDE_STATES, _W),
     _by_split("states_of_optimizer", STATES, _S),

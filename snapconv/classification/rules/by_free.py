@@ -68,13 +68,15 @@ def freed_by_node(features: Features, _: Decided) -> BoolColumn:
 
 
 def _may_be_gradient(features: Features) -> BoolColumn:
-    """Made by the engine, or pre-existing, and by no module.
+    """Made by the engine, by the program after a backward, or pre-existing, and by no module.
 
-    Modules run in backward where a checkpoint computes again; but a compiled backward makes gradients.
+    Modules run in backward where a checkpoint computes again; but a compiled backward makes gradients. The
+    program makes some where an optimizer works on weights of its own.
     """
     by_module = features.made_through(Role.MODULE_CALL)
     by_module &= ~(features.by_engine & features.made_through(Role.COMPILED))
-    return (features.by_engine | ~features.is_traced) & ~by_module
+    by_program = features.outside & (features.alloc > features.first(Phase.BACKWARD))
+    return (features.by_engine | by_program | ~features.is_traced) & ~by_module
 
 
 @rule(ZERO_GRAD, Category.GRADIENT, Evidence.ANNOTATION)

@@ -64,6 +64,12 @@ def preexisting_state(features: Features, _: Decided) -> BoolColumn:
     return ~features.is_traced
 
 
+@role_rule(Role.STATES, Category.OPTIMIZER_STATE)
+def state_from_start(features: Features, _: Decided) -> BoolColumn:
+    """Made where an optimizer is built, and there when it can step for the first time."""
+    return features.is_live_at_dump | (features.end >= features.next_backward)
+
+
 @rule(REPLACED, Category.OPTIMIZER_STATE, Evidence.LIFETIME)
 def replaced_state(features: Features, decided: Decided) -> BoolColumn:
     """An optimizer that computes new states instead of updating in place frees the former in its step."""
@@ -107,6 +113,7 @@ BY_OPTIMIZER: tuple[PipelineRule, ...] = (
     kept_from_step,
     freed_in_step,
     preexisting_state,
+    state_from_start,
     replaced_state,
     freed_in_first_step,
 )

@@ -115,6 +115,19 @@ def full_precision_for_every_parameter(features: Features, decided: Decided) -> 
     return found.in_full & (features.made_through(Role.ZEROS) | np.bool_(found.has_moments))
 
 
+@rule(FOR_EVERY_PARAMETER, Category.WEIGHT, Evidence.SIZES)
+def stepped_on_in_full_precision(features: Features, decided: Decided) -> BoolColumn:
+    """Copies in full precision that one of torch's optimizers steps on: it has made states as large."""
+    is_copy = features.made_through(Role.CLONE) | features.made_through(Role.COPY)
+    in_full = decided.shared(_per_parameter, features).in_full & (is_copy | np.bool_(not features.has_cpp))
+    of_states = decided.has(Category.OPTIMIZER_STATE) & ~features.outside
+    before = features.alloc < features.first(Phase.BACKWARD)
+    is_stepped_on = (
+        _NEARLY * in_full.sum() <= np.isin(features.sizes[in_full], features.sizes[of_states]).sum()
+    )
+    return in_full & before & np.bool_(is_stepped_on)
+
+
 def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     """The rows in groups of one key."""
     order = rows[np.argsort(key[rows], kind="stable")]
@@ -131,8 +144,8 @@ def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
 
 
 def _gradients(features: Features, decided: Decided) -> Int64Column:
-    """The gradients of the iteration that has most bytes of them."""
-    rows = np.flatnonzero(decided.has(Category.GRADIENT))
+    """The gradients that backward made, of the iteration that has most bytes of them."""
+    rows = np.flatnonzero(decided.has(Category.GRADIENT) & ~features.outside)
     return of_fullest(rows, features.iteration, features.sizes)
 
 
@@ -404,6 +417,7 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     zeros_for_every_parameter,
     copies_for_every_parameter,
     full_precision_for_every_parameter,
+    stepped_on_in_full_precision,
     kept_with_gradient,
     kept_after_backward_in_bulk,
     functions_into_backward,

@@ -133,6 +133,8 @@ def test_counts_that_only_happen_to_be_multiples_do_not_make_all_of_them_trained
 
 
 SGD, RMSPROP = (0, 1), (1, 3)
+# No size is twice another one.
+SHAPES_IN_HALF = (3 * KIB, 5 * KIB, 5 * KIB, 7 * KIB)
 
 
 def copies_beside_gradients(n_copies, **known):
@@ -213,6 +215,26 @@ def test_copies_twice_as_large_are_what_an_optimizer_keeps_in_full_precision(n_c
     found, reasons = sort(*copies(PLAIN, 1), *full, *copies(GRADIENT, 1, more=0), whole=[0])
     assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * n_copies * TOTAL}
     assert reasons == {"as-many-as-gradients", "copies-in-full-precision"}
+
+
+@pytest.mark.parametrize(
+    ("n_full", "states_range", "n_weights"),
+    [(3, (2, 2), 1), (2, (0, 1), 1), (1, (0, 1), 1), (3, None, 0), (2, (2, 2), 0)],
+)
+@pytest.mark.parametrize("has_full_gradients", [False, True])
+def test_of_copies_twice_as_large_those_beyond_the_states_of_an_optimizer_are_weights(
+    n_full, states_range, n_weights, has_full_gradients
+):
+    """What one of torch's optimizers steps on; another one's own copies are all its states."""
+    full = tuple(2 * size for size in SHAPES_IN_HALF)
+    gradients = copies(GRADIENT, 1, shapes=SHAPES_IN_HALF, more=0)
+    gradients += copies(GRADIENT, 1, shapes=full, more=0) if has_full_gradients else []
+    rows = [*copies(PLAIN, 1, shapes=SHAPES_IN_HALF), *copies(PLAIN, n_full, shapes=full), *gradients]
+    found, _ = sort(*rows, whole=[0], states_range=states_range)
+    half = sum(SHAPES_IN_HALF)
+    expected = {Category.WEIGHT: half + 2 * half * n_weights}
+    expected[Category.OPTIMIZER_STATE] = 2 * half * (n_full - n_weights)
+    assert found == {category: n for category, n in expected.items() if n}
 
 
 def test_copies_twice_as_large_of_a_part_of_the_sizes_are_none_in_full_precision():

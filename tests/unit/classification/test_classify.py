@@ -58,6 +58,7 @@ MADE_BY = {
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),
     "serving-weights": (("create_weights", f"{SITE}/vllm/model_executor/layers/linear.py"), WEIGHT),
     "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), Category.KV_CACHE),
+    "optimizer-init": (("__init__", f"{TORCH}/optim/adagrad.py"), STATE),
     "fsdp-parameters": (("flatten_tensors", f"{TORCH}/distributed/fsdp/_flat_param.py"), WEIGHT),
 }
 OLDER = {
@@ -91,6 +92,7 @@ def jobs_of_frame_rules():
 LIVES = (
     ("alloc ENGINE, begin zero_grad, free MAIN, end zero_grad", "freed-in-zero-grad", GRADIENT, ANNOTATION),
     ("alloc ENGINE, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
+    ("does ENGINE, alloc MAIN, does STEP, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
     ("older NO_FRAMES, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
     (
         "older NO_FRAMES, begin zero_grad, free MAIN, end zero_grad",
@@ -238,7 +240,7 @@ LIVES = (
 # The roles that decide by themselves.
 DECIDING = {
     *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE),
-    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE),
+    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES),
 }
 FRAME_JOBS = {slug: rest for slug, *rest in jobs_of_frame_rules()}
 

@@ -288,3 +288,13 @@ def test_a_forward_without_modules_begins_with_the_first_result_that_backward_fr
     job.free(kept, MAIN)
     job.free(batch, MAIN)
     assert categories(found(job)) == [INPUT, ACTIVATION, TEMPORARY, ACTIVATION]
+
+
+@pytest.mark.parametrize(("state_factor", "category"), [(2, WEIGHT), (1, UNKNOWN)])
+def test_copies_in_full_precision_that_an_optimizer_steps_on_are_weights(state_factor, category, found):
+    """Its states are as large as what it steps on, and not as the model in half precision."""
+    job = with_copies(CLONE, factor=2)
+    for size in SHAPES:
+        job.alloc(STEP, state_factor * size)
+    job.does(STEP)
+    assert categories(found(job, 2 * SHAPES[0]))[0] == category
