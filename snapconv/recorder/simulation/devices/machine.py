@@ -163,7 +163,7 @@ class Machine:
                 return
         frames = None
         if self.history.wants_free_frames:
-            frames = self.stacks.capture(has_cpp=self.history.has_cpp)
+            frames = self.stacks.capture(has_cpp=self.history.has_cpp, is_free=True)
         self._alone(self.devices[index].allocator.free, addr, frames=frames)
 
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 from snapconv.allocator.allocator_trace import Frames
 from snapconv.recorder.captured.symbols import name_every_function
+from snapconv.recorder.simulation.devices import stack_surroundings as surroundings
+from snapconv.recorder.simulation.devices.stack_surroundings import Frame, native
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _ENGINE_CALLS = (("_engine_run_backward", "torch/autograd/graph.py"),)
@@ -19,7 +21,6 @@ _ENGINE_CALLS_BEFORE_2_3 = (
     ("backward", "torch/autograd/__init__.py"),
     ("grad", "torch/autograd/__init__.py"),
 )
-_NO_FILE = "??"
 # What torch puts between a mode and its caller (torch/_compile.py, torch/_dynamo/eval_frame.py).
 _MODE_FRAMES = {("inner", "torch/_compile.py"), ("_fn", "torch/_dynamo/eval_frame.py")}
 _DETOUR = ("handle_torch_function", "torch/overrides.py")
@@ -28,17 +29,12 @@ _PLUMBING = ("pythonTLSSnapshotFallback", "BoxedKernel", "make_boxed_from_unboxe
 # The C++ function that calls the simulation: everything nearer to the leaf is its own.
 _INTO_MODE = "pythonFallback"
 # What runs Python or the engine: the C++ frames beyond it belong to outer calls, or are written by us.
+_PYTHON_IN_C = (
+    *("_PyEval_", "PyEval_", "_PyFunction_", "PyObject_", "_PyObject_", "_PyFrame_"),
+    *("PyVectorcall", "cfunction_", "method_", "THPEngine_"),
+)
 _INTERPRETER = (
-    *(
-        "_PyEval_",
-        "PyEval_",
-        "_PyFunction_",
-        "PyObject_",
-        "_PyObject_",
-        "PyVectorcall",
-        "cfunction_",
-        "method_",
-    ),
+    *_PYTHON_IN_C,
     *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
 )
 # How compiled code requests memory (at::detail::empty_strided_cuda, seen with torch 2.6; guards.cpp).
@@ -53,6 +49,12 @@ _COMPILED_CALLS = ("empty_for_compiled", f"{_OWN_FOLDER}/operations/compilation.
 # What a node frees once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
+# Where the storage ends that the simulation waits for; torch's objects in Python are passed on the way.
+_END_OF_STORAGE = "StorageImpl::decref_pyobject"
+_OF_PYTHON_OBJECTS = (
+    *("subtype_dealloc", "tupledealloc", "PyInterpreterVTable::decref"),
+    "PySavedVariableHooks",  # our own
+)
 # What the engine does after a node has been applied.
 _BETWEEN_NODES = ("torch::autograd::InputBuffer::", "torch::autograd::validate_outputs", _RELEASE)
 _ENGINE = (
@@ -67,13 +69,17 @@ _ENGINE = (
 class Capture:
     """One captured stack: torch's handle, and the node that the engine was evaluating.
 
-    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
+    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not; ``is_free``:
+    memory is freed there, and not allocated.
     """
 
-    __slots__ = ("handle", "has_cpp", "node", "within")
+    __slots__ = ("handle", "has_cpp", "is_free", "node", "within")
 
-    def __init__(self, handle: Any, node: str | None, within: tuple[str, ...], *, has_cpp: bool) -> None:
+    def __init__(
+        self, handle: Any, node: str | None, within: tuple[str, ...], *, has_cpp: bool, is_free: bool
+    ) -> None:
         self.handle = handle
+        self.is_free = is_free
         self.node = node
         self.within = within
         self.has_cpp = has_cpp
@@ -94,11 +100,12 @@ class Stacks:
         self._current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._frames: dict[tuple[str, str, int], dict[str, object]] = {}
 
-    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = ()) -> Frames:
+    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = (), is_free: bool = False) -> Frames:
         """Note where the program stands."""
         node = self._current_node()
         handle = self._gather(True, False, has_cpp)  # python, script, cpp
-        return [Capture(handle, _node_frame(node), within, has_cpp=has_cpp)]  # type: ignore[list-item]
+        capture = Capture(handle, _node_frame(node), within, has_cpp=has_cpp, is_free=is_free)
+        return [capture]  # type: ignore[list-item]
 
     def symbolise(self, stacks: Iterable[list[Any]]) -> None:
         """Fill in the frames of all stacks that have none yet."""
@@ -134,17 +141,24 @@ def _is_python_function(node: Any) -> bool:
     return hasattr(type(node), "_forward_cls")
 
 
-def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[tuple[str, str, int]]:
-    """Choose and order the frames: the operation's C++ ones, Python's, then the engine's."""
+def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
+    """Choose and order the frames: the allocator's, the operation's C++ ones, Python's, then the engine's."""
     python = [frame for frame in frames if _is_python(frame)]
     own, is_engine = _without_engine_caller(_without_own(_without_detours(python)), capture.node)
     result = [_plain(frame) for frame in own]
     if not capture.has_cpp:
         return result
     is_compiled = any((frame["name"], frame["filename"]) == _COMPILED_CALLS for frame in python)
-    operation = [*_EMPTY_OF_COMPILED] if is_compiled else _operation_frames(frames) or _release_frames(frames)
+    operation = [*_EMPTY_OF_COMPILED] if is_compiled else _operation_frames(frames) or _free_frames(frames)
     engine = _engine_frames(capture.node, operation) if is_engine else []
-    return [*map(_native, (*capture.within, *operation)), *result, *map(_native, engine)]
+    inner = [*capture.within, *operation]
+    before = surroundings.of_free([*inner, *engine]) if capture.is_free else surroundings.of_allocation(inner)
+    calls_torch = bool(operation) and not capture.is_free
+    return [
+        *map(native, (*before, *surroundings.with_functors(inner))),
+        *surroundings.with_interpreter(result, calls_torch=calls_torch),
+        *map(native, (*engine, *surroundings.of_thread(result, is_engine=is_engine))),
+    ]
 
 
 def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
@@ -156,10 +170,6 @@ def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
 
 
 _APPLY_ARGUMENTS = "(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"
-
-
-def _native(name: str) -> tuple[str, str, int]:
-    return name, _NO_FILE, 0
 
 
 def _plain(frame: dict[str, Any]) -> tuple[str, str, int]:
@@ -227,14 +237,17 @@ def _last_of(functions: tuple[tuple[str, str], ...], python: list[dict[str, Any]
     return None
 
 
-def _release_frames(frames: list[dict[str, Any]]) -> list[str]:
-    """Name the node's function that frees what it saved, if that is why memory is freed."""
-    for frame in frames:
-        if frame["name"].startswith(_EVALUATE):
+def _free_frames(frames: list[dict[str, Any]]) -> list[str]:
+    """Take the C++ frames between a storage's end and the interpreter or the engine: why memory is freed."""
+    start = next((i + 1 for i, frame in enumerate(frames) if _END_OF_STORAGE in frame["name"]), len(frames))
+    cause = []
+    for frame in frames[start:]:
+        name = frame["name"]
+        if _is_python(frame) or name.startswith((_EVALUATE, *_PYTHON_IN_C)):
             break
-        if _RELEASE in frame["name"]:
-            return [frame["name"]]
-    return []
+        if not any(part in name for part in _OF_PYTHON_OBJECTS):
+            cause.append(name)
+    return cause
 
 
 def _operation_frames(frames: list[dict[str, Any]]) -> list[str]:
