@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import calls_program, has_interrupted, is_for_program, is_ours
+from snapconv.recorder.program.own_frames import (
+    calls_original,
+    has_interrupted,
+    is_for_program,
+    is_ours,
+    stands_in,
+)
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
@@ -40,7 +46,7 @@ class OriginalCall:
         self.is_done = False
         self.raised: BaseException | None = None
 
-    @calls_program
+    @calls_original
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Run it, with the program's own arguments; another time, return what it returned."""
         if self.is_done:
@@ -170,7 +176,7 @@ class Guard:
         the original, or of ``like``.
         """
 
-        @calls_program
+        @stands_in
         @functools.wraps(original if like is None else like)
         def wrapper(*arguments: Any, **named: Any) -> Any:
             # Somebody may have kept this function beyond the recording.

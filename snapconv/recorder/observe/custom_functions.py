@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import calls_original
 
 
 class CustomFunctions:
@@ -47,7 +47,7 @@ class CustomFunctions:
         context_type = _context_type()
         original = getattr(context_type, name)
 
-        @calls_program
+        @calls_original
         def plain(*arguments: Any) -> Any:
             if self._guard.is_off:
                 self._guard.finish(self._begin)  # after a failure of ours too

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import stands_in
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class _Loader(Loader):
         """Leave it to the loader."""
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
-    @calls_program
+    @stands_in
     def exec_module(self, module: ModuleType) -> None:
         """Run the module, which has its own loader and not this one."""
         module.__loader__ = self._loader

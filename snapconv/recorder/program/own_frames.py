@@ -6,8 +6,9 @@ this package, is nothing that the user wrote: a snapshot and a traceback look as
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
@@ -20,24 +21,53 @@ _Error = TypeVar("_Error", bound=BaseException)
 _PACKAGE = __file__.removesuffix(os.path.join("recorder", "program", "own_frames.py"))  # noqa: PTH118
 _STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _HERE = __file__
+# The outermost function that runs Python code, in C.
+_START = "PyEval_EvalCode"
 
-# The functions of ours that call code of the program's or of torch's, which may run for long.
-_CALLING_PROGRAM: set[CodeType] = set()
+
+class _Calls(Enum):
+    """Whose work it is that a function of ours calls."""
+
+    PROGRAM = auto()  # the program's
+    ORIGINAL = auto()  # what was called before ours was put around it: its work is that of who called this
+    ORIGINAL_WITHIN = auto()  # the same, for a function that another of ours calls, one of the former kind
 
 
-def calls_program(function: _Function) -> _Function:
-    """Declare that what a function of ours calls from elsewhere is the program's, and none of our work."""
-    _CALLING_PROGRAM.add(function.__code__)
+_CALLS: dict[CodeType, _Calls] = {}
+
+
+def runs_program(function: _Function) -> _Function:
+    """Declare that what a function of ours calls is the program."""
+    _CALLS[function.__code__] = _Calls.PROGRAM
+    return function
+
+
+def stands_in(function: _Function) -> _Function:
+    """Declare that a function of ours is called in another's place, and calls that one."""
+    _CALLS[function.__code__] = _Calls.ORIGINAL
+    return function
+
+
+def calls_original(function: _Function) -> _Function:
+    """Declare that a function of ours calls what another one stands in for."""
+    _CALLS[function.__code__] = _Calls.ORIGINAL_WITHIN
     return function
 
 
 def is_in_our_work(frame: FrameType | None) -> bool:
-    """Whether a frame belongs to work of ours: its innermost function of ours has not called the program."""
-    is_innermost = True
+    """Whether what runs in a frame is work of ours, not the program's with functions of ours around."""
+    if frame is not None and is_ours(frame.f_code.co_filename):
+        return True
     while frame is not None:
         if is_ours(frame.f_code.co_filename):
-            return is_innermost or frame.f_code not in _CALLING_PROGRAM
-        is_innermost, frame = False, frame.f_back
+            calls = _CALLS.get(frame.f_code)
+            if calls in (None, _Calls.PROGRAM):
+                return calls is None
+            while frame is not None and _CALLS.get(frame.f_code) is not _Calls.ORIGINAL:
+                frame = frame.f_back
+            if frame is None:
+                return False
+        frame = frame.f_back
     return False
 
 
@@ -80,7 +110,7 @@ def _came_from_outside(error: BaseException) -> bool:
     return is_ours(filename) or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
 
 
-@calls_program
+@runs_program
 def call_user(function: Callable[..., _Result], /, *arguments: Any) -> _Result:
     """Call the user's code; this frame is where every stack is cut."""
     return function(*arguments)
@@ -120,11 +150,14 @@ def _holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from trace
 
 
-def users_frames(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def users_frames(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the frames of a stack, leaf first, that are there without us."""
-    kept = []
-    for frame in frames:  # leaf first
+    kept: list[dict[str, Any]] = []
+    for i, frame in enumerate(frames):  # leaf first
         if frame["filename"] == _HERE and frame["name"] == call_user.__name__:
+            # What Python is started by is there without us, too.
+            names = [other["name"] for other in frames[i:]]
+            kept += frames[i + names.index(_START) :] if _START in names else ()
             break
         if not is_ours(frame["filename"]):
             kept.append(frame)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from snapconv.recorder.program.own_frames import calls_program, for_program, is_in_our_work
+from snapconv.recorder.program.own_frames import for_program, is_in_our_work, runs_program
 
 # (number, interrupted frame)
 Handler = Callable[[int, FrameType | None], object]
@@ -56,7 +56,7 @@ class _Deferred:
         waiting.pop(number, None)
         self.run(number, frame, interrupts=is_ours)
 
-    @calls_program
+    @runs_program
     def run(self, number: int, frame: FrameType | None, *, interrupts: bool = False) -> None:
         """Run the handler; what it raises is the program's, wherever it comes through."""
         try:

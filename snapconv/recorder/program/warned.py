@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from snapconv.recorder.program.own_frames import calls_program, is_ours
+from snapconv.recorder.program.own_frames import is_ours, stands_in
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def warnings_name_the_user() -> Iterator[None]:
     """Show warnings that would name a line of ours with the user's; others as they are."""
     before = warnings.showwarning
 
-    @calls_program
+    @stands_in
     def show(
         message: Warning | str,
         category: type[Warning],

@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import stands_in
 
 Hook = Callable[[ModuleType], None]
 
@@ -49,7 +49,7 @@ class _Finder(MetaPathFinder):
 def _call_after(loader: Any, hook: Hook) -> None:
     load = loader.exec_module
 
-    @calls_program
+    @stands_in
     def exec_module(module: ModuleType) -> None:
         load(module)
         hook(module)

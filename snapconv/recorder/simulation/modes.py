@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.simulation.devices.accelerator import is_ordinal
 
@@ -46,7 +46,7 @@ class Calls:
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
             is_of_simulation = True
 
-            @calls_program
+            @stands_in
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
             ) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
+from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
@@ -102,6 +103,7 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
     What neither of them can do is an error of the program's, and so is a refusal of ours.
     """
 
+    @stands_in
     @functools.wraps(work)
     def instead(*arguments: Any, **named: Any) -> Any:
         try:

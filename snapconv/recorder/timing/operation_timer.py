@@ -12,7 +12,7 @@ from typing import Any
 
 from snapconv.recorder.function_modes import modes_now
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing import timing_patches
 from snapconv.recorder.timing.timing_iteration import Iteration
 from snapconv.recorder.timing.timing_marks import empty_pair_ms, make_clock
@@ -168,7 +168,7 @@ class Timer:
             self._iteration.unhook()
             self._iteration = None
 
-    @calls_program
+    @calls_original
     def _around(
         self,
         name: str,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing.timing_graph import Ranges, holds_tensor, nodes_below
 from snapconv.recorder.timing.timing_marks import Clock
 from snapconv.recorder.timing.timing_stacks import StackRecorder
@@ -97,7 +97,7 @@ class Iteration:
 
     # --- calls
 
-    @calls_program
+    @calls_original
     def call(
         self,
         name: str,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from snapconv.recorder.function_modes import change_modes, modes_now
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import calls_original, stands_in
 
 # (roots, run) -> result: what is done with a run of the engine
 AroundBackward = Callable[[Any, Callable[[], Any]], Any]
@@ -99,7 +99,7 @@ def _mode_type() -> Any:
         around: Around
         name_of: Callable[[Any], str | None]
 
-        @calls_program
+        @stands_in
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = self.name_of(func)
             if name is None:
@@ -132,7 +132,7 @@ def patch_function_apply(around: Around, guard: Guard) -> Iterator[None]:
     # A classmethod, and since torch 2.14 a method in C: both are bound to their class by ``__get__``.
     original = torch.autograd.Function.__dict__["apply"]
 
-    @calls_program
+    @calls_original
     def plain(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return original.__get__(None, cls)(*args, **kwargs)
 
@@ -209,7 +209,7 @@ def _module_name(prefix: str, module: Any) -> str:
 def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let torch.compile see what it sees without us: our mode in its guards would compile all anew."""
 
-    @calls_program
+    @calls_original
     def call(*args: Any, **kwargs: Any) -> Any:
         ours = [found for found in modes_now() if isinstance(found, _mode_type())]
         place = modes_now().index(ours[0]) if ours else 0

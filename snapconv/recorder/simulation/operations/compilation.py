@@ -14,7 +14,7 @@ from typing import Any
 
 from snapconv.recorder.function_modes import change_modes
 from snapconv.recorder.observe.tensors_within import named_tensors
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.simulation.patches import Patches
 from snapconv.recorder.simulation.tensors.tensor_attributes import TensorPatches
 
@@ -117,7 +117,7 @@ def _subclasses(base: Any) -> Iterator[Any]:
 
 
 def _on_the_cpu(tensors: TensorPatches, real: Callable[..., Any]) -> Callable[..., Any]:
-    @calls_program
+    @stands_in
     @wraps(real)
     def compile_frame(*args: Any, **kwargs: Any) -> Any:
         with tensors.as_they_are():
@@ -129,7 +129,7 @@ def _on_the_cpu(tensors: TensorPatches, real: Callable[..., Any]) -> Callable[..
 def _on_the_device(tensors: TensorPatches, enter_modes: EnterModes, real: Any) -> Callable[..., Any]:
     """Make an optimizer's states on the device: torch.compile has them made while it compiles the step."""
 
-    @calls_program
+    @stands_in
     @wraps(real)
     def init_group(*args: Any, **kwargs: Any) -> Any:
         if not tensors.is_compiling:
@@ -153,7 +153,7 @@ def _calling(torch: Any, tensors: TensorPatches, real: Callable[..., Any]) -> Ca
             return made
         written = made.__wrapped__  # type: ignore[attr-defined]
 
-        @calls_program
+        @stands_in
         @wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not any(map(tensors.takes_gpu_way, within_reach(torch, written, (args, kwargs)))):
@@ -216,7 +216,7 @@ def _with_device_memory(torch: Any, tensors: TensorPatches, real: Any) -> Any:
             tensors.forget_values(made)
             return made
 
-        @calls_program
+        @stands_in
         def call(args: Any) -> Any:
             placed = (tensor.device for _, tensor in named_tensors(args) if tensors.takes_gpu_way(tensor))
             devices.append(next(placed, devices[0]))

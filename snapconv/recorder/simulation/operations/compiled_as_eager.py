@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.simulation.devices.machine import Machine
 from snapconv.recorder.simulation.not_modelled import COMPILED
 from snapconv.recorder.simulation.operations.compilation import can_compile, within_reach
@@ -48,7 +48,7 @@ def _noting(torch: Any, machine: Machine, tensors: TensorPatches, real: Callable
         if not isinstance(made, FunctionType) or _backend(context) in _EAGER_BACKENDS:
             return made
 
-        @calls_program
+        @stands_in
         @wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
             if COMPILED not in machine.met:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import calls_program
+from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.simulation.after_import import after_import
 from snapconv.recorder.simulation.devices.machine import Machine
 from snapconv.recorder.simulation.patches import Patches
@@ -54,7 +54,7 @@ def _patch_transformers(module: ModuleType, patches: Patches, built: Callable[[o
     kind = module.PreTrainedModel
     real = kind.from_pretrained.__func__
 
-    @calls_program
+    @calls_original
     def from_pretrained(cls: Any, /, name: Any = None, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         try:
             return real(cls, name, *args, config=config, **kwargs)
@@ -85,7 +85,7 @@ def _patch_diffusers(module: ModuleType, patches: Patches, built: Callable[[obje
     kind = module.ModelMixin
     real = kind.from_pretrained.__func__
 
-    @calls_program
+    @calls_original
     def from_pretrained(cls: Any, /, name: Any, **kwargs: Any) -> Any:
         try:
             return real(cls, name, **kwargs)
@@ -111,7 +111,7 @@ def _patch_timm(module: ModuleType, patches: Patches, built: Callable[[object], 
     """Leave a model as timm has built it where its weights cannot be loaded into it."""
     real = module.load_pretrained
 
-    @calls_program
+    @calls_original
     def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> None:
         try:
             real(model, *args, **kwargs)

@@ -1,0 +1,181 @@
+"""Programs in trouble, recorded: each ends as with Python alone, and leaves a capture that converts, or none.
+
+What happens, and when, is drawn by a seed, which is printed; SNAPCONV_SEED repeats it, SNAPCONV_CHAOS_RUNS
+says how many programs the long half runs.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from snapconv.cli.app import main
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
+
+HERE = Path(__file__).parent
+SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6)))
+N_LONG = int(os.environ.get("SNAPCONV_CHAOS_RUNS", "300"))
+
+# Sent from outside, at any moment: the signals, and what an exit code means that plain Python does not have.
+SENT = {
+    "ctrl-c": [signal.SIGINT],
+    "ctrl-c twice": [signal.SIGINT, signal.SIGINT],
+    "ctrl-c caught": [signal.SIGINT],
+    "terminated": [signal.SIGTERM],
+    "terminated and handled": [signal.SIGTERM],
+    "killed": [signal.SIGKILL],
+}
+CODES = {
+    **dict.fromkeys(("ctrl-c", "ctrl-c twice"), 130),
+    "ctrl-c caught": 6,
+    "terminated": 143,
+    "terminated and handled": 9,
+    "killed": -signal.SIGKILL,
+}
+ALONE = [
+    *("calm", "watchdog", "threads", "shared", "loader", "loader killed", "forks", "full disk"),
+    *("place taken", "gone", "fails"),
+]
+# torch is imported by every worker.
+SLOW = ["spawning loader"]
+
+
+class Launcher:
+    """Starts recordings; see launcher.py."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "launcher.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, folder, command):
+        case = {"folder": str(folder), "command": command, "environment": {"OMP_NUM_THREADS": "1"}}
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def wait(self):
+        return int(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What Python alone makes of a script: its exit code and what it prints, once for each."""
+    known = {}
+
+    def plain(what, seed):
+        key = what, seed % 2
+        if key not in known:
+            done = subprocess.run(
+                [sys.executable, str(HERE / "script.py"), what, str(seed)],
+                cwd=tmp_path_factory.mktemp("plain"),
+                env={**os.environ, "CHAOS_DEVICE": "cpu"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            known[key] = done.returncode, done.stdout
+        return known[key]
+
+    return plain
+
+
+def send(pid, what, folder, draw):
+    """Send what comes from outside, at some moment after the script has begun to train."""
+    while "ready" not in (folder / "out.txt").read_text():
+        time.sleep(0.005)
+    for number in SENT[what]:
+        time.sleep(draw.uniform(0, 1.0) ** 2)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return
+
+
+def check(what, seed, folder, code, plain):
+    out, err = (folder / "out.txt").read_text(), (folder / "err.txt").read_text()
+    where = f"SNAPCONV_SEED={SEED}: {what} {seed}: {code}\n{out}\n{err[-3000:]}"
+    if what in SENT:
+        # A signal that comes when the script is over finds the capture being written, or nobody.
+        late = {3, 6} if "done" in out else set()
+        assert code in {CODES[what], *late, *({130, 143} if late else ())}, where
+        assert ("caught" in out) == (what == "ctrl-c caught" and "done" not in out), where
+    else:
+        assert (code, out) == plain(what, seed), where
+    assert "fault of snapconv" not in err, where
+    assert "Error in" not in err, where
+    allowed = {"script.py", "out.txt", "err.txt", "__pycache__", "train.capture"}
+    captures = [path for path in folder.glob("*.capture") if (path / "snapshot.pickle").exists()]
+    left = {path.name for path in folder.iterdir()} - allowed - {path.name for path in captures}
+    if what == "killed":  # nobody could remove it
+        left = {name for name in left if not name.endswith((".partial", ".old"))}
+    assert left == set(), where
+    assert len(captures) <= 1, where
+    if what in ("gone", "full disk"):
+        assert captures == [], where
+    elif what not in SENT:
+        assert len(captures) == 1, where
+    for capture in captures:
+        assert main(["to-sqlite", "--force", str(capture), "-o", str(folder / "report")]) == 0, where
+    return bool(captures)
+
+
+def run_one(launcher, plain, folder, what, seed):
+    draw = random.Random(seed)
+    shutil.copy(HERE / "script.py", folder / "script.py")
+    (folder / "out.txt").touch()
+    stop = [] if what in SENT or draw.random() < 0.8 else ["--warm-up", "0"]
+    command = ["record", "--simulate", *stop, "-o", "train.capture", "script.py", what, str(seed)]
+    pid = launcher.start(folder, command)
+    if what in SENT:
+        send(pid, what, folder, draw)
+    return check(what, seed, folder, launcher.wait(), plain)
+
+
+def run_many(launcher, plain, tmp_path, ways):
+    print(f"SNAPCONV_SEED={SEED}")
+    draw = random.Random(SEED)
+    counts = {}
+    for i, what in enumerate(ways):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        has_capture = run_one(launcher, plain, folder, what, draw.randrange(10**6))
+        n, n_captures = counts.get(what, (0, 0))
+        counts[what] = n + 1, n_captures + has_capture
+        shutil.rmtree(folder)
+    for what, (n, n_captures) in counts.items():
+        print(f"{what}: {n} programs, {n_captures} captures")
+
+
+def test_a_program_in_trouble_ends_as_it_does_alone(launcher, plain, tmp_path):
+    run_many(launcher, plain, tmp_path, [*ALONE, *SENT])
+
+
+@pytest.mark.long
+def test_many_programs_in_trouble_end_as_they_do_alone(launcher, plain, tmp_path):
+    draw = random.Random(SEED)
+    ways = [draw.choice([*ALONE, *SENT, *SENT]) for _ in range(N_LONG)]
+    run_many(launcher, plain, tmp_path, [*SLOW, *ways])
