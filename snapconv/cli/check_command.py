@@ -41,7 +41,11 @@ _MaxGrowth = Annotated[
 _Baseline = Annotated[
     Path | None,
     typer.Option(
-        "--baseline", metavar="FILE", help="A file to compare with, for --fail-over.", callback=no_pipe
+        "--baseline",
+        metavar="FILE",
+        help="A file to compare with, for --fail-over.",
+        callback=no_pipe,
+        readable=False,
     ),
 ]
 _Device = Annotated[

@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 _Old = Annotated[
     Path,
     typer.Argument(
-        metavar="OLD", help="The file to compare with: a snapshot or a capture.", callback=no_pipe
+        metavar="OLD",
+        help="The file to compare with: a snapshot or a capture.",
+        callback=no_pipe,
+        readable=False,
     ),
 ]
-_New = Annotated[Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe)]
+_New = Annotated[
+    Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe, readable=False)
+]
 FailOver = Annotated[
     str | None,
     typer.Option(

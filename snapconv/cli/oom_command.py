@@ -100,8 +100,12 @@ def _explain_text(name: str, *, as_json: bool) -> None:
 def _text_of(name: str) -> str:
     """The end of a log, or all of the standard input."""
     if name == "-":
-        return sys.stdin.read(_MOST_OF_LOG)
+        return sys.stdin.buffer.read(_MOST_OF_LOG).decode("utf-8", "replace") if sys.stdin else ""
     try:
+        if Path(name).exists() and not Path(name).is_file():  # a pipe may wait for ever, a device never ends
+            raise InputError(
+                f"{name}: expected a file, not a folder, pipe or device; - is the standard input"
+            )
         with Path(name).open("rb") as log:
             log.seek(max(Path(name).stat().st_size - _MOST_OF_LOG, 0))
             return log.read(_MOST_OF_LOG).decode("utf-8", "replace")

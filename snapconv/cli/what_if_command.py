@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot, no_pipe
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ _OtherBatch = Annotated[
         "--other-batch",
         metavar="SNAPSHOT",
         help="With --batch-scale: the same program with another batch size.",
+        callback=no_pipe,
         readable=False,
     ),
 ]

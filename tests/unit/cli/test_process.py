@@ -184,6 +184,46 @@ def test_a_pipe_of_rules_or_names_is_refused_at_once(folder, option):
     assert "save it to a file first" in done.err
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["oom", "--message", "pipe"],
+        ["what-if", "run.pickle", "--batch-scale", "2", "--other-batch", "pipe"],
+        ["check", "run.pickle", "--fail-over", "1%", "--baseline", "pipe"],
+        ["diff", "run.pickle", "pipe"],
+        ["diff", "pipe", "run.pickle"],
+        ["view", "run.pickle", "pipe"],
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_as_any_other_input_is_refused_at_once(folder, argv):
+    os.mkfifo("pipe")
+    done = run(*argv)
+    assert (done.code, done.out) == (3, "")
+    assert "pipe" in done.err
+
+
+def test_a_log_of_other_bytes_than_text_has_no_message(folder):
+    Path("log").write_bytes(b"\xff\xfe\x80" * 100)
+    with Path("log").open("rb") as log:
+        done = run("oom", "--message", "-", stdin=log)
+    assert (done.code, done.out) == (3, "")
+    assert "no out-of-memory message" in done.err
+
+
+@pytest.mark.parametrize(
+    "argv", [["diff", "other.pickle", "run.pickle"], ["diff", "run.pickle", "other.pickle"]], ids=" ".join
+)
+def test_whether_a_file_to_compare_can_be_read_is_seen_by_reading_it(folder, monkeypatch, argv):
+    Path("other.pickle").write_bytes(Path("run.pickle").read_bytes())
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, *more, **how: Path(path).name != "other.pickle" and access(path, *more)
+    )
+    assert main(argv) == 0
+    assert main(["check", "run.pickle", "--baseline", "other.pickle", "--fail-over", "1%"]) == 0
+
+
 @pytest.mark.parametrize("name", ["run.pickle", "rules.json", "names.json"])
 def test_whether_a_file_can_be_read_is_seen_by_reading_it(folder, monkeypatch, name):
     # Said of a file that it cannot be read: a wrong command line (2) is not what that is.
