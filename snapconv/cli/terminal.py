@@ -9,7 +9,10 @@ from typing import TextIO
 from snapconv.cli.colors import paint_of
 from snapconv.errors import SnapconvError
 from snapconv.progress import Progress
-from snapconv.units import printable
+from snapconv.units import printable, shortened
+
+# A symbol of C++ may have some thousand characters, and the path of a file.
+_MOST_OF_LINE = 10_000
 
 
 def give_up_stdout() -> None:
@@ -19,12 +22,15 @@ def give_up_stdout() -> None:
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
-    """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours."""
+    """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours.
+
+    What is far longer than any line for a person, such as a name of a megabyte, is cut.
+    """
     if stream is None:  # closed by the parent process
         return
     paint = paint_of(stream)
     for line in lines:
-        text = printable(line)
+        text = printable(shortened(line, _MOST_OF_LINE))
         print(paint(text) if paint else text, file=stream)
     stream.flush()
 

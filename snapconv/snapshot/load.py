@@ -183,7 +183,9 @@ class _Reading:
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
-        recorded, notes = read_metadata(raw.get(METADATA_KEY), self.stacks)
+        recorded, notes = read_metadata(
+            raw.get(METADATA_KEY), self.stacks, n_bytes=self.container.n_unpacked_bytes
+        )
         self.notes.extend(notes)
         overflow = _Overflow(raw, recorded)
         devices = self._split_devices(traces, *memory, overflow)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.metadata_builder import metadata, parameter
 from tests.timing_builder import small_trace
 
 pytestmark = pytest.mark.skipif(
@@ -145,6 +146,15 @@ def failures(n: int) -> bytes:
     return dump([], [alloc(stack), *[failed] * n])
 
 
+def parameters(n: int) -> bytes:
+    """One parameter, listed so many times."""
+    named = parameter("w" * 1900, 65536, 512, 1)
+    block = {"size": 512, "requested_size": 512, "address": 65536, "state": "active_allocated", "frames": []}
+    segment = {"address": 65536, "total_size": 512, "blocks": [block]}
+    raw = {"segments": [segment], "device_traces": [timed(1)], "snapconv": metadata(parameters=[named] * n)}
+    return pickle.dumps(raw, 4)
+
+
 def timed(n: int) -> list:
     return [{**alloc([]), "addr": 65536 + 512 * i, "time_us": 2 * i} for i in range(n)]
 
@@ -169,6 +179,7 @@ FILES: dict[str, Callable[[], bytes]] = {
         [f"a{i}" for i in range(1000)], *[timed(2)] * 128
     ),
     "4,000 failed requests of one deep stack": lambda: failures(4000),
+    "one parameter 100,000 times": lambda: parameters(100_000),
     "a stack of 20,000 frames on 1 of 128 devices": lambda: dump(
         [], [alloc(frames(20_000))], *([alloc([])] for _ in range(127))
     ),

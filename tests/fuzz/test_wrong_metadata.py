@@ -79,3 +79,20 @@ def test_what_is_right_is_read(tmp_path):
     snapshot = analyse(write(WHOLE, tmp_path / "s.pickle"))
     assert [note.slug for note in snapshot.notes] == ["simulated"]
     assert snapshot.metadata.parameters.names == ("a.weight", "a.mean")
+
+
+@pytest.mark.parametrize("text", ["module", "name"])
+def test_entries_that_are_many_times_the_file_are_left_out(tmp_path, text):
+    """A pickle repeats an entry, or a text in it, for two bytes."""
+    one = parameter("w", ADDR, 512, START_US + 2) | {text: "m" * 2000}
+    for rows in ([one] * 50_000, [{**one} for _ in range(5000)]):
+        snapshot = analyse(write(metadata(parameters=rows), tmp_path / "s.pickle"))
+        assert snapshot.metadata is None
+        (note,) = (note for note in snapshot.notes if note.slug == "metadata-left-out")
+        assert "many times the size of the file" in note.message
+
+
+def test_entries_with_texts_of_their_own_are_read(tmp_path):
+    rows = [parameter(f"{i}" + "w" * 1900, ADDR, 512, START_US + 2) for i in range(2000)]
+    snapshot = analyse(write(metadata(parameters=rows), tmp_path / "s.pickle"))
+    assert len(snapshot.metadata.parameters.names) == 2000

@@ -16,7 +16,7 @@ from snapconv.errors import MalformedSnapshotError
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS
-from snapconv.snapshot.recorded.metadata_rows import ITERATION, RecordedMemory, Rows, texts_of
+from snapconv.snapshot.recorded.metadata_rows import ITERATION, RecordedMemory, Rows, check_size, texts_of
 from snapconv.snapshot.stack_table import StackInterner
 
 VERSION = 1
@@ -205,18 +205,23 @@ _HOW = {
 }
 
 
-def read_metadata(raw: object, stacks: StackInterner) -> tuple[Metadata | None, tuple[Note, ...]]:
-    """Read the value under KEY; None with a note where it cannot be used, without a note where none is."""
+def read_metadata(
+    raw: object, stacks: StackInterner, *, n_bytes: int
+) -> tuple[Metadata | None, tuple[Note, ...]]:
+    """Read the value under KEY; None with a note where it cannot be used, without a note where none is.
+
+    ``n_bytes`` is the size of the file, unpacked.
+    """
     if raw is None:
         return None, ()
     try:
-        metadata = _read(raw, stacks)
+        metadata = _read(raw, stacks, n_bytes)
     except MalformedSnapshotError as error:
         return None, (Note("metadata-left-out", f"what the recorder wrote was left out: {error}"),)
     return metadata, metadata.notes()
 
 
-def _read(raw: object, stacks: StackInterner) -> Metadata:
+def _read(raw: object, stacks: StackInterner, n_bytes: int) -> Metadata:
     if type(raw) is not dict:
         raise MalformedSnapshotError(f"{KEY}: expected dict, got {type(raw).__name__}")
     version = raw.get("version")
@@ -225,6 +230,7 @@ def _read(raw: object, stacks: StackInterner) -> Metadata:
         raise MalformedSnapshotError(
             f"{KEY}.version: expected {VERSION}, got {got}; look for a newer snapconv"
         )
+    check_size(raw, n_bytes)
     parameters = _parameters(Rows.of(raw, "parameters"), stacks)
     n_parameters = len(parameters.names)
     how, detail = _ended(raw.get("ended"))

@@ -31,6 +31,8 @@ _DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")
 _MAX_ROWS = 1_000_000
 # A name may stand in a file very many times, and so may a list of names.
 _MAX_TEXT, _MAX_LIST, _MAX_IN_LISTS = 2000, 100, 4_000_000
+# What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
+_BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
 
 Raw = dict[str, object]
 
@@ -165,6 +167,34 @@ class Rows:
 
     def _path(self, i: int) -> str:
         return f"{self._where}[{i}]"
+
+
+def check_size(raw: dict[object, object], n_bytes: int) -> None:
+    """Refuse lists that repeat a row or a text so often that all are many times the size of the file.
+
+    A pickle repeats either for two bytes, and reports have them for every row.
+    """
+    of_list: dict[int, int] = {}
+
+    def size(value: object) -> int:
+        if type(value) is str:
+            return min(len(value), _MAX_TEXT)
+        if type(value) is not list:
+            return 0
+        if id(value) not in of_list:
+            texts = (item for item in islice(value, _MAX_LIST) if type(item) is str)
+            of_list[id(value)] = min(len(value), _MAX_LIST) + sum(map(size, texts))
+        return of_list[id(value)]
+
+    total = sum(
+        _ROW_BYTES + sum(map(size, row.values()))
+        for rows in raw.values()
+        if isinstance(rows, list)
+        for row in rows
+        if isinstance(row, dict)
+    )
+    if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:
+        raise MalformedSnapshotError("snapconv: the entries are together many times the size of the file")
 
 
 def texts_of(values: object) -> tuple[str, ...]:
