@@ -63,6 +63,11 @@ def limit_process() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def resident_bytes() -> int:
+    """The memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def try_input(target: Target, data: bytes, folder: Path) -> list[Failure]:
     """Run the commands of an input in an empty folder, which is made here and removed again.
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
+from snapconv.snapshot.recorded.metadata_rows import Rows
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 
@@ -193,9 +195,10 @@ def test_what_is_missing_is_as_good_as_empty(tmp_path):
 
 
 def test_too_many_rows_are_refused(tmp_path):
-    row = memory_row(1, 1, 1)
-    snapshot = load(tmp_path, metadata(saved=[row] * 1_000_001))
-    assert "expected at most 1000000 entries" in snapshot.notes[0].message
+    rows = Rows.of({"saved": [memory_row(1, 1, 1)] * 1_000_000}, "saved")
+    assert len(rows) == 1_000_000
+    with pytest.raises(MalformedSnapshotError, match="expected at most 1000000 entries"):
+        Rows.of({"saved": [memory_row(1, 1, 1)] * 1_000_001}, "saved")
 
 
 def test_a_huge_list_that_stands_in_many_rows_costs_little(tmp_path):
