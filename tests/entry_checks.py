@@ -117,6 +117,7 @@ class EntryChecks:
 
     # --- times
 
+    @pytest.mark.alone
     def test_rows_cover_93_percent_of_forward_and_97_of_backward(
         self, recording: Recording, again: Callable[[int], Recording]
     ) -> None:

@@ -1,5 +1,6 @@
 """The programs of this folder: how each is started, and what may be expected of its recording."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ ONE_PROCESS = {
     "WORLD_SIZE": "1",
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29511",
+    # Two processes may run tests side by side: pytest-xdist names them gw0, gw1.
+    "MASTER_PORT": str(29511 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])),
 }
 MODES = {"compute": ("--simulate",), "no-compute": ("--simulate", "--no-compute")}
 

@@ -27,7 +27,8 @@ def pytest_generate_tests(metafunc):
 
 
 def case(program, test, name, *values):
-    marks = [] if program.is_short else [pytest.mark.long]
+    # Of two processes, one has all tests of a program, which share its recording.
+    marks = [pytest.mark.xdist_group(program.name)] + ([] if program.is_short else [pytest.mark.long])
     *_, mode = name.rpartition("-")
     for key in ("all", mode, test, f"{test}[{mode}]"):
         if reason := program.known_failures.get(key):

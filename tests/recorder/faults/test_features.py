@@ -34,6 +34,7 @@ def test_this_torch_is_as_the_table_has_it():
     assert list(torch_features.differences(rows)) == []
 
 
+@pytest.mark.alone
 def test_the_comparison_takes_less_than_50_ms():
     began = time.perf_counter()
     torch_features.probe(lambda feature: feature is not Feature.OUT_OF_MEMORY)

@@ -112,6 +112,7 @@ def step_of(net, batch):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.alone
 def test_rows_cover_93_percent_of_forward_and_97_of_backward(name):
     net = MODELS[name]()
     step = step_of(net, net.batch())
@@ -143,6 +144,7 @@ def test_gradients_are_bit_equal_to_those_without_a_timer(name):
     assert all(torch.equal(own.grad, other.grad) for own, other in pairs)
 
 
+@pytest.mark.alone
 def test_the_timers_own_work_is_in_no_row():
     """A thousand tiny calls: the rows hold little more than the calls, most of our time is beside them."""
     w = torch.ones(4, requires_grad=True)
