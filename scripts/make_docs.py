@@ -176,6 +176,13 @@ def accuracy() -> str:
     return str(tables["markdown"](figures))
 
 
+def ablation_page() -> str:
+    """Return the page about what every rule is worth, as the benchmark's last ablation left its figures."""
+    bench = ROOT / "scripts" / "bench" / "classification"
+    figures = json.loads((bench / "ablation.json").read_text(encoding="utf-8"))
+    return str(runpy.run_path(str(bench / "tables.py"))["ablation"](figures))
+
+
 def frame_rules() -> str:
     """Return the table of the frame rules, in the order in which they are tried."""
     columns = ("slug", "role", "function", "file", "why", "torch")
@@ -291,6 +298,7 @@ def _example(path: Path) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/schema.md": memory_schema_page,
     "docs/reference/time-schema.md": time_schema_page,
+    "docs/reference/ablation.md": ablation_page,
 }
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/guide/reports.md": {"queries": answered_queries},
