@@ -340,6 +340,8 @@ def moved(tmp_path):
 def test_two_files_are_compared_as_diff_does(browser, page_of, moved):
     browser.open(page_of(*moved))
     assert browser.text(".compare h3") == "Peak 3.00 KiB → 7.50 KiB (+4.50 KiB)"
+    assert browser.texts("[aria-label=Axis] [aria-pressed=true]") == ["Iterations"]
+    assert "+4.50 KiB" in browser.texts(".figure-value")
     browser.choose("Lines")
     rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
     assert rows == [

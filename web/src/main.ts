@@ -186,7 +186,8 @@ class Page {
     const { app } = this;
     const options: [AxisKind, string][] = [["event", "Events"]];
     if (app.devices.some((device) => device.facts.has_times)) options.push(["time", "Time"]);
-    if (app.devices.some((device) => device.spans?.iterationFirst.length > 1)) options.push(["iteration", "Iterations"]);
+    // Two files are aligned by it, be it one iteration each.
+    if (app.page.is_comparison || app.devices.some((device) => device.spans?.iterationFirst.length > 1)) options.push(["iteration", "Iterations"]);
     const axis = choice<AxisKind>("Axis", options, () => app.axis().kind, (kind) => this.changeAxis(kind));
     app.parts.push({ element: axis.element, update: () => axis.update() });
     const plot = () => this.timeline.plot;
