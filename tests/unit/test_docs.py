@@ -95,6 +95,25 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path):
         assert anchor in anchors, target
 
 
+NAMES_PAGES = [
+    path
+    for folder in ("snapconv", "tests", "web/src")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and path.suffix in ("", ".py", ".ts", ".md")
+]
+
+
+def test_every_page_that_code_or_a_message_names_is_there_with_its_heading():
+    assert len(NAMES_PAGES) > 200
+    for path in NAMES_PAGES:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for page, anchor in re.findall(r"\bdocs/([\w/-]+\.md)(?:#([\w-]+))?", text):
+            assert (DOCS / page).exists(), f"{path.relative_to(ROOT)}: docs/{page}"
+            headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in {"", *anchors}, f"{path.relative_to(ROOT)}: docs/{page}#{anchor}"
+
+
 # --- notes
 
 
