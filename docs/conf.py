@@ -1,6 +1,7 @@
 """Sphinx makes a site of these pages: ``scripts/build_site``. They are Markdown, and read well without."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 project = "snapconv"
@@ -18,6 +19,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {"secondary_sidebar_items": ["page-toc"]}
 
+_HERE = Path(__file__).parent
 _FOLDERS = ("guide", "reference", "design")
 
 
@@ -27,10 +29,12 @@ def setup(app: Any) -> None:
 
 
 def _add_navigation(_app: Any, page: str, source: list[str]) -> None:
-    """Append a hidden table of contents for every folder, in the order in which the page names its pages."""
+    """Append a hidden table of contents for every folder, with the pages that this one names first."""
     if page != root_doc:
         return
     for folder in _FOLDERS:
-        named = dict.fromkeys(re.findall(rf"\]\(({folder}/[\w-]+)\.md", source[0]))
+        named = re.findall(rf"\]\(({folder}/[\w-]+)\.md", source[0])
+        there = sorted(f"{folder}/{path.stem}" for path in (_HERE / folder).glob("*.md"))
+        named = list(dict.fromkeys((*named, *there)))
         lines = ("```{toctree}", ":hidden:", f":caption: {folder.capitalize()}", *named, "```")
         source[0] += "\n\n" + "\n".join(lines) + "\n"
