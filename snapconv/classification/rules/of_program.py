@@ -52,9 +52,10 @@ _NEARLY = 0.9
 # Fewer sizes may agree by chance.
 _LEAST_SIZES = 2
 
-# What a program replaces or frees by itself, again and again. Of other categories neither was seen.
-_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
-_FREED_ALIKE = (Category.GRADIENT, *_REPLACED)
+# What a program replaces or frees by itself, again and again. Of other categories neither was seen, or, of
+# temporary replacements, was not right: a line that makes one may keep the next.
+_REPLACED = (Category.ACTIVATION, Category.INPUT)
+_FREED_ALIKE = (Category.GRADIENT, *_REPLACED, Category.TEMPORARY)
 
 
 # --- one for every parameter
