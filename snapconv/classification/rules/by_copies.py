@@ -95,6 +95,8 @@ class Preexisting:
     states: BoolColumn
     summed: BoolColumn
     iteration: NDArray[np.integer[Any]]
+    # The run of one phase that made each allocation, by its last event.
+    run: NDArray[np.integer[Any]]
     whole: Int64Column
     n_states: int | None = None
     states_range: tuple[int, int] | None = None
@@ -134,6 +136,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states=decided.has(Category.OPTIMIZER_STATE),
         summed=in_backward,
         iteration=features.iteration,
+        run=features.alloc_run_last,
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
         states_range=features.phases.states_range,
@@ -161,6 +164,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if not len(rows):
         return found
     gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
+    gradients = _of_one_model(allocations, gradients, known.run)
     states = _one_copy_of_states(allocations, known)
     by_gradients = sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
@@ -189,6 +193,27 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
+
+
+def _of_one_model(
+    allocations: AllocationTable, gradients: Int64Column, run: NDArray[np.integer[Any]]
+) -> Int64Column:
+    """Of every size the last ones, as many as one backward makes or as are live at once, whichever is more.
+
+    An iteration with several backwards that frees its gradients between them, as one that looks for flat
+    minima, has a gradient of every parameter several times.
+    """
+    if len(np.unique(run[gradients])) < 2:
+        return gradients
+    kept = [gradients[:0]]
+    for _, rows in _by_size(gradients, allocations.requested_bytes):
+        _, n_of_run = np.unique(run[rows], return_counts=True)
+        alloc, end = np.sort(allocations.alloc_event[rows]), allocations.end_event[rows]
+        end = np.sort(np.where(end < 0, np.iinfo(np.int64).max, end))
+        n_live = np.arange(1, len(rows) + 1) - np.searchsorted(end, alloc, side="right")
+        most = max(int(n_of_run.max()), int(n_live.max()))
+        kept.append(rows[np.argsort(allocations.alloc_event[rows], kind="stable")][-most:])
+    return np.sort(np.concatenate(kept))
 
 
 def _live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:

@@ -9,6 +9,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Decided
 from snapconv.classification.rules.by_copies import BY_COPIES, Preexisting, split_by_sizes
 from snapconv.replay.device_replay import AllocationTable
+from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, Job, classified
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
@@ -66,6 +67,7 @@ def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=Fals
         states_range=states_range,
         has_frozen_copy=has_frozen_copy,
         iteration=np.where(kinds == STATE, extra // 100, extra),
+        run=np.full(len(sizes), -1),
     )
     found = decided_by_copies(allocations, known)
     is_plain = kinds == PLAIN
@@ -303,6 +305,26 @@ def test_the_fullest_line_that_makes_states_is_the_one_copy():
     states = [*copies(STATE, 1, more=3), (STATE, 4 * KIB, 4), (STATE, 8 * KIB, 4)]
     found, _ = sort(*copies(PLAIN, 1), *states)
     assert found == {Category.WEIGHT: TOTAL}
+
+
+@pytest.mark.parametrize("is_freed_between", [True, False])
+def test_gradients_that_a_second_backward_makes_again_are_not_those_of_more_weights(
+    is_freed_between, tmp_path
+):
+    job = Job()
+    for _ in range(2):
+        for size in SHAPES:
+            job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(FORWARD)
+        made = [job.alloc(ENGINE, size) for size in SHAPES]
+        for addr in made if is_freed_between else ():
+            job.free(addr, MAIN)
+    job.does(STEP)
+    path = tmp_path / "a.pickle"
+    found = [category for size in set(SHAPES) for category, *_ in classified(job, path, size)]
+    n_weights = len(SHAPES) if is_freed_between else 2 * len(SHAPES)
+    assert found.count(Category.WEIGHT) == n_weights
 
 
 def test_of_iterations_that_make_as_many_bytes_of_states_the_last_is_the_one_copy():
