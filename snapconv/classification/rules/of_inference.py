@@ -19,6 +19,11 @@ IN_TURN = Reason(
     "alternating-sizes",
     "pre-existing, where nothing is trained; sizes alternate in memory as those of layers do",
 )
+AS_LAYERS = Reason(
+    "as-often-as-layers-ran",
+    "pre-existing, where nothing is trained, and so often for every layer that ran: three times and more, or "
+    "among such blocks in memory",
+)
 FOR_EVERY_LAYER = Reason(
     "one-for-every-layer",
     "kept outside of modules where nothing is trained, once or twice for every layer: a cache",
@@ -45,6 +50,8 @@ _MOST_TABLES = 3
 # Of what forward makes, inference keeps a cache; training keeps most.
 _MOST_KEPT = 0.4
 _MOST_LAYERS = 1000
+# A cache has keys and values: of what there is more for every layer are weights.
+_LEAST_OF_WEIGHTS = 3
 # A cache has keys and values. Fewer blocks of one size may be anything.
 _LEAST_CACHE_BLOCKS = 4
 _NEARLY = 0.8
@@ -176,6 +183,50 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
             yield size
 
 
+@rule(AS_LAYERS, Category.WEIGHT, Evidence.SIZES)
+def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
+    """Small layers lie side by side in segments for small blocks, so that their sizes do not alternate.
+
+    A cache has one block or two for every layer, and lies outside of them; three and more are weights. Copies
+    of a model have no size just once for every layer, and their last norms are more than one.
+    """
+    sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    n_layers = _layers_that_ran(features)
+    if n_layers < _LEAST_TURNS or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+        return weights
+    rows = np.flatnonzero(
+        unnamed & (decided.is_open | decided.has(Category.WEIGHT)) & (sizes >= _SMALL_BYTES)
+    )
+    found, counts = np.unique(sizes[rows], return_counts=True)
+    times, rest = np.divmod(counts, n_layers)
+    is_of_layers = (times >= 1) & (rest <= 1)
+    is_one_model = np.any(is_of_layers & ((counts == n_layers) | (rest == 1)))
+    if np.count_nonzero(is_of_layers) < _LEAST_SIZES or not is_one_model:
+        return weights
+    if _may_be_copies(found[is_of_layers], counts[is_of_layers]):
+        return weights
+    sure = np.isin(sizes, found[is_of_layers & ((times >= _LEAST_OF_WEIGHTS) | (rest == 1))])
+    for pool in _pools(rows[np.argsort(features.allocations.addr[rows])], sizes):
+        layers = np.flatnonzero(sure[pool])
+        if len(layers):
+            weights[pool[layers]] = True
+            among = pool[layers[0] : layers[-1] + 1]
+            for size in found[is_of_layers & (times < _LEAST_OF_WEIGHTS)].tolist():
+                of_size = pool[sizes[pool] == size]
+                if np.count_nonzero(np.isin(of_size, among)) >= _NEARLY * len(of_size):
+                    weights[of_size] = True
+            weights[pool[_embedding(sizes[pool], layers)]] = True
+    # An output layer comes last, and is as large as the embedding whose inverse it is.
+    weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
+    return weights
+
+
+def _pools(rows: Int64Column, sizes: Int64Column) -> tuple[Int64Column, Int64Column]:
+    is_small = sizes[rows] <= _SMALL_POOL_BYTES
+    return rows[is_small], rows[~is_small]
+
+
 @rule(FOR_EVERY_LAYER, Category.KV_CACHE, Evidence.SIZES)
 def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     """One block or two for every layer that are no weights, and contain no data copied from elsewhere.
@@ -208,4 +259,4 @@ def _layers(weights: Int64Column) -> int | None:
     return None
 
 
-OF_INFERENCE: tuple[PipelineRule, ...] = (sizes_in_turn, one_for_every_layer)
+OF_INFERENCE: tuple[PipelineRule, ...] = (sizes_in_turn, as_often_as_layers, one_for_every_layer)

@@ -81,6 +81,43 @@ def test_one_block_of_a_size_for_every_layer_that_ran_has_no_states(n_ran, categ
     assert {category for size in ATTENTION for category, *_ in found(job, size)} == {category}
 
 
+NORM, SQUARE, WIDE, PAIR = KIB, 4 * KIB, 12 * KIB, 9 * KIB
+# As small layers lie in memory: norms apart, squares and wide ones side by side.
+SIDE_BY_SIDE = (EMBEDDING, *(NORM,) * 9, *(SQUARE,) * 16, *(WIDE,) * 12, EMBEDDING)
+
+
+def beside_layers(*sizes, n_copies=1, n_ran=N_LAYERS):
+    job = Job()
+    for size in (*SIDE_BY_SIDE * n_copies, *sizes):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * n_ran, CALL, MAIN)
+    return job
+
+
+def test_layers_that_do_not_alternate_are_known_by_how_often_they_ran(found):
+    job = beside_layers()
+    for size in (NORM, SQUARE, WIDE, EMBEDDING):
+        assert set(found(job, size)) == {(Category.WEIGHT, Evidence.SIZES, "as-often-as-layers-ran")}
+
+
+@pytest.mark.parametrize(("n_copies", "n_ran"), [(1, 5), (1, 2), (2, N_LAYERS), (2, 2 * N_LAYERS)])
+def test_other_numbers_of_layers_and_copies_of_a_model_are_not_known_so(n_copies, n_ran, found):
+    job = beside_layers(n_copies=n_copies, n_ran=n_ran)
+    assert "as-often-as-layers-ran" not in {reason for *_, reason in found(job, SQUARE)}
+
+
+def test_two_for_every_layer_after_all_of_them_may_be_a_cache_and_among_them_are_weights(found):
+    assert Category.WEIGHT not in {category for category, *_ in found(beside_layers(*[PAIR] * 8), PAIR)}
+    job = Job()
+    among = (*SIDE_BY_SIDE[:20], *[PAIR] * 8, *SIDE_BY_SIDE[20:])
+    for size in among:
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * N_LAYERS, CALL, MAIN)
+    assert {category for category, *_ in found(job, PAIR)} == {Category.WEIGHT}
+
+
 def test_tables_of_words_positions_and_kinds_lie_before_the_layers(found):
     job = Job()
     for size in (EMBEDDING * 9, EMBEDDING * 8, EMBEDDING, 4 * KIB + 512, *LAYER * 5):
