@@ -24,6 +24,9 @@ from snapconv.lazy_dataclass import dataclass
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600
 
+# What Windows says of a file that is open elsewhere: access denied, and a sharing violation.
+IN_USE = (5, 32)
+
 # File systems allow 255 bytes for a name; the rest is for the dots, the token and ".partial".
 _MAX_NAME_BYTES = 200
 
@@ -56,6 +59,8 @@ def os_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
+        if getattr(error, "winerror", None) in IN_USE:
+            reason = "permission denied, or another program has it open; close it, or choose another path"
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 
 

@@ -28,6 +28,20 @@ def full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def test_a_file_that_windows_has_open_elsewhere_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    def in_use(*_):
+        error = PermissionError(errno.EACCES, "denied")
+        error.winerror = 32
+        raise error
+
+    (tmp_path / "a").write_bytes(b"old")
+    monkeypatch.setattr(Path, "replace", in_use)
+    with pytest.raises(OutputWriteError, match="another program has it open"):
+        write(tmp_path / "a", force=True)
+    assert names_in(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
 def test_the_output_appears_with_its_content_and_nothing_else(tmp_path):
     write(tmp_path / "a.sqlite")
     assert names_in(tmp_path) == ["a.sqlite"]

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from snapconv.atomic_files import IN_USE
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
 
 SNAPSHOT_NAME = "snapshot.pickle"
@@ -172,4 +173,6 @@ def _os_errors(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
+        if getattr(error, "winerror", None) in IN_USE:
+            reason = "permission denied, or another program has a file in it open; choose another --output"
         raise OutputWriteError(f"cannot write {output}: {reason}") from error

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from snapconv.notes import Note
 from snapconv.recorder.captured.recorder_clock import ClockMarks
@@ -28,6 +28,8 @@ from snapconv.recorder.observe.saved_tensors import SavedTensors
 from snapconv.recorder.observe.tensors_within import named_tensors
 from snapconv.recorder.torch_surface import Feature
 from snapconv.recorder.torch_types import Module, Tensor
+
+_Result = TypeVar("_Result")
 
 
 class Observer:
@@ -51,6 +53,8 @@ class Observer:
         self._guards = guards or Guards()
         self._guard = self._guards.of(Feature.NOTES)
         self._owner = (os.getpid(), threading.get_ident())
+        # An iteration may be ended on another thread, while this one trains on.
+        self._turn = threading.RLock()
         self._is_on = False
         self._iteration = 0
         self._registrations = Registrations(self._is_owner_thread, self._guards.of(Feature.MODULES))
@@ -118,7 +122,7 @@ class Observer:
         finish(self._calls.stop)
         finish(self._saved_tensors.stop)
         finish(self._registrations.stop)
-        self._guard.run(self._phases.end)
+        self._run(self._phases.end)
 
     def iteration_began(self, iteration: int) -> None:
         """Called by the schedule when an iteration begins."""
@@ -127,11 +131,11 @@ class Observer:
 
     def iteration_ended(self, iteration: int) -> None:
         """Called when an iteration is over: no phase lasts beyond it."""
-        self._guard.run(self._end_iteration)
+        self._run(self._end_iteration)
 
     def note_now(self) -> None:
         """Record parameters, buffers, gradients and optimizer states as they are; from any thread."""
-        self._guard.run(self._note_all)
+        self._run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         """What was recorded, as the keys ``parameters`` to ``phases`` of a capture's metadata.
@@ -151,49 +155,56 @@ class Observer:
 
     def module_path(self, module: "Module") -> str | None:
         """The dotted name of a module in its model, empty for the model itself; None if unknown."""
-        return self._guard.run(self._models.path, module)
+        return self._run(self._models.path, module)
 
     def model_call_begins(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
         """Forward begins with the first call of a model."""
-        self._guard.run(self._begin_call, module, arguments)
+        self._run(self._begin_call, module, arguments)
 
     def model_call_ends(self, result: Any) -> None:
         """Without a graph to run backward through, forward ends with the call."""
-        self._guard.run(self._end_call, result)
+        self._run(self._end_call, result)
 
     def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
         """Backward begins; a pass inside a pass (reentrant checkpointing) is part of it."""
         if self._is_owner_thread():
             self._n_backwards += 1
             if self._n_backwards == 1:
-                self._guard.run(self._begin_backward, roots, is_grad)
+                self._run(self._begin_backward, roots, is_grad)
 
     def backward_ends(self, *, is_grad: bool) -> None:
         """Gradients are there."""
         if self._is_owner_thread():
             self._n_backwards -= 1
             if self._n_backwards == 0:
-                self._guard.run(self._end_backward, is_grad)
+                self._run(self._end_backward, is_grad)
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients are still there, and go with the step at the latest."""
         if self._is_owner_thread():
-            self._guard.run(self._begin_step, optimizer)
+            self._run(self._begin_step, optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """States are there."""
         if self._is_owner_thread():
-            self._guard.run(self._end_step, optimizer)
+            self._run(self._end_step, optimizer)
 
     def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
         """A copy is for what its original is for."""
         if self._is_owner_thread() and copy is not original:
-            self._guard.run(self._notes.copy, original, copy)
+            self._run(self._notes.copy, original, copy)
 
     def module_restored(self, module: "Module") -> None:
         """A copy of a model is a model."""
         if self._is_owner_thread():
-            self._guard.run(self._registrations.add, module)
+            self._run(self._registrations.add, module)
+
+    def _run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
+        """Do a piece of work, one thread at a time."""
+        if self._guard.is_off:  # in a forked child, whoever held the lock is not there
+            return None
+        with self._turn:
+            return self._guard.run(work, *arguments)
 
     def _is_owner_thread(self) -> bool:
         return self._owner == (os.getpid(), threading.get_ident())
@@ -294,7 +305,7 @@ class Observer:
 
     def _optimizer_built(self, optimizer: Any) -> None:
         if self._is_owner_thread():
-            self._guard.run(self._remember, optimizer)
+            self._run(self._remember, optimizer)
 
     def _note_all(self) -> None:
         self._models.survey()
@@ -322,7 +333,7 @@ class Observer:
             self._registrations.is_changed = True
 
     def _saved(self, tensor: "Tensor") -> None:
-        self._guard.run(self._note_saved, tensor)
+        self._run(self._note_saved, tensor)
 
     def _note_saved(self, tensor: "Tensor") -> None:
         module = self._calls.innermost

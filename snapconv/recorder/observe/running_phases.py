@@ -60,12 +60,12 @@ class PhaseLog:
 
     def end(self) -> None:
         """End the phase that lasts, if one does."""
-        if self._open is None:
+        phase, self._open = self._open, None
+        if phase is None:
             return
         lasting, self._range = self._range, None
         lasting.__exit__(None, None, None)
-        self._open.ended_us = now_us()
-        self._open = None
+        phase.ended_us = now_us()
 
 
 class Listener(Protocol):

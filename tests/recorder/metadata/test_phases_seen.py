@@ -1,5 +1,7 @@
 """Which phases a program goes through, as far as the observer can see."""
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from snapconv.recorder.captured.recorder_clock import ClockMarks  # noqa: E402
+from snapconv.recorder.observe.observer import Observer  # noqa: E402
+from snapconv.recorder.observe.running_phases import PhaseLog  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
 X = torch.ones(2, 3)
@@ -217,3 +222,41 @@ def test_a_forward_that_returns_no_tensor_may_have_a_graph(result):
         model.loss.backward()
 
     assert phases_of(program) == ["forward", "backward"]
+
+
+def test_a_phase_that_another_thread_ends_meanwhile_ends_once():
+    log, ended = PhaseLog(ClockMarks()), []
+
+    class Range:
+        def __exit__(self, *_):
+            log.end()  # as another thread may do here
+            ended.append("once")
+
+    log.begin("forward", 0)
+    log._range.__exit__(None, None, None)
+    log._range = Range()
+    log.end()
+    assert ended == ["once"]
+    assert log.rows[0].ended_us is not None
+
+
+def test_two_threads_take_turns_at_what_is_recorded():
+    observer, order, has_begun, may_end = Observer(), [], threading.Event(), threading.Event()
+
+    def first():
+        has_begun.set()
+        may_end.wait(20)
+        order.append("first")
+
+    threads = [
+        threading.Thread(target=observer._run, args=(work,))
+        for work in (first, lambda: order.append("second"))
+    ]
+    threads[0].start()
+    has_begun.wait(20)
+    threads[1].start()
+    threads[1].join(0.05)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["first", "second"]
