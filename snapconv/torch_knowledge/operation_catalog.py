@@ -42,15 +42,21 @@ def name_in_native(native: Sequence[str]) -> str | None:
     """The name nearest to Python: of the binding, else of the outermost dispatched operation."""
     dispatched = None
     for name in native:
-        bound = _PYTHON_NAME.search(name)
-        if bound:
-            return tidy(bound.group(1))
-        found = _DISPATCHED.match(name)
-        if found:
-            dispatched = found.group(1)
+        is_bound, found = _named_in(name)
+        if is_bound:
+            return tidy(found)
+        dispatched = found or dispatched
     if dispatched is None:
         return next((name for name in map(name_in_node, native) if name), None)
     return tidy(_OVERLOAD.sub("", dispatched))
+
+
+@lru_cache(maxsize=1 << 14)
+def _named_in(name: str) -> tuple[bool, str]:
+    """What a C++ function is the binding of, or else dispatches to; the same few stand in every stack."""
+    bound = _PYTHON_NAME.search(name)
+    found = bound or _DISPATCHED.match(name)
+    return bound is not None, found.group(1) if found else ""
 
 
 def name_in_node(name: str) -> str | None:
