@@ -1,6 +1,7 @@
 """Measure what converting a snapshot costs, against a bare ``pickle.load`` of the same file.
 
     python scripts/bench/run.py --events 100000 1000000 --stacks all python --cache FOLDER
+    python scripts/bench/run.py --events 1000000 --stacks --real SNAPSHOT      # its trace, repeated
 
 Every measurement is a process of its own: wall seconds from its start to its end, and its peak resident
 memory as the kernel counted it. Needs a POSIX system.
@@ -64,12 +65,12 @@ PEAK_QUERY = "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A generated snapshot and what is true of it."""
+    """A snapshot and what is true of it, as far as that is known; ``stacks`` is their kind."""
 
     path: Path
     stacks: str
     n_events: int
-    peak_allocated_bytes: int
+    peak_allocated_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,16 @@ def make_sample(folder: Path, n_events: int, *, stacks: str) -> Sample:
     return Sample(path, stacks, truth["events"], truth["peak_allocated_bytes"])
 
 
+def repeat_real(folder: Path, snapshot: Path, n_events: int) -> Sample:
+    """Make a file of the trace of a real snapshot, repeated; nothing says what its peak is."""
+    path = folder / f"{n_events}-real.pickle"
+    command = [sys.executable, str(HERE / "repeat.py"), "--events", str(n_events), str(snapshot), str(path)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    if done.returncode != 0:
+        raise SystemExit(f"could not repeat {snapshot}: {done.stderr}")
+    return Sample(path, "real", int(done.stdout.rpartition(": ")[2].split()[0]), None)
+
+
 def run_process(arguments: Sequence[str]) -> tuple[float, int]:
     """Run Python with these arguments; give its seconds and peak resident bytes."""
     wrapped = [sys.executable, "-I", "-S", "-c", WRAPPER_PROGRAM, *arguments]
@@ -156,7 +167,9 @@ def measure(command: str, sample: Sample, folder: Path) -> Run:
     if "{output}" not in program:
         return Run(seconds, peak_rss_bytes, None)
     try:
-        is_correct = peak_in_report(output) == sample.peak_allocated_bytes
+        peak = peak_in_report(output)
+        known = sample.peak_allocated_bytes
+        is_correct = None if known is None else peak == known
     except sqlite3.Error as error:
         raise CommandFailed(f"no readable report: {error}") from error
     return Run(seconds, peak_rss_bytes, is_correct)
@@ -260,6 +273,8 @@ def bench(arguments: argparse.Namespace, folder: Path) -> int:
         for n_events in arguments.events
         for stacks in arguments.stacks
     ]
+    if arguments.real:
+        samples += [repeat_real(cache, arguments.real, n_events) for n_events in arguments.events]
     results = measure_all(samples, arguments.repeat, folder)
     print("\n".join(table_lines(results, arguments.repeat)))
     if arguments.json:
@@ -277,7 +292,8 @@ def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure conversions against a bare pickle.load.")
     parser.add_argument("--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N")
-    parser.add_argument("--stacks", nargs="+", choices=("all", "python"), default=["all", "python"])
+    parser.add_argument("--stacks", nargs="*", choices=("all", "python"), default=["all", "python"])
+    parser.add_argument("--real", type=Path, metavar="SNAPSHOT", help="repeat the trace of this one, too")
     parser.add_argument("--repeat", type=int, default=3, help="runs of every case (default: 3)")
     parser.add_argument("--cache", type=Path, help="folder that keeps the generated files for the next time")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here, too")
