@@ -3,7 +3,7 @@
     python scripts/bench/repeat.py --events 1000000 SNAPSHOT OUT.pickle
 
 Read is a pickle only, and by Python's own unpickler: give it no file that you do not trust. The parts follow
-each other in time, but not by what they do: the memory at the end of one is not that at the start of the next.
+each other in time, but not by what they do: the memory at one's end is not that at the start of the next.
 """
 
 import argparse
@@ -15,7 +15,7 @@ PROTOCOL = 4
 
 
 def repeated(trace: list[dict[str, Any]], n_times: int) -> list[dict[str, Any]]:
-    """The events again and again, each a dictionary of its own; a list of frames that several share stays shared."""
+    """The events again and again, as dictionaries of their own; a list of frames that several share stays so."""
     times = [event["time_us"] for event in trace if "time_us" in event]
     length_us = max(times) - min(times) + 1 if times else 0
     found = []

@@ -1,6 +1,7 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from dataclasses import replace
 
 import numpy as np
@@ -219,8 +220,10 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
     if not len(phases.iteration):
         yield Iteration(-1, -1, -1, allocated.start)
         return
-    for number in range(phases.n_iterations):
-        first, after = np.searchsorted(phases.iteration, (number, number + 1)).tolist()
+    # A search with another kind of number would copy the whole column, for every iteration.
+    numbers = np.arange(phases.n_iterations + 1, dtype=phases.iteration.dtype)
+    starts = np.searchsorted(phases.iteration, numbers).tolist()
+    for number, (first, after) in enumerate(pairwise(starts)):
         peak = first + int(allocated.after[first:after].argmax())
         before = allocated.at(first - 1)
         at_start = before >= int(allocated.after[peak]) and number == 0
