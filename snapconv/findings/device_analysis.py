@@ -1,8 +1,8 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
