@@ -1,6 +1,8 @@
 """However a program names the simulated device, what it makes there is tracked."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,8 @@ from torch import nn  # noqa: E402
 from snapconv.recorder.observe.addresses import locate  # noqa: E402
 from snapconv.recorder.observe.tensors_within import plain_tensors  # noqa: E402
 from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.recorder.simulation.modes import Calls  # noqa: E402
+from snapconv.recorder.simulation.tensors.device_choice import DeviceChoice  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -149,3 +153,10 @@ def test_a_wrapper_has_no_memory_of_its_own():
 
 def test_a_deep_copy_is_tracked():
     assert where(copy.deepcopy(nn.Linear(2, 2).cuda()).weight) == 0
+
+
+def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
+    choice, copying = DeviceChoice(None, None, Calls()), SimpleNamespace(name="_to_copy")
+    with choice.next_copy_to(1), ThreadPoolExecutor(1) as other:
+        assert other.submit(choice.resolve, copying, [], {}).result() == (None, {})
+        assert choice.resolve(copying, [], {}) == (1, {})

@@ -4,6 +4,7 @@ torch's C++ code makes tensors "where this one is", and takes ours for CPU tenso
 an operation's arguments means something only where the user's own call named it.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,14 @@ from snapconv.recorder.simulation.operations.operation_schemas import Operation
 from snapconv.recorder.simulation.tensors.placements import Placement, Placements, tensors_in
 
 _NOT_REQUESTED: Any = object()
+
+
+class _OfThread(threading.local):
+    """What a thread is about to do: a copy of one must not go where that of another does."""
+
+    target: int | None = _NOT_REQUESTED
+    recent: int | None = None
+    beside: int | None = None
 
 
 class DeviceChoice:
@@ -28,34 +37,32 @@ class DeviceChoice:
         self._machine = machine
         self._placements = placements
         self._calls = calls
-        self._target: int | None = _NOT_REQUESTED
-        self._recent: int | None = None
-        self._beside: int | None = None
+        self._own = _OfThread()
 
     @contextmanager
     def next_copy_to(self, device: int | None) -> Iterator[None]:
         """Let the next copy end on a device, or with None on the CPU."""
-        before, self._target = self._target, device
+        before, self._own.target = self._own.target, device
         try:
             yield
         finally:
-            self._target = before
+            self._own.target = before
 
     @contextmanager
     def made_beside(self, device: int | None) -> Iterator[None]:
         """Let what C++ code makes "where this tensor is" be on a device: it takes that for the CPU."""
-        before, self._beside = self._beside, device
+        before, self._own.beside = self._own.beside, device
         try:
             yield
         finally:
-            self._beside = before
+            self._own.beside = before
 
     def resolve(
         self, operation: Operation, inputs: list[Placement | None], kwargs: dict[str, Any]
     ) -> tuple[int | None, dict[str, Any]]:
         """Return the device of the results (None: the CPU), and the arguments to compute them on the CPU."""
-        if operation.name == "_to_copy" and self._target is not _NOT_REQUESTED:
-            device, self._target = self._target, _NOT_REQUESTED
+        if operation.name == "_to_copy" and self._own.target is not _NOT_REQUESTED:
+            device, self._own.target = self._own.target, _NOT_REQUESTED
             return device, kwargs
         if kwargs.get("pin_memory"):
             kwargs = kwargs | {"pin_memory": False}
@@ -63,15 +70,15 @@ class DeviceChoice:
         if wanted is not None and wanted.type == "cuda":
             index = self._machine.current_device if wanted.index is None else wanted.index
             return self._machine.checked(index), kwargs | {"device": self._cpu}
-        if wanted is not None and self._beside is not None:
-            return self._beside, kwargs
+        if wanted is not None and self._own.beside is not None:
+            return self._own.beside, kwargs
         if wanted is not None and (wanted.type != "cpu" or self._call_names_cpu()):
             return None, kwargs
         if inputs:
-            self._recent = next(
+            self._own.recent = next(
                 (placed.device for placed in inputs if placed is not None and placed.device is not None), None
             )
-            return self._recent, kwargs
+            return self._own.recent, kwargs
         return self._implied(), kwargs
 
     def _call_names_cpu(self) -> bool:
@@ -84,7 +91,7 @@ class DeviceChoice:
         """Find the device for a tensor that C++ code makes out of nothing: that of its caller's tensors."""
         call = self._calls.current
         if call is None:
-            return self._recent if self._graph_task() != -1 else None
+            return self._own.recent if self._graph_task() != -1 else None
         for tensor in tensors_in((*call[1], *call[2].values()), self._torch.Tensor):
             placement = self._placements.of(tensor)
             if placement is not None and placement.device is not None:
