@@ -8,7 +8,10 @@ _SUFFIX = ".capture"
 
 def is_capture(path: Path) -> bool:
     """Whether a path is the folder of a capture."""
-    return path.is_dir() and (path / SNAPSHOT_NAME).is_file()
+    try:
+        return path.is_dir() and (path / SNAPSHOT_NAME).is_file()
+    except OSError:  # what cannot be looked at has its error when it is read
+        return False
 
 
 def snapshot_file(path: Path) -> Path:

@@ -1,11 +1,11 @@
 """The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -100,7 +100,8 @@ def _is_file(word: str) -> bool:
     """Whether a word is meant as a file: there is one, or no command could have such a name."""
     if not word or word.startswith("-"):
         return False
-    return "." in word or "/" in word or "\\" in word or Path(word).exists()
+    # In a folder that may not be searched, and of a name that is too long, nothing can be said to exist.
+    return "." in word or "/" in word or "\\" in word or os.path.exists(word)  # noqa: PTH110  # Path's raises
 
 
 @contextmanager

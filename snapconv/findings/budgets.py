@@ -15,6 +15,7 @@ from snapconv.replay.history_verdict import Verdict
 from snapconv.units import format_bytes
 
 _PEAK = "peak allocated"
+_MOST_DIGITS = 20
 _PER_CENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -34,6 +35,8 @@ def parse_allowance(text: str) -> Allowance:
     found = _PER_CENT.fullmatch(text.strip())
     if not found:
         raise ValueError(f"expected a part in per cent, such as 2%, got {text!r}")
+    if len(found[1]) > _MOST_DIGITS:
+        raise ValueError(f"expected at most {_MOST_DIGITS} digits, got {len(found[1])}")
     return Allowance(float(found[1]))
 
 

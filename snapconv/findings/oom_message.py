@@ -25,7 +25,7 @@ from snapconv.lazy_dataclass import dataclass
 _POWERS = {"b": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SIZE = r"(\d{1,20}(?:\.\d{1,9})?) ?(bytes|[KMGT]i?B|B)\b"
 # What stands before every line of a rank, or of a quotation: `[rank0]: `, `(Worker pid=12) `, `0: `, `E   `.
-_PREFIX = re.compile(r"^\s*(?:\[[^\]\n]{1,40}\]:?|\([^)\n]{1,60}\)|\d{1,4}:|[E#>|])[ \t]", re.MULTILINE)
+_PREFIX = re.compile(r"^[^\S\n]*(?:\[[^\]\n]{1,40}\]:?|\([^)\n]{1,60}\)|\d{1,4}:|[E#>|])[ \t]", re.MULTILINE)
 _BEGIN = re.compile(
     r"(?P<backend>[A-Z][A-Za-z]{1,11})(?: backend)? out of memory(?:\.| \()|"
     r"Allocation on device \d+ would exceed allowed memory|CUDA error: out of memory"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from snapconv.units import shortened
+
 if TYPE_CHECKING:
     from snapconv.recorder.simulation import SimulationOptions
 
@@ -15,6 +17,7 @@ Context = Literal["all", "state", "alloc"]
 # mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
 MAX_ENTRIES = 1_000_000
 
+_TOO_MANY_BYTES = 1 << 60
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
 
@@ -67,7 +70,9 @@ def parse_capacity(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
-    n_bytes = int(float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()])
-    if n_bytes <= 0:
+    size = float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()]
+    if size < 1:
         raise ValueError(f"expected more than 0 bytes, got {text!r}")
-    return n_bytes
+    if size >= _TOO_MANY_BYTES:
+        raise ValueError(f"expected less than 2^60 bytes, got {shortened(text, 40)!r}")
+    return int(size)

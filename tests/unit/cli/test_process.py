@@ -203,6 +203,25 @@ def test_a_pipe_as_any_other_input_is_refused_at_once(folder, argv):
     assert "pipe" in done.err
 
 
+@pytest.mark.parametrize("argv", [["info"], ["verdict"], ["to-sqlite"], ["diff", "run.pickle"], []])
+def test_a_name_that_no_system_has_is_an_input_that_cannot_be_read(folder, capsys, argv):
+    assert main([*argv, f"./{'a' * 5000}"]) == 3
+    assert "standard output" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["9" * 5000 + "GiB", "1048576TiB", "0.0001B"])
+def test_a_size_that_no_memory_has_is_a_wrong_command_line(folder, capsys, size):
+    assert main(["check", "run.pickle", "--max-peak", size]) == 2
+    assert main(["oom", "run.pickle", "--device-total", size]) == 2
+    assert len(capsys.readouterr().err) < 20_000
+
+
+def test_an_allowance_of_very_many_digits_is_a_wrong_command_line(folder):
+    argv = ["check", "run.pickle", "--baseline", "run.pickle", "--fail-over"]
+    assert main([*argv, "9" * 5000 + "%"]) == 2
+    assert main([*argv, "9" * 20 + "%"]) == 0
+
+
 def test_a_log_of_other_bytes_than_text_has_no_message(folder):
     Path("log").write_bytes(b"\xff\xfe\x80" * 100)
     with Path("log").open("rb") as log:

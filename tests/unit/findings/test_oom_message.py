@@ -4,6 +4,8 @@ The texts are put together as the sources of the releases do: CUDACachingAllocat
 CUDAMallocAsyncAllocator.cpp, XPUCachingAllocator.cpp, MPSAllocator.mm, and torch_npu's allocator.
 """
 
+import time
+
 import pytest
 
 from snapconv.errors import InputError
@@ -210,3 +212,11 @@ def test_what_is_cut_off_has_no_figures_that_it_does_not_have():
             strict=True,
         ):
             assert found in (None, true)
+
+
+@pytest.mark.parametrize("line", ["\n", "\r\n", "E   ", "[rank0]: \n"])
+def test_what_stands_before_a_message_costs_no_more_than_its_length(line):
+    began = time.process_time()
+    found = explain_message(f"{line * 100_000}CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert found.message.tried_bytes == 2 << 30
+    assert time.process_time() - began < 5
