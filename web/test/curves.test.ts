@@ -2,7 +2,7 @@ import { deepEqual, equal, ok } from "node:assert/strict";
 import { test } from "node:test";
 import { eventAxis, iterationAxis, timeAxis } from "../src/axis.ts";
 import { type CurveSource, Walk, pixelColumns } from "../src/curves.ts";
-import { lifetimes, rowAt } from "../src/lifetimes.ts";
+import { largest, lifetimes, rowAt } from "../src/lifetimes.ts";
 import { NEVER, curveOf, liveAt } from "../src/rows.ts";
 import { madeOf, randomAllocations, sourceOf, bytesAfter } from "./made.ts";
 
@@ -114,6 +114,22 @@ test("drawn allocations and the rest are together what is allocated", () => {
         }
         equal(sum, columns.maxTotal[c]);
         if (most > 1000) equal(found.rest[c], 0);
+      }
+    }
+  }
+});
+
+test("the largest in view are the same, however many there are", () => {
+  for (const { rows, source } of SOURCES) {
+    for (const [from, to] of [[0, source.nEvents], [3, 20], [-1, 0]]) {
+      const inView = Array.from({ length: rows.n }, (_, row) => row).filter((row) => rows.alloc[row] <= to && rows.freed[row] > from);
+      const size = (row: number) => rows.kinds.bytes[rows.kindOf[row]];
+      const sizes = inView.map(size).sort((a, b) => b - a);
+      for (const most of [3, 10_000]) {
+        const [few, many] = [50_000, 0].map((limit) => largest(rows, from, to, most, limit));
+        deepEqual(few, many);
+        deepEqual([...few.rows].map(size).sort((a, b) => b - a), sizes.slice(0, most));
+        equal(few.rows.length + few.nLeftOut, inView.length);
       }
     }
   }
