@@ -22,7 +22,8 @@ def use(models, live, draw, n):
         kind = draw.random()
         if kind < 0.5 or not live:
             size, stream = draw.choice(SIZES), draw.choice(STREAMS)
-            live.append([model.malloc(size, stream=stream) for model in models])
+            frames = [{"name": "f", "filename": "a.py", "line": size}]
+            live.append([model.malloc(size, stream=stream, frames=frames) for model in models])
         elif kind < 0.95:
             for model, addr in zip(models, live.pop(draw.randrange(len(live))), strict=True):
                 model.free(addr)

@@ -72,7 +72,9 @@ def test_options_for_other_things_are_skipped():
         "max_split_size_mb:x",
         "max_split_size_mb:",
         "roundup_power2_divisions:3",
+        "roundup_power2_divisions:5",
         "roundup_power2_divisions:-4",
+        "large_segment_size_mb:10",
         "roundup_power2_divisions:[256:-1]",
         "expandable_segments",
     ],
@@ -87,6 +89,13 @@ def test_one_number_of_divisions_is_that_of_all_sizes_and_0_is_none(text, divisi
     written = AllocatorSettings.from_conf(f"roundup_power2_divisions:{text}").as_snapshot()
     assert set(written["roundup_power2_divisions"].values()) == {divisions}
     assert len(written["roundup_power2_divisions"]) == 16
+
+
+def test_sizes_beyond_the_last_interval_have_its_divisions():
+    settings = AllocatorSettings.from_conf("roundup_power2_divisions:[256:0,32768:2]")
+    gib = 1024 * MIB
+    assert [settings.round_size(n * gib + 1) for n in (33, 65, 130)] == [48 * gib, 96 * gib, 192 * gib]
+    assert settings.round_size(17 * gib + 1) == 17 * gib + 512
 
 
 def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():

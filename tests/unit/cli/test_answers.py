@@ -24,7 +24,9 @@ def run(capsys, *arguments):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_device_of_every_file_is_answered_on_one_screen(command, path, capsys, monkeypatch):
-    monkeypatch.chdir(path.parent)  # the verdict shows the path, which may be long where the checkout lies deep
+    monkeypatch.chdir(
+        path.parent
+    )  # the verdict shows the path, which may be long where the checkout lies deep
     code, out, err = run(capsys, command, path.name)
     assert (code, "Traceback" in err) == (0, False)
     devices = out.split("\n\n")

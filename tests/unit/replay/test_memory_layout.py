@@ -126,3 +126,26 @@ def test_the_layout_at_the_dump_is_that_of_the_file(path):
             assert np.array_equal(pieces.addr, device.blocks.addr[rows])
             assert np.array_equal(pieces.n_bytes, device.blocks.block_bytes[rows])
         assert layout.n_conflicts == 0
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_at_the_dump_the_segments_are_those_of_the_file_with_their_pools_and_stacks(tmp_path, conf):
+    model = CachingAllocator(settings=AllocatorSettings.from_conf(conf))
+    for number, size in enumerate((512, 3 * MIB, 30 * MIB, 25 * MIB)):
+        frames = [{"name": f"f{number}", "filename": "a.py", "line": number}]
+        model.malloc(size, stream=number % 2 * 7, frames=frames)
+    device, allocations = load(tmp_path, model.snapshot())
+    found = layout_at(device, allocations, len(device.events) - 1).segments
+    for column in ("addr", "total_bytes", "stream", "pool_id", "is_small", "is_expandable", "stack_id"):
+        assert getattr(found, column).tolist() == getattr(device.segments, column).tolist(), column
+    assert found.is_expandable.tolist() == [conf.startswith("expandable")] * len(found.addr)
+    assert len(set(found.stack_id.tolist())) > 1 or found.is_expandable.all()
+
+
+def test_what_began_before_the_first_event_and_after_it_adds_up(tmp_path):
+    """Sizes whose bits overlap: 3,584 and 1,536 are both odd multiples of 512."""
+    builder = TraceBuilder().segment(traced=False).alloc(3500, traced=False).alloc(1500).alloc(1500)
+    path = builder.write(tmp_path / "snapshot.pickle")
+    snapshot = load_snapshot(path)
+    curve = replay(snapshot, snapshot.devices[0]).allocated
+    assert [curve.start, *curve.after.tolist()] == [3584, 3584 + 1536, 3584 + 2 * 1536]

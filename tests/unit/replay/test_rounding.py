@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
-from snapconv.replay.rounding import NEVER, RoundingRules, infer_rules
+from snapconv.replay.rounding import HOST_RULES, NEVER, RoundingRules, infer_rules
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -202,3 +202,8 @@ def test_the_settings_count_when_the_padding_is_inferred():
 def test_a_large_block_of_cuda_that_keeps_512_bytes_is_not_taken_for_padded():
     # A segment of 32 MiB for a request of 512 bytes less: the rest is too small to be split off.
     assert inferred(block_table((32 * MIB - 512, 32 * MIB))) == 0
+
+
+def test_of_pinned_memory_every_size_is_that_of_a_block_and_nothing_is_split():
+    sizes = int64(1, 511, 513, 5000, MIB + 1)
+    assert HOST_RULES.rounded(sizes).tolist() == sizes.tolist()
