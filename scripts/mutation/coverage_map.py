@@ -28,6 +28,14 @@ _TRIED = (
     "tests/unit/test_recorded_capture.py",
 )
 
+# Tests of what the compiled core does run these instead where there is no core.
+_TWINS = (
+    "snapconv/replay/lifetimes.py",
+    "snapconv/replay/block_sizes.py",
+    "snapconv/replay/sorted_addresses.py",
+)
+_COMPILED = "snapconv/replay/compiled_replay.py"
+
 
 @dataclass(frozen=True, slots=True)
 class CoverageMap:
@@ -40,6 +48,8 @@ class CoverageMap:
         """Return the tests that run a line, in the order in which to try them, until the seconds are used."""
         lines = self.by_line.get(path, {})
         tests = lines.get(line) or frozenset().union(*lines.values())
+        if path in _TWINS:
+            tests = tests.union(*self.by_line.get(_COMPILED, {}).values())
         own = "tests/unit/" + path.split("/")[1] + "/"
         ordered = sorted(
             tests, key=lambda test: (not test.startswith(own), self.seconds.get(test, 1.0), test)

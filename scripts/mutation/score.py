@@ -1,4 +1,4 @@
-"""Outcomes of changes -> a record in this folder, and docs/mutation.md: scores, and what survived.
+"""Outcomes of changes -> a record in this folder -> the part of docs/reference/tests.md about them.
 
 The record has only what survived. Reasons why some of it may are written by hand, in reasons.json.
 """
@@ -6,23 +6,39 @@ The record has only what survived. Reasons why some of it may are written by han
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scripts.mutation.trial import Outcome
+if TYPE_CHECKING:
+    from scripts.mutation.trial import Outcome
 
 _HERE = Path(__file__).parent
 _RECORD, _REASONS = _HERE / "results.json", _HERE / "reasons.json"
-PAGE = Path("docs", "mutation.md")
 _Z_95 = 1.959964
+
+
+def recorded() -> dict[str, Any]:
+    """Read what was found in all packages."""
+    return _read(_RECORD)
+
+
+def reasons() -> dict[str, str]:
+    """Read why some of it may survive, by the change."""
+    return _read(_REASONS)
 
 
 def load(package: str) -> dict[str, Any]:
     """Read what the last run found in a package."""
-    record: dict[str, Any] = _read(_RECORD).get(package, {})
+    record: dict[str, Any] = recorded().get(package, {})
     return record
 
 
-def save(package: str, outcomes: list[Outcome], *, seed: int, is_again: bool) -> None:
+def without_reason(record: dict[str, Any]) -> list[dict[str, str]]:
+    """Find what survived though nobody said why it may."""
+    why = reasons()
+    return [survivor for survivor in record.get("survivors", []) if not _reason(survivor, why)]
+
+
+def save(package: str, outcomes: "list[Outcome]", *, seed: int, is_again: bool) -> None:
     """Keep what a run found; a run of what survived changes only the verdicts of that."""
     record = _read(_RECORD)
     survivors = [_survivor(outcome) for outcome in outcomes if not outcome.is_noticed]
@@ -49,39 +65,38 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 _HEAD = """\
-# Mutation score
+## Changes that they notice
 
-`scripts/mutate` changes one operator, number or keyword at a time, and runs the tests that run its line; a
-change that none of them notices survives. A seeded sample of each package; the interval is Wilson's, 95 %.
+`scripts/mutate` changes one operator, number or keyword at a time, and runs tests that run its line, the
+quickest first, for a second or two; a change that none of these notices survives, so the score is a lower
+bound. A seeded sample of each package; the interval is Wilson's, 95 %.
 
 | package | changes | noticed | of them by time | score | interval | survived with a reason |
 |---|---:|---:|---:|---:|---:|---:|
 """
+# A decorator's arguments: nothing at run time depends on them, and mypy checks what they promise.
+_DECORATOR = "mypy: nothing writes to it"
 
 
-def page() -> str:
-    """Return the page's text, out of the record and the reasons."""
-    record, reasons = _read(_RECORD), _read(_REASONS)
-    lines = [_summary(package, one, reasons) for package, one in record.items()]
+def part() -> str:
+    """Return the part of the page, out of the record and the reasons."""
+    record, why = recorded(), reasons()
+    lines = [_summary(package, one, why) for package, one in record.items()]
     for package, one in record.items():
-        lines += ["", f"## What survived in {package}", ""]
+        lines += ["", f"### What survived in {package}", ""]
         lines += ["| where | before | after | why |", "|---|---|---|---|"]
-        lines += [_row(survivor, reasons) for survivor in one["survivors"]]
+        lines += [_row(survivor, why) for survivor in one["survivors"]]
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def _summary(package: str, one: dict[str, Any], reasons: dict[str, str]) -> str:
+def _summary(package: str, one: dict[str, Any], why: dict[str, str]) -> str:
     n, survivors = one["changes"], one["survivors"]
     noticed = n - len(survivors)
     low, high = wilson(noticed, n)
-    explained = f"{sum(survivor['id'] in reasons for survivor in survivors)} of {len(survivors)}"
+    n_explained = sum(bool(_reason(survivor, why)) for survivor in survivors)
+    explained = f"{n_explained} of {len(survivors)}"
     score, interval = f"{noticed / n:.1%}", f"{low:.1%} to {high:.1%}"
     return f"| {package} | {n} | {noticed} | {one['timeouts']} | {score} | {interval} | {explained} |"
-
-
-def write_page(root: Path) -> None:
-    """Write the page."""
-    (root / PAGE).write_text(page(), encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -89,7 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _survivor(outcome: Outcome) -> dict[str, str]:
+def _survivor(outcome: "Outcome") -> dict[str, str]:
     mutant = outcome.mutant
     changed = {"before": mutant.source.strip(), "after": mutant.changed.strip()}
     return {
@@ -101,7 +116,11 @@ def _survivor(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _row(survivor: dict[str, str], reasons: dict[str, str]) -> str:
+def _reason(survivor: dict[str, str], why: dict[str, str]) -> str:
+    return _DECORATOR if survivor["before"].startswith("@dataclass") else why.get(survivor["id"], "")
+
+
+def _row(survivor: dict[str, str], why: dict[str, str]) -> str:
     path = survivor["path"].removeprefix("snapconv/").split("/", 1)[-1]
-    cells = (path, f"`{survivor['before']}`", f"`{survivor['after']}`", reasons.get(survivor["id"], ""))
+    cells = (path, f"`{survivor['before']}`", f"`{survivor['after']}`", _reason(survivor, why))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
