@@ -23,19 +23,15 @@ _NEARLY = 0.8
 
 
 def frozen_modules_ran(features: Features) -> bool:
-    """Whether the same lines of modules run from two places, and only one of these saves anything."""
-    trained: list[set[int]] = []
+    """Whether the same lines of modules run from several places, and not all of these save anything."""
+    trained: set[int] = set()
     frozen: list[set[int]] = []
     for lines, saved in _forwards(features):
         if saved >= _LEAST_SAVED:
-            trained.append(lines)
+            trained |= lines
         elif saved < _MOST_KEPT and len(lines) >= _LEAST_LINES:
             frozen.append(lines)
-    return any(
-        len(lines & others) >= _NEARLY * len(lines) and 2 * len(lines) >= len(others)
-        for lines in frozen
-        for others in trained
-    )
+    return any(len(lines & trained) >= _NEARLY * len(lines) for lines in frozen)
 
 
 def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
@@ -43,13 +39,16 @@ def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
     rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
     if not len(rows):
         return
-    stack, sizes = features.allocations.stack_id[rows], features.sizes[rows].astype(np.float64)
     lines, place = _split_stacks(features.roles)
-    saved = _is_saved(features)[rows]
-    for called_from in np.unique(place[stack]).tolist():
-        here = place[stack] == called_from
-        total = sizes[here].sum()
-        yield set(lines[stack[here]].tolist()), float(sizes[here & saved].sum() / max(total, 1.0))
+    stack, sizes = features.allocations.stack_id[rows], features.sizes[rows]
+    _, called_from = np.unique(place[stack], return_inverse=True)
+    called_from = called_from.reshape(-1)
+    total = np.bincount(called_from, sizes)
+    saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
+    order = np.argsort(called_from, kind="stable")
+    begins = np.flatnonzero(np.diff(called_from[order], prepend=-1))
+    for of_place, here in enumerate(np.split(lines[stack[order]], begins[1:])):
+        yield set(here.tolist()), float(saved[of_place] / max(total[of_place], 1.0))
 
 
 def _is_saved(features: Features) -> BoolColumn:
