@@ -18,7 +18,7 @@ OnEnd = Callable[[Known], None]
 # What the scripts of tests/ecosystem call the tensors that they hold besides a model and its optimizer.
 _KNOWN_AS = {
     "kv_cache": "caches",
-    "masters": "states",
+    "masters": "weights",
     "master_gradients": "gradients",
     "replay": "inputs",
     "copies": "weights",

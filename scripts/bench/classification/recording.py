@@ -240,12 +240,11 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             handle.remove()
 
 
-# The tensors that an entry tells of, by key of a capture's metadata, or else by category: these come before
-# all that is recorded. An optimizer's copies in full precision are parameters to it.
-_WITHOUT_A_KEY = ("optimizer_state", "gradient", "kv_cache")
+# The tensors that an entry tells of, by key of a capture's metadata, or else by category.
+_WITHOUT_A_KEY = ("gradient", "kv_cache")
 _KEYS = {
     "inputs": "inputs",
-    "optimizer_state": "states",
+    "optimizer_states": "states",
     "saved": "activations",
     "parameters": "weights",
     "gradient": "gradients",
