@@ -183,10 +183,7 @@ class _Reading:
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
-        recorded, notes = read_metadata(
-            raw.get(METADATA_KEY), self.stacks, n_bytes=self.container.n_unpacked_bytes
-        )
-        self.notes.extend(notes)
+        recorded = self._read_recorded(raw.get(METADATA_KEY))
         overflow = _Overflow(raw, recorded)
         devices = self._split_devices(traces, *memory, overflow)
         if len(host_trace) or len(host_memory[0]):
@@ -220,6 +217,11 @@ class _Reading:
             notes=tuple(self.notes),
             metadata=recorded,
         )
+
+    def _read_recorded(self, raw: object) -> Metadata | None:
+        recorded, notes = read_metadata(raw, self.stacks, n_bytes=self.container.n_unpacked_bytes)
+        self.notes.extend(notes)
+        return recorded
 
     def _read_memory(
         self, raw: list[object], where: str, device: int | None = None

@@ -32,8 +32,9 @@ from snapconv.cli.app import main
 
 memory, seconds = map(int, sys.argv[1:3])
 folder, commands = Path(sys.argv[3]), json.loads(sys.argv[4])
+NOT_LOADED = ("snapconv.recorder", "snapconv.integrations", "snapconv.__main__", "snapconv.native.core")
 for module in pkgutil.walk_packages(snapconv.__path__, "snapconv."):
-    if not module.name.startswith(("snapconv.recorder", "snapconv.integrations", "snapconv.__main__")):
+    if not module.name.startswith(NOT_LOADED):
         importlib.import_module(module.name)
 for name, command in commands.items():
     shutil.rmtree(folder, ignore_errors=True)

@@ -94,7 +94,7 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, ca
     code, out, err = run(capsys, "oom", "--message", log)
     assert (code, err) == (0, "")
     assert out.startswith("CUDA out of memory on device 1: fragmented\n")
-    monkeypatch.setattr("sys.stdin", io.StringIO(LOG))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
     assert run(capsys, "oom", "--message", "-") == (0, out, "")
     code, values, _ = run(capsys, "oom", "--message", log, "--json")
     assert json.loads(values)["verdict"]["cause"] == "fragmented"
