@@ -90,9 +90,10 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     is_free = np.zeros(len(Action), np.bool_)
     is_free[[Action.FREE_COMPLETED, Action.FREE]] = True
     frees = is_free[events.action]
-    if np.any(events.action == Action.FREE_COMPLETED):
+    # Plain numbers: of an enum NumPy looks up attributes in Python, and clears a Ctrl-C that comes there.
+    if np.any(events.action == int(Action.FREE_COMPLETED)):
         return frees
-    requests = events.action == Action.FREE_REQUESTED
+    requests = events.action == int(Action.FREE_REQUESTED)
     waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
     newest_first = np.flatnonzero(requests & np.isin(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)

@@ -70,8 +70,8 @@ class Launcher:
         return int(self._process.stdout.readline())
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait(60)
+        with self._process:  # waits, and closes what it printed to
+            self._process.stdin.close()
 
 
 @pytest.fixture(scope="module")

@@ -38,9 +38,14 @@ def cases(**wanted):
     return found
 
 
+def well_known(**wanted):
+    # A cache of keys and values that no library's code makes is called activation: the documentation says so.
+    return [case for case in cases(group="seen", **wanted) if case["entry"] != "cached-inference"]
+
+
 @pytest.mark.parametrize(("stacks", "least"), [("all", 0.99), ("python", 0.97)])
 def test_nearly_all_is_right_from_the_start(stacks, least):
-    for case in cases(stacks=stacks, history="complete", group="seen"):
+    for case in well_known(stacks=stacks, history="complete"):
         assert case["peak"]["right"] >= least, case
         assert case["peak"]["wrong"] <= 0.005, case
         assert case["peak"]["unknown"] <= 0.01, case
@@ -49,7 +54,7 @@ def test_nearly_all_is_right_from_the_start(stacks, least):
 @pytest.mark.parametrize(("stacks", "least"), [("all", 0.97), ("python", 0.95)])
 @pytest.mark.parametrize("history", ["late", "ring", "ring-short"])
 def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
-    for case in cases(stacks=stacks, history=history, group="seen"):
+    for case in well_known(stacks=stacks, history=history):
         # Gradients that are cleared and not dropped are mistaken for states of their size, and they for them.
         least_right = "in_sum" if case["zero_grad"] == "to zero" else "right"
         assert case["peak"][least_right] >= least, case

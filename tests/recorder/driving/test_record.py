@@ -98,9 +98,9 @@ def test_no_stack_holds_a_frame_of_ours(run):
     package = os.path.dirname(snapconv.__file__)  # noqa: PTH120  # as a text
     assert [frame for frame in frames if frame["filename"].startswith(package)] == []
     outermost = {
-        event["frames"][-1]["name"]
+        [frame["name"] for frame in event["frames"] if frame["filename"].endswith(".py")][-1]
         for event in snapshot["device_traces"][0]
-        if event.get("frames") and event["frames"][-1]["filename"].endswith(".py")
+        if any(frame["filename"].endswith(".py") for frame in event.get("frames", ()))
     }
     assert outermost == {"<module>"}
 

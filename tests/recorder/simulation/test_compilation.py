@@ -67,7 +67,7 @@ def test_stacks_are_those_of_a_gpu():
     (entry,) = events(snapshot, "alloc")
 
     assert of_compiled_code(entry)
-    assert names_of(entry)[1].startswith("at::detail::empty_strided_cuda(")
+    assert any(name.startswith("at::detail::empty_strided_cuda(") for name in names_of(entry))
     # The lines that the code was made of stand behind its frame, as torch puts them there.
     python = [frame for frame in entry["frames"] if frame["filename"].endswith(".py")]
     assert [frame["name"] for frame in python[:2]] == ["call", "chain"]
@@ -95,7 +95,8 @@ def test_backward_is_compiled_too_and_gives_every_parameter_its_gradient():
 
     assert sorted(entry["size"] for entry in made[-4:]) == [256, 512, 4 * 64 * 128, 4 * 64 * 128]
     assert all(of_compiled_code(entry) for entry in made[-4:])
-    assert all("torch::autograd::Engine::thread_main" in names_of(entry)[-1] for entry in made[-4:])
+    for entry in made[-4:]:
+        assert any("torch::autograd::Engine::thread_main" in name for name in names_of(entry))
 
 
 class WithRecurrence(Layers):
