@@ -15,6 +15,9 @@ _INTERRUPTED = 130
 # What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
 _NO_C_LONG = 255
 
+# A name, since mypy takes what follows a comparison of the version itself for unreachable.
+_TAKES_TUPLES_APART: bool = sys.version_info < (3, 12)
+
 
 class Stop(BaseException):
     """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
@@ -74,7 +77,7 @@ def _tuples_as_they_are() -> Iterator[None]:
     the tuple is taken for its arguments. We do catch it.
     """
     real = sys.exit
-    if sys.version_info >= (3, 12):
+    if not _TAKES_TUPLES_APART:
         yield
         return
 

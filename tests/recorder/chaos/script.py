@@ -139,12 +139,12 @@ def loader(method="fork", *, is_killed=False):
     )
     n, found = 0, iter(batches)
     for batch in found:
-        if is_killed and n == 1:
-            os.kill(found._workers[0].pid, signal.SIGKILL)
         step(model, optimizer, batch)
         n += 1
-    while is_killed:  # the signal is on its way
-        time.sleep(0.01)
+        if is_killed and n == 2:
+            os.kill(found._workers[0].pid, signal.SIGKILL)
+            while True:  # torch raises; a further batch may fail first, with an error of the connection
+                time.sleep(0.01)
     print("batches", n)
 
 
