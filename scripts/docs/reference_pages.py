@@ -3,15 +3,16 @@
 import inspect
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
 
 import snapconv
+from scripts.docs import catalogs
 from scripts.docs.markdown import table
-from snapconv.capture_keys import METADATA_KEYS, ROW_KEYS, ROW_KEYS_OF, TIMING_KEYS
+from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.findings.file_verdict import FileVerdict
 from snapconv.findings.fragmentation import Fragmentation
@@ -20,10 +21,8 @@ from snapconv.findings.moment_state import MomentState
 from snapconv.findings.oom_message import MessageAnswer
 from snapconv.findings.oom_remedies import Remedies
 from snapconv.findings.out_of_memory import OutOfMemory
-from snapconv.note_catalog import NOTE_MEANINGS, NoteMeaning
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.reports.explain.explanation_keys import EXPLANATION_KEYS
-from snapconv.reports.json_keys import JSON_KEYS, JSON_VERSION
 from snapconv.reports.sqlite.extended_memory_schema import SCHEMA_VERSION
 from snapconv.reports.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
@@ -45,12 +44,12 @@ ANSWERS: dict[str, tuple[type, ...]] = {
 def notes() -> str:
     """Describe every note, by sections."""
     parts = []
-    for section, meanings in groupby(NOTE_MEANINGS, lambda meaning: meaning.section):
+    for section, meanings in groupby(catalogs.note_meanings(), lambda meaning: meaning.section):
         parts += [f"## {section}", *map(_note, meanings)]
     return "\n\n".join(parts)
 
 
-def _note(meaning: NoteMeaning) -> str:
+def _note(meaning: catalogs.NoteMeaning) -> str:
     title = f"### `{meaning.slug}`" + (" (peak)" if meaning.touches_peak else "")
     texts = (("Means", meaning.means), ("Affects", meaning.affects), ("Do", meaning.do))
     return f"{title}\n\n" + "\n".join(f"* **{word}**: {text}" for word, text in texts)
@@ -65,10 +64,13 @@ def exit_codes() -> str:
 def json_keys() -> str:
     """Describe the JSON of every command that has its keys in a catalogue."""
     parts = []
-    for command, keys in JSON_KEYS.items():
-        rows = ((f"`{key.path}`", key.type, key.meaning) for key in keys)
-        parts += [f"## JSON of `{command}`", table(("path", "type", "meaning"), rows)]
+    for command, keys in catalogs.json_keys().items():
+        parts += [f"## JSON of `{command}`", _key_table(keys)]
     return "\n\n".join(parts)
+
+
+def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
+    return table(("path", "type", "meaning"), ((f"`{key.path}`", key.type, key.meaning) for key in keys))
 
 
 def explanation_keys() -> str:
@@ -145,21 +147,21 @@ def kind_of(hint: object) -> str:
 
 def metadata_keys() -> str:
     """Describe the recorder's key in a snapshot."""
-    rows = ((key, keys, meaning) for key, keys, meaning in ROW_KEYS_OF)
+    keys = catalogs.capture_keys()
     return "\n\n".join(
         (
-            table(("key", "what it holds"), METADATA_KEYS.items()),
+            table(("key", "what it holds"), keys.metadata.items()),
             "Every row that is about memory has",
-            table(("key", "meaning"), ROW_KEYS.items()),
+            table(("key", "meaning"), keys.rows.items()),
             "and besides",
-            table(("rows of", "key", "meaning"), rows),
+            table(("rows of", "key", "meaning"), keys.rows_of),
         )
     )
 
 
 def timing_keys() -> str:
     """Describe timing.json."""
-    return table(("path", "type", "meaning"), ((f"`{path}`", kind, text) for path, kind, text in TIMING_KEYS))
+    return _key_table(catalogs.capture_keys().timing)
 
 
 def roles() -> str:

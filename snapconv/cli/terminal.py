@@ -11,6 +11,9 @@ from snapconv.errors import SnapconvError
 from snapconv.progress import Progress
 from snapconv.units import printable, shortened
 
+# Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
+JSON_VERSION = 1
+
 # A symbol of C++ may have some thousand characters, and the path of a file.
 _MOST_OF_LINE = 10_000
 
@@ -77,7 +80,6 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
     from snapconv.cli.bounded_json import bounded_text
-    from snapconv.reports.json_keys import JSON_VERSION
     from snapconv.reports.text.note_text import note_lines
 
     if sys.stdout is None:  # closed by the parent process

@@ -11,15 +11,15 @@ import pytest
 import typer.main
 
 from scripts import make_docs
+from scripts.docs import catalogs
 from snapconv import errors
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.cli.app import app_with, main
-from snapconv.note_catalog import NOTE_MEANINGS
+from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
-from snapconv.reports.json_keys import JSON_KEYS, JSON_VERSION
 from snapconv.reports.text.summary import summary_values
 from tests.builders import frame
 from tests.timing_builder import time_report
@@ -128,7 +128,7 @@ def test_every_note_is_described_and_no_other():
     made = [node.args[0] for path in SOURCES for node in calls(path, "Note", "_count_note") if node.args]
     in_program = {slug.value for slug in made if isinstance(slug, ast.Constant)}
     assert in_program
-    assert sorted(meaning.slug for meaning in NOTE_MEANINGS) == sorted(in_program)
+    assert sorted(meaning.slug for meaning in catalogs.note_meanings()) == sorted(in_program)
 
 
 # --- classification
@@ -246,7 +246,7 @@ def test_the_described_json_about_fixtures_is_that_of_the_program(command, runs,
 
 def described_json(command):
     """The paths of the catalogue of a command's JSON."""
-    return [key.path for key in JSON_KEYS[command]]
+    return [key.path for key in catalogs.json_keys()[command]]
 
 
 def test_the_described_json_of_times_is_that_of_the_program(tmp_path):

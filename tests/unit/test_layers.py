@@ -18,8 +18,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {
-        *("capture_format", "capture_keys", "devices", "errors", "garbage_collector", "lazy_dataclass"),
-        *("note_catalog", "notes", "progress", "units", "version"),
+        *("capture_format", "devices", "errors", "garbage_collector", "lazy_dataclass"),
+        *("notes", "progress", "units", "version"),
     },
     {"atomic_files"},
     {"torch_knowledge"},

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check that torch is there
 
-from snapconv.capture_keys import METADATA_KEYS, ROW_KEYS, ROW_KEYS_OF  # noqa: E402
+from scripts.docs import catalogs  # noqa: E402
 from snapconv.recorder.observe import addresses  # noqa: E402
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
@@ -307,7 +307,8 @@ def test_the_first_registration_is_that_of_the_tensor_not_that_of_its_place():
 
 
 def test_every_key_that_is_written_is_described():
-    described = " ".join((*METADATA_KEYS, *ROW_KEYS, *(keys for _, keys, _ in ROW_KEYS_OF)))
+    keys = catalogs.capture_keys()
+    described = " ".join((*keys.metadata, *keys.rows, *(of_row for _, of_row, _ in keys.rows_of)))
     _, _, facts = watch_training()
     written = set(facts)
     for rows in facts.values():

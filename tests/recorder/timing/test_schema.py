@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.capture_keys import TIMING_KEYS  # noqa: E402
+from scripts.docs import catalogs  # noqa: E402
 from snapconv.snapshot.recorded.timing_file import load_timing  # noqa: E402
 from tests.recorder.timing.timed import trace_of  # noqa: E402
 from tests.timing_builder import small_trace  # noqa: E402
@@ -25,7 +25,7 @@ def trace():
 
 
 def described():
-    return [path for path, _, _ in TIMING_KEYS]
+    return [key.path for key in catalogs.capture_keys().timing]
 
 
 def paths(value, path=""):
