@@ -7,7 +7,8 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Decided
-from snapconv.classification.rules.by_copies import BY_COPIES, Preexisting, split_by_sizes
+from snapconv.classification.rules.by_copies import BY_COPIES, split_by_sizes
+from snapconv.classification.size_references import Preexisting
 from snapconv.replay.device_replay import AllocationTable
 from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, Job, classified
 

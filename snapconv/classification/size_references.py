@@ -1,0 +1,133 @@
+"""The sizes to compare blocks without frames with: those of the gradients, or states, that one model has.
+
+What an iteration made may be several times what a model has: several backwards, several models, gradients
+that were made again in full precision.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.features import of_fullest
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.lazy_dataclass import dataclass
+from snapconv.replay.device_replay import AllocationTable
+
+SMALL_BYTES = 1024
+NEEDED_SHARE = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Preexisting:
+    """Rows that only sizes can separate, and the rows to compare them with (bool per allocation).
+
+    ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
+    them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
+    states every optimizer keeps for each of its parameters, if that is known; ``states_range``: the least and
+    the most of them; ``has_several_steps``: whether there may be several optimizers. ``has_frozen_copy``: the
+    trained modules also ran without saving anything, so that there may be another model of the kind.
+    """
+
+    candidates: BoolColumn
+    gradients: BoolColumn
+    states: BoolColumn
+    summed: BoolColumn
+    iteration: NDArray[np.integer[Any]]
+    # The run of one phase that made each allocation, by its last event.
+    run: NDArray[np.integer[Any]]
+    whole: Int64Column
+    n_states: int | None = None
+    states_range: tuple[int, int] | None = None
+    has_frozen_copy: bool = False
+    has_several_steps: bool = False
+
+
+def of_one_model(
+    allocations: AllocationTable, gradients: Int64Column, run: NDArray[np.integer[Any]]
+) -> Int64Column:
+    """Of every size the last ones, as many as one backward makes or as are live at once, whichever is more.
+
+    An iteration with several backwards that frees its gradients between them, as one that looks for flat
+    minima, has a gradient of every parameter several times.
+    """
+    if len(np.unique(run[gradients])) < 2:
+        return gradients
+    kept = [gradients[:0]]
+    for _, rows in by_size(gradients, allocations.requested_bytes):
+        _, n_of_run = np.unique(run[rows], return_counts=True)
+        alloc, end = np.sort(allocations.alloc_event[rows]), allocations.end_event[rows]
+        end = np.sort(np.where(end < 0, np.iinfo(np.int64).max, end))
+        n_live = np.arange(1, len(rows) + 1) - np.searchsorted(end, alloc, side="right")
+        most = max(int(n_of_run.max()), int(n_live.max()))
+        kept.append(rows[np.argsort(allocations.alloc_event[rows], kind="stable")][-most:])
+    return np.sort(np.concatenate(kept))
+
+
+def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Column) -> Int64Column:
+    """The sizes of the gradients of all models trained in turn: the most that are live at the same time.
+
+    Nothing where these may not be all. Where models free theirs at different times, some sizes are made more
+    often than others for each that is live. And where a parameter has several optimizers, or models of equal
+    sizes are trained, there are more blocks (``rows``) than a model, a copy of it and one optimizer have.
+    """
+    sizes = allocations.requested_bytes
+    gradients = np.flatnonzero(known.gradients & (sizes >= SMALL_BYTES))
+    if not len(gradients) or not len(known.whole) or known.n_states is None:
+        return gradients[:0]
+    end = allocations.end_event[gradients]
+    end = np.where(end < 0, np.iinfo(np.int64).max, end)
+    found, which = np.unique(sizes[gradients], return_inverse=True)
+    size = np.concatenate((which, which))
+    change = np.repeat((-1, 1), len(gradients))
+    order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
+    n_live = np.cumsum(change[order])
+    begins = np.flatnonzero(np.diff(size[order], prepend=-1))
+    before = np.concatenate(([0], n_live[begins[1:] - 1]))
+    most = np.maximum.reduceat(n_live, begins) - before
+    times_made = np.bincount(which) / most
+    of_rows = np.sort(sizes[rows])
+    n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
+    is_explained = n_blocks <= most * (2 + known.n_states)
+    if np.any(times_made != times_made[0]) or not is_explained.all():
+        return gradients[:0]
+    return np.repeat(found, most)
+
+
+def one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int64Column:
+    """One state per parameter: Adam makes its two moments on two lines, and some make them anew each step.
+
+    So the fullest stack of the fullest iteration has one.
+    """
+    rows = np.flatnonzero(known.states & (allocations.stack_id >= 0))
+    stack = allocations.stack_id.astype(np.int64)
+    origin = known.iteration.astype(np.int64) * (int(stack.max(initial=0)) + 1) + stack
+    return of_fullest(rows, origin, allocations.requested_bytes)
+
+
+def in_half(gradients: Int64Column) -> Int64Column:
+    """The gradients without those twice as large, where every one has been made again in full precision."""
+    left, half = counted(gradients), Counter[int]()
+    for size in sorted(left):
+        n = min(left[size], left.get(2 * size, 0))
+        if n:
+            half[size] += n
+            left[size] -= n
+            left[2 * size] -= n
+    total = int(gradients.sum())
+    if sum(size * n for size, n in left.items()) > (1 - NEEDED_SHARE) * total:
+        return gradients
+    return np.array(list(half.elements()), np.int64)
+
+
+def counted(sizes: Int64Column) -> dict[int, int]:
+    """How often every size occurs."""
+    return dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True))
+
+
+def by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:
+    """The rows grouped by size, each group in order."""
+    order = rows[np.argsort(sizes[rows], kind="stable")]
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(sizes[order]) != 0)))
+    return [(int(sizes[group[0]]), group) for group in np.split(order, starts[1:])]

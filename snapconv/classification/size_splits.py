@@ -1,0 +1,302 @@
+"""The ways to split blocks without frames into weights, gradients and states, by how often a size occurs.
+
+A gradient has its weight's size, Adam keeps two more copies of each, SGD with momentum one. Each way marks
+rows in a SizeSplit, and only where nearly all bytes agree with it.
+"""
+
+from dataclasses import field
+from math import gcd
+
+import numpy as np
+
+from snapconv.classification.categories import Category
+from snapconv.classification.rule import Reason
+from snapconv.classification.size_references import (
+    NEEDED_SHARE,
+    SMALL_BYTES,
+    Preexisting,
+    by_size,
+    counted,
+)
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.lazy_dataclass import dataclass
+
+BESIDE_STATES = Reason(
+    "beside-gradients-and-states",
+    "of a size that gradients have, and more than the states that this optimizer keeps for them",
+)
+STATES = Reason(
+    "states-of-the-optimizer",
+    "as many of a size as this optimizer keeps for the parameters that have gradients",
+)
+AS_GRADIENTS = Reason("as-many-as-gradients", "as many pre-existing blocks of a size as gradients")
+COPIES_BESIDE_GRADIENTS = Reason(
+    "whole-copies-beside-gradients", "the further whole copies of a size, beside weights and gradients"
+)
+AS_STATES = Reason("as-many-as-optimizer-states", "as many pre-existing blocks of a size as states")
+COPIES_BESIDE_STATES = Reason(
+    "whole-copies-beside-optimizer-states", "the further whole copy of a size, beside weights and states"
+)
+FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
+THREES = Reason(
+    "3-copies-of-every-size",
+    "every size occurs in threes: a weight, a state, and a second state or a gradient",
+)
+TWOS = Reason(
+    "2-copies-of-every-size",
+    "every size occurs twice: a weight, and one state or a gradient that backward adds to",
+)
+FULL_PRECISION = Reason(
+    "copies-in-full-precision",
+    "every size of a gradient occurs twice as large, as often or a whole number of times as often",
+)
+
+# Even the smallest layers have tensors of three sizes: two matrices and a vector.
+LEAST_SIZES = 3
+
+# The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
+_FULL_COPIES = (3, 2, 1)
+
+_W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+_Copies = tuple[tuple[int, dict[Category, int]], ...]
+# How many of n blocks of one size are what. In the order in which they are made, and so of their addresses
+# where those show it: weights, gradients in the first backward, states in the first step.
+_COPIES: _Copies = ((4, {_W: 1, _G: 1, _S: 2}), (3, {_W: 1, _S: 1}))
+# Where the optimizer is known to keep so many states.
+_COPIES_BY_STATES: dict[int | None, _Copies] = {
+    2: (_COPIES[0], (3, {_W: 1, _S: 2})),
+    1: ((3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _S: 1})),
+}
+_COPIES_WITH_GRADIENTS: _Copies = (_COPIES[0], (3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _G: 1}))
+REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSplit:
+    """The result of counting sizes: the rows (bool per allocation) by reason and category.
+
+    ``not_trained`` are the candidates without a gradient of their size, where all gradients were seen.
+    """
+
+    n_allocations: int
+    marks: dict[tuple[str, Category], BoolColumn] = field(default_factory=dict)
+    not_trained: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def mark(self, reason: Reason, category: Category, rows: Int64Column) -> None:
+        """Add rows of a category, for a reason."""
+        where = self.marks.setdefault((reason.slug, category), np.zeros(self.n_allocations, np.bool_))
+        where[rows] = True
+
+    def of(self, reason: Reason, category: Category) -> BoolColumn:
+        """The rows of a category, for a reason."""
+        nothing = np.zeros(self.n_allocations, np.bool_)
+        return self.marks.get((reason.slug, category), nothing)
+
+
+def split_by_precision(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
+) -> bool:
+    """Weights in half precision whose optimizer keeps its own in full: every size has copies twice as large.
+
+    What an optimizer of torch steps on are weights as well: its states have their type, and are no more.
+    Accepted if one number of copies explains nearly all bytes; returns whether it does.
+    """
+    n_gradients, groups = counted(gradients), by_size(rows, sizes)
+    total = sum(size * len(members) for size, members in groups)
+    for n_copies in _FULL_COPIES:
+        split = {
+            size: (n_gradients.get(size, 0), n_copies * n_gradients.get(size // 2, 0) * (size % 2 == 0))
+            for size, _ in groups
+        }
+        fitting = [(size, members) for size, members in groups if sum(split[size]) == len(members)]
+        if sum(size * len(members) for size, members in fitting) < NEEDED_SHARE * total:
+            continue
+        least, most = known.states_range or (n_copies, n_copies)
+        n_weights = n_copies - min(most, n_copies - 1) if least < n_copies else 0
+        for size, members in fitting:
+            n_half, n_full = split[size]
+            n_states = n_full - n_weights * (n_full // n_copies)
+            found.mark(AS_GRADIENTS, _W, members[:n_half])
+            found.mark(FULL_PRECISION, _W, members[n_half : len(members) - n_states])
+            found.mark(FULL_PRECISION, _S, members[len(members) - n_states :])
+        return True
+    return False
+
+
+def split_by_states(
+    found: SizeSplit,
+    rows: Int64Column,
+    sizes: Int64Column,
+    *,
+    trained: Int64Column,
+    made: Int64Column,
+    n_states: int,
+) -> None:
+    """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
+
+    Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
+    is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
+    all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
+    of states made in the trace.
+    """
+    n_gradients, n_made, groups = counted(trained), counted(made), by_size(rows, sizes)
+    each = {size: len(members) // (1 + n_states) for size, members in groups}
+    all_have_states = (
+        not n_made
+        and all(len(members) % (1 + n_states) == 0 for _, members in groups)
+        and any(n_gradients.get(size, 0) == n for size, n in each.items())
+    )
+    for size, members in groups:
+        n_trained = n_gradients.get(size, 0)
+        n_before = max(n_states * n_trained - n_made.get(size, 0), 0)
+        n_weights = each[size] if all_have_states else len(members) - n_before
+        if n_trained and n_weights >= n_trained:
+            # Models are built before the first step, and so their weights come first.
+            found.mark(BESIDE_STATES, _W, members[:n_weights])
+            found.mark(STATES, _S, members[n_weights:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What may be among the copies: so many states of one optimizer (range, if known), a frozen model."""
+
+    states: tuple[int, int] | None
+    has_frozen_copy: bool
+    is_one_optimizer: bool
+
+
+def options_left(known: Preexisting, gradients: Int64Column, made: Int64Column) -> _Options:
+    """What is not made in the trace: ``made`` are the sizes of the states that are."""
+    n_made = int(made[np.isin(made, gradients)].sum() // max(int(gradients.sum()), 1))
+    states = known.states_range and tuple(max(n - n_made, 0) for n in known.states_range)
+    is_one = not known.has_several_steps and known.n_states is None
+    return _Options((states[0], states[1]) if states else None, known.has_frozen_copy, is_one)
+
+
+def split_by_options(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, options: _Options
+) -> bool:
+    """Where the optimizer's states depend on its arguments: what must be weights, and what must be states.
+
+    Returns whether anything is known.
+    """
+    if not options.is_one_optimizer:
+        return False
+    n_gradients = counted(gradients)
+    groups = [(size, members) for size, members in by_size(rows, sizes) if size in n_gradients]
+    groups = [(size, members) for size, members in groups if len(members) >= n_gradients[size]]
+    n_copies = [len(members) / n_gradients[size] for size, members in groups]
+    large = [n for n, (size, _) in zip(n_copies, groups, strict=True) if size >= SMALL_BYTES]
+    if not large:
+        return False
+    total, usual = sum(size * len(members) for size, members in groups), min(large)
+    fitting = sum(size * len(m) for n, (size, m) in zip(n_copies, groups, strict=True) if n == usual)
+    if fitting >= NEEDED_SHARE * total:
+        parts = _weights_and_states(int(usual), options)
+        if parts is None:
+            return False
+        for n, (size, members) in zip(n_copies, groups, strict=True):
+            if n == usual:
+                found.mark(BESIDE_STATES, _W, members[: parts[0] * n_gradients[size]])
+                found.mark(STATES, _S, members[len(members) - parts[1] * n_gradients[size] :])
+        return True
+    # All parameters have their states: no more than the size has that occurs least often.
+    least, most = options.states or (1, 0)
+    n_states = int(usual) - 1
+    if not least <= n_states <= most:
+        return False
+    for size, members in groups:
+        n_weights = len(members) - n_states * n_gradients[size]
+        found.mark(BESIDE_STATES, _W, members[:n_weights])
+        found.mark(STATES, _S, members[n_weights:])
+    return True
+
+
+def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | None:
+    """How many of so many copies must be weights, and how many states; None where all may be states.
+
+    A model that ran frozen is at most one further copy of the weights.
+    """
+    least, most = options.states or (0, n_copies)
+    certain = max(n_copies - most, 1), min(least, n_copies - 1)
+    beside_second = n_copies - 2
+    if certain[0] >= 2 and beside_second <= most:
+        return 2, beside_second
+    if options.has_frozen_copy and 1 <= least <= beside_second:
+        return 2, beside_second
+    if options.has_frozen_copy or certain[0] >= 2:
+        return certain
+    return (1, beside_second) if beside_second >= 2 and least else None
+
+
+def split_by_copies(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, reference: Int64Column, *, by_gradients: bool
+) -> None:
+    """Per size: as many weights as the reference has; whole further copies are the other category.
+
+    Up to two further copies can be optimizer state, one can be gradients.
+    """
+    of_weight, of_copies, category, most = (
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, 2)
+        if by_gradients
+        else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
+    )
+    n_expected = counted(reference)
+    for size, members in by_size(rows, sizes):
+        expected = n_expected.get(size, 0)
+        if not expected:
+            continue
+        found.mark(of_weight, _W, members[:expected])
+        copies, rest = divmod(len(members) - expected, expected)
+        if not rest and copies <= most:
+            found.mark(of_copies, category, members[expected:])
+
+
+def split_by_structure(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, summed: Int64Column, n_states: int | None
+) -> bool:
+    """Believe n copies of everything only if nearly all bytes agree, and a copy is not copies itself.
+
+    Four are a weight, its gradient and Adam's two states. Of three, one is a weight and one a state; the
+    third is Adam's other state, or a gradient beside SGD's momentum: the optimizer decides that, if it is
+    known, or backward, if it is seen to add to gradients that stay: it makes temporaries of their sizes
+    (``summed``). Else it stays open. Returns whether a structure is accepted.
+    """
+    groups = [(size, members) for size, members in by_size(rows, sizes) if size >= SMALL_BYTES]
+    total = sum(size * len(members) for size, members in groups)
+    have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
+    usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
+    for n_copies, parts in _COPIES_BY_STATES.get(n_states, usual):
+        fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
+        if (
+            not _occur_once_in_copies(groups, fitting, n_copies)
+            or sum(size * len(m) for size, m in fitting) < NEEDED_SHARE * total
+        ):
+            continue
+        for _, members in fitting:
+            _mark_parts(found, members, n_copies, parts)
+        return True
+    return False
+
+
+def _occur_once_in_copies(
+    groups: list[tuple[int, Int64Column]], fitting: list[tuple[int, Int64Column]], n_copies: int
+) -> bool:
+    """Whether so many copies, and not fewer of something that itself has every size several times.
+
+    A size with one block in each copy shows it. So do several sizes whose numbers in a copy have no common
+    divisor, as where embedding and head are equal: what has its own sizes k times has k in all of them.
+    """
+    times = [len(members) // n_copies for _, members in fitting]
+    if 1 in times:
+        return True
+    n_fitting, n_blocks = (sum(len(members) for _, members in found) for found in (fitting, groups))
+    return len(times) >= LEAST_SIZES and gcd(*times) == 1 and n_fitting >= NEEDED_SHARE * n_blocks
+
+
+def _mark_parts(found: SizeSplit, members: Int64Column, n_copies: int, parts: dict[Category, int]) -> None:
+    """Give the rows of one size their categories, as many copies of each as the parts have."""
+    each, first = len(members) // n_copies, 0
+    for category, n_parts in parts.items():
+        found.mark(REASON_OF_COPIES[n_copies], category, members[each * first : each * (first + n_parts)])
+        first += n_parts
