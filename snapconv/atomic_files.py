@@ -20,6 +20,7 @@ from pathlib import Path
 
 from snapconv.errors import OutputExistsError, OutputWriteError
 from snapconv.lazy_dataclass import dataclass
+from snapconv.stop_signals import raise_remembered
 
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600
@@ -92,6 +93,7 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
             temporaries.callback(_remove, output.temporary)
             outputs.append(output)
         yield tuple(output.temporary for output in outputs)
+        raise_remembered()  # what was stopped leaves nothing
         for output in outputs:
             with os_errors(output.path):
                 _sync(output.temporary, os.O_RDWR)

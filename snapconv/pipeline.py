@@ -23,6 +23,7 @@ from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
+from snapconv.stop_signals import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def read_options(options: AnalysisOptions) -> AnalysisOptions:
     return replace(options, rules=_rules(options), params=_params(options))
 
 
+@stage
 def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
     """Prepare the analysis of a snapshot's devices: what they share, their stacks, is looked at once."""
     rules, stacks = _rules(options), snapshot.stacks

@@ -15,6 +15,7 @@ from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 
 
@@ -112,6 +113,7 @@ class Features:
         return marked
 
 
+@stage
 def find_features(
     allocations: AllocationTable,
     phases: Phases,

@@ -18,6 +18,7 @@ from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.columns import Int64Column
 from snapconv.lazy_dataclass import dataclass
+from snapconv.stop_signals import stage
 
 PIPELINE: tuple[PipelineRule, ...] = (
     *USER_RULES,
@@ -54,6 +55,7 @@ class Opinion:
     reason: str
 
 
+@stage
 def classify(features: Features, pipeline: tuple[PipelineRule, ...] = PIPELINE) -> Classification:
     """Classify every allocation of one device."""
     decided = Decided(len(features.alloc))

@@ -2,12 +2,9 @@
 
 import importlib
 import os
-import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -16,13 +13,11 @@ from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.garbage_collector import collector_off, collector_on
+from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
 
-# As shells count: 128 plus the number of the signal; 130 for Ctrl-C, 141 for the reader of a pipe that left.
-_BY_SIGNAL = 128
-_INTERRUPTED, _NOBODY_READS = _BY_SIGNAL + 2, _BY_SIGNAL + 13
-# What a scheduler or `kill` sends, and a terminal that is closed (not on Windows).
-_STOPPING = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")]
+# Of Ctrl-C, and of the reader of a pipe that left.
+_INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # A program that runs in this process finds Python as it is.
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
 
@@ -56,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _signals_raise():
-            return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except ProgramEnded as ended:
         if argv is not None:  # called from Python, and no process of its own
             ended.close()
@@ -73,14 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     line = _with_command(argv)
     name = line[0] if line else ""
+    is_program = name in _PROGRAM_COMMANDS
     try:
-        with collector_on() if name in _PROGRAM_COMMANDS else collector_off():
+        with signals_raise(is_program=is_program), collector_on() if is_program else collector_off():
             app_with([name] if name in COMMANDS else COMMANDS)(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
             return _NOBODY_READS
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-        if code == _INTERRUPTED or code - _BY_SIGNAL in _STOPPING:
+        if code == _INTERRUPTED or code - BY_SIGNAL in STOPPING:
             print_error("stopped: no unfinished file is left behind")
         return code
     except OSError as error:  # only the terminal is left: files have errors of their own
@@ -102,26 +97,6 @@ def _is_file(word: str) -> bool:
         return False
     # In a folder that may not be searched, and of a name that is too long, nothing can be said to exist.
     return "." in word or "/" in word or "\\" in word or os.path.exists(word)  # noqa: PTH110  # Path's raises
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let a signal that would end the program end it by an exception, so that everything is tidied up.
-
-    One that is ignored (nohup) or handled by someone else stays so.
-    """
-
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(_BY_SIGNAL + number)
-
-    ours = [number for number in _STOPPING if signal.getsignal(number) == signal.SIG_DFL]
-    try:
-        for number in ours:
-            signal.signal(number, leave)
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _show_version(wanted: bool) -> None:
@@ -158,5 +133,8 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         word = name.replace("-", "_")
         module = importlib.import_module(f"snapconv.cli.{word}_command")
         settings = {"cls": PlainCommand, **getattr(module, "COMMAND_SETTINGS", {})}
-        app.command(name, short_help=COMMANDS[name], **settings)(getattr(module, word))
+        command = getattr(module, word)
+        app.command(name, short_help=COMMANDS[name], **settings)(
+            command if name in _PROGRAM_COMMANDS else stage(command)
+        )
     return app

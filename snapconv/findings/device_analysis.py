@@ -31,6 +31,7 @@ from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_facts import StackFacts
 from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stop_signals import stage
 from snapconv.units import format_bytes
 
 
@@ -116,6 +117,7 @@ class DeviceAnalysis:
         return np.flatnonzero(self.classification.category == category)
 
 
+@stage
 def analyze_device(
     snapshot: Snapshot,
     device: DeviceSnapshot,

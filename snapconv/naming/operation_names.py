@@ -23,6 +23,7 @@ from snapconv.stacks.operations.operation_of_stack import (
 from snapconv.stacks.operations.source_lines import Line
 from snapconv.stacks.operations.source_steps import Step
 from snapconv.stacks.operations.statements import statements
+from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
 _Known = dict[StackOperation, int]
@@ -43,6 +44,7 @@ class Operations:
     id: Int32Column
 
 
+@stage
 def name_allocations(
     stacks: StackTable,
     by_stack: Sequence[StackOperation],

@@ -18,6 +18,7 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
 from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
@@ -85,6 +86,7 @@ class Phases:
         return np.concatenate((shown, [n]))[np.searchsorted(shown, event, side="right")]
 
 
+@stage
 def find_phases(
     snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable, roles: StackRoles
 ) -> Phases:

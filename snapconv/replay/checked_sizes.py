@@ -17,6 +17,7 @@ from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes
 from snapconv.replay.rounding import HOST_RULES, RoundingRules, infer_rules
 from snapconv.snapshot.load import DeviceSnapshot
+from snapconv.stop_signals import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class CheckedSizes:
     check: SizeCheck
 
 
+@stage
 def derive_checked_sizes(
     device: DeviceSnapshot, lifetimes: Lifetimes, settings: AllocatorSettings, *, backend: str
 ) -> CheckedSizes:

@@ -23,6 +23,7 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.snapshot.stack_table import FrameTable
+from snapconv.stop_signals import stage
 from snapconv.units import format_bytes
 
 
@@ -117,6 +118,7 @@ class Replay:
     notes: tuple[Note, ...]
 
 
+@stage
 def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     """Replay one device of a snapshot; pure, linear in its events (plus a sort by address)."""
     device = replace(device, events=real_events(device.events))

@@ -11,6 +11,7 @@ from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
+from snapconv.stop_signals import stage
 
 _ALLOC, _REQUESTED, _COMPLETED = 0, 1, 2
 
@@ -38,6 +39,7 @@ class Lifetimes:
         return len(self.addr)
 
 
+@stage
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     """Match every free with its alloc by address, and what is open at the end with the final blocks.
 
@@ -90,10 +92,9 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     is_free = np.zeros(len(Action), np.bool_)
     is_free[[Action.FREE_COMPLETED, Action.FREE]] = True
     frees = is_free[events.action]
-    # Plain numbers: of an enum NumPy looks up attributes in Python, and clears a Ctrl-C that comes there.
-    if np.any(events.action == int(Action.FREE_COMPLETED)):
+    if np.any(events.action == Action.FREE_COMPLETED):
         return frees
-    requests = events.action == int(Action.FREE_REQUESTED)
+    requests = events.action == Action.FREE_REQUESTED
     waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
     newest_first = np.flatnonzero(requests & np.isin(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)

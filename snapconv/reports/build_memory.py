@@ -44,6 +44,7 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
+from snapconv.stop_signals import stage
 from snapconv.version import VERSION
 
 # TBD's classes, each with the categories that make it up, and the classes that are parts of "dynamic".
@@ -63,6 +64,7 @@ _DYNAMIC_CLASSES = (
 )
 
 
+@stage
 def build_memory_report(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
     live = analysis.allocations.live_at(analysis.peak_event)

@@ -36,6 +36,7 @@ from snapconv.snapshot.settings_table import (
 )
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
+from snapconv.stop_signals import stage
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
@@ -102,6 +103,7 @@ class Snapshot:
         return self.metadata.project if self.metadata else NOT_RECORDED
 
 
+@stage
 def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snapshot:
     """Read a snapshot of any era and container, offline and without running anything in it.
 

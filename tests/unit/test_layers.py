@@ -19,7 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {
         *("capture_format", "devices", "errors", "garbage_collector", "lazy_dataclass"),
-        *("notes", "progress", "units", "version"),
+        *("notes", "progress", "stop_signals", "units", "version"),
     },
     {"atomic_files"},
     {"torch_knowledge"},

@@ -1,38 +1,20 @@
-"""Ctrl-C in the middle of long work, in the compiled core above all: it ends soon, and nothing is left."""
+"""Ctrl-C in the middle of a stage ends the command, wherever in the stage it comes, and nothing is left.
 
-import os
-import subprocess
+How soon follows from the pieces that the core gets: tests/unit/native/test_pieces.py.
+"""
+
+import importlib
+import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from snapconv.cli.app import main
 from snapconv.native.library import core
 
-ROOT = Path(__file__).parents[3]
-# Seconds of the processor from the signal to the end; all that is loaded is freed in them, too.
-MOST_SECONDS = 0.2
-
-# Sends the signal from another thread, which can run only while the core lets it.
-PROGRAM = """
-import importlib, os, signal, sys, threading, time
-from snapconv.cli.app import main
-place, *line = sys.argv[1:]
-module, name = place.split(":")
-target = importlib.import_module(module)
-whole, sent = getattr(target, name), []
-def interrupt():
-    sent[0] = time.process_time()
-    os.kill(os.getpid(), signal.SIGINT)
-def interrupted(*values, **named):
-    if not sent:
-        sent.append(None)
-        threading.Timer(0.005, interrupt).start()
-    return whole(*values, **named)
-setattr(target, name, interrupted)
-code = main(line)
-print(code, time.process_time() - sent[0])
-"""
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 STAGES = {
     "the reader": "snapconv.snapshot.readers.compiled_pickle:_feed",
     "the ids of stacks": "snapconv.snapshot.load:bound_stacks",
@@ -44,41 +26,118 @@ STAGES = {
     "writing": "snapconv.convert:write_databases",
 }
 OF_THE_CORE = {"the reader", "pairing", "the walk"}
+ENDED = "stopped: no unfinished file is left behind\n"
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A file that takes a while."""
-    file = tmp_path_factory.mktemp("large") / "large.pickle"
-    generate = [
-        str(ROOT / "scripts/bench/generate.py"),
-        "--events",
-        "300000",
-        "--stacks",
-        "python",
-        "--seed",
-        "0",
-    ]
-    subprocess.run([sys.executable, *generate, str(file)], check=True, capture_output=True, timeout=300)
-    return file
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there a signal comes from the console alone")
-@pytest.mark.parametrize("stage", STAGES)
-def test_ctrl_c_ends_it_soon_and_leaves_nothing_behind(large, stage, tmp_path):
-    if stage in OF_THE_CORE and core() is None:
+@pytest.fixture(params=STAGES)
+def stage(request):
+    if request.param in OF_THE_CORE and core() is None:
         pytest.skip("a stage of the compiled core, which is not in use")
-    line = ["to-sqlite", str(large), "-o", str(tmp_path / "report.sqlite"), "--extended", "-q"]
-    command = [sys.executable, "-c", PROGRAM, STAGES[stage], *line]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for _ in range(4):  # NumPy clears what comes while it looks up an attribute
-        done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300)
-        assert done.returncode == 0, done.stderr
-        code, seconds = done.stdout.split()
-        if code == "130" and float(seconds) < MOST_SECONDS:
-            break
-        (tmp_path / "report.sqlite").unlink(missing_ok=True)
-    assert code == "130"
-    assert done.stderr == "stopped: no unfinished file is left behind\n"
-    assert float(seconds) < MOST_SECONDS
+    module, name = STAGES[request.param].split(":")
+    return importlib.import_module(module), name
+
+
+@pytest.fixture
+def convert(tmp_path):
+    file, report = str(FIXTURES / "training_step.pickle"), str(tmp_path / "report.sqlite")
+    return lambda: main(["to-sqlite", file, "-o", report, "-q"])
+
+
+@pytest.fixture
+def ctrl_c_as_python_has_it():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def with_each_call(function, see):
+    """The function, whose first run shows every call of a function in it to ``see``, by its number."""
+    runs = []
+
+    def run(*values, **named):
+        if runs:
+            return function(*values, **named)
+        runs.append(True)
+        calls = 0
+
+        def count(_frame, event, _argument):
+            nonlocal calls
+            if event in ("call", "c_call"):
+                calls += 1
+                see(calls)
+
+        sys.setprofile(count)
+        try:
+            return function(*values, **named)
+        finally:
+            sys.setprofile(None)
+
+    return run
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+def test_ctrl_c_half_way_through_a_stage_ends_the_command(stage, convert, tmp_path, monkeypatch, capsys):
+    assert convert() == 0  # what is done once is done, and the next two are alike
+    (tmp_path / "report.sqlite").unlink()
+    module, name = stage
+    whole, calls = getattr(module, name), []
+    monkeypatch.setattr(module, name, with_each_call(whole, calls.append))
+    assert convert() == 0
+    (tmp_path / "report.sqlite").unlink()
+    half = len(calls) // 2
+    assert half > 1
+    interrupt = lambda number: signal.raise_signal(signal.SIGINT) if number == half else None  # noqa: E731
+    monkeypatch.setattr(module, name, with_each_call(whole, interrupt))
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+def test_ctrl_c_that_is_lost_in_a_stage_ends_the_command_all_the_same(
+    stage, convert, tmp_path, monkeypatch, capsys
+):
+    module, name = stage
+    whole = getattr(module, name)
+
+    def losing(*values, **named):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return whole(*values, **named)
+
+    monkeypatch.setattr(module, name, losing)
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+def test_ctrl_c_that_numpy_clears_ends_the_command(convert, tmp_path, monkeypatch, capsys):
+    module = importlib.import_module("snapconv.replay.device_replay")
+    whole = module.pair_events
+
+    class Interrupting(type):
+        def __getattr__(cls, name):
+            signal.raise_signal(signal.SIGINT)
+            raise AttributeError(name)
+
+    class Member(int, metaclass=Interrupting):
+        pass
+
+    def comparing(*values):
+        _ = np.zeros(2, np.int8) == Member(1)
+        return whole(*values)
+
+    monkeypatch.setattr(module, "pair_events", comparing)
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+def test_after_a_command_ctrl_c_is_as_before(convert):
+    assert convert() == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert convert() != 130
