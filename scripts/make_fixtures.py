@@ -27,7 +27,7 @@ COMMAND = "python scripts/make_fixtures.py"
 README = f"""\
 # Fixtures
 
-Small snapshots of every kind that the format knows, training scripts to record, and a capture of one of them.
+Small snapshots of every kind that the format has, training scripts to record, and a capture of one of them.
 
 Nobody recorded the snapshots: a model of torch's allocator and a training loop on paper made them, so that
 every figure is known. All of them, `expected.json` and this page are made by one command, and a test fails

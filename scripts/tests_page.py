@@ -40,7 +40,7 @@ such as `python -m snapconv`, is not counted. `scripts/test --coverage` measures
 
 
 def main() -> None:
-    """Write the page, and first what was measured if that is asked for."""
+    """Write the page, and first what was measured if that is requested."""
     parser = argparse.ArgumentParser(description="Write docs/reference/tests.md.")
     parser.add_argument("--coverage", action="store_true", help="keep what .coverage has")
     if parser.parse_args().coverage:

@@ -9,7 +9,7 @@
         .snapshot()
     )
 
-Blocks are rounded up to 512 bytes, which is all that this builder knows of the allocator's rules; what
+Blocks are rounded up to 512 bytes, which is all that this builder has of the allocator's rules; what
 is not live in a segment is inactive. Times are START_US, START_US + 1, …. Every value of an entry can be
 replaced by a keyword argument, and ``event`` appends anything at all.
 """

@@ -197,7 +197,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _main(what: str, entry: str, kind: str, folder: str, *options: str) -> None:
-    """Do what is asked for; the results go to WHAT.json beside the capture."""
+    """Do what the arguments name; the results go to WHAT.json beside the capture."""
     import torch
 
     is_simulated, batch_size = "--simulate" in options, None

@@ -55,7 +55,7 @@ def round_up(n_bytes: int, granule: int) -> int:
 
 
 def segment_size(block_bytes: int) -> int:
-    """Say how much CUDA is asked for when no free block is large enough."""
+    """How much is requested from CUDA when no free block is large enough."""
     if block_bytes <= SMALL_REQUEST_BYTES:
         return SMALL_SEGMENT_BYTES
     if block_bytes < MEDIUM_REQUEST_BYTES:

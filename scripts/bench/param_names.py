@@ -97,8 +97,8 @@ def main(counts: list[int]) -> None:
                 began = time.perf_counter()
                 found = name_weights(params, np.array(sizes, np.int64), is_placed=True)
                 seconds = time.perf_counter() - began
-                told = zip(found.names, found.is_certain.tolist(), there, sizes, strict=True)
-                judged = [(name == real, sure, size) for name, sure, (real, _), size in told]
+                inferred = zip(found.names, found.is_certain.tolist(), there, sizes, strict=True)
+                judged = [(name == real, sure, size) for name, sure, (real, _), size in inferred]
                 right = sum(size for is_right, _, size in judged if is_right)
                 wrong = sum(size for is_right, sure, size in judged if sure and not is_right)
                 shares = (100 * n / sum(sizes) for n in (right, found.certain_bytes, wrong))

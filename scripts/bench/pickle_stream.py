@@ -1,7 +1,7 @@
-"""Turns values, told piece by piece, into the bytes that CPython's C pickler writes with protocol 4.
+"""Turns values, given piece by piece, into the bytes that CPython's C pickler writes with protocol 4.
 
 Nothing is kept but the open frame and the texts, so a file may be larger than the memory. Two pieces of
-text are one object only if the caller says so: sharing is told, not found. Knows nothing of snapshots.
+text are one object only if the caller says so: sharing is given, not found. Knows nothing of snapshots.
 """
 
 import io
@@ -130,7 +130,7 @@ class PickleStream:
         return self.text(str(value))
 
     def list_pieces(self, length: int, items: Iterable[bytes]) -> Iterator[bytes]:
-        """Encode a list in pieces; every item is asked for just before its turn to be numbered."""
+        """Encode a list in pieces; every item is fetched just before its turn to be numbered."""
         yield b"]" + self.memoise()
         if length == 1:
             yield b"".join(items) + b"a"

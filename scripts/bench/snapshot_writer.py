@@ -83,7 +83,7 @@ class _SnapshotWriter:
         self._empty_list_memo: int | None = None
 
     def pieces(self) -> Iterator[bytes]:
-        """Encode the whole snapshot; a piece must be written before the next is asked for."""
+        """Encode the whole snapshot; a piece must be written before the next is fetched."""
         stream, snapshot = self._stream, self._snapshot
         segments = sorted(snapshot.segments, key=lambda segment: segment.addr)
         annotations = snapshot.annotations

@@ -13,7 +13,7 @@ PROJECT = "/home/user/llm-training"
 
 
 class Frame(NamedTuple):
-    """One frame; ``site`` tells apart places of equal text, which are dictionaries of their own in torch."""
+    """One frame; ``site`` distinguishes places of equal text: dictionaries of their own in torch."""
 
     name: str
     filename: str
@@ -172,7 +172,7 @@ class StackTable:
         return self._stack(_MALLOC + _WORKSPACE + _dispatch(operator) + _binding(operator), python)
 
     def dropped_at(self, python: Sequence[Frame]) -> int:
-        """Give the stack of a line of Python that let go of a tensor."""
+        """Give the stack of a line of Python that freed a tensor."""
         return self._stack(_FREE + _DROP_FROM_PYTHON, python)
 
     def allocated_in_backward(self, node: str, operator: str) -> int:
@@ -181,7 +181,7 @@ class StackTable:
         return self._engine_stack((*_MALLOC, *_dispatch(operator), cpp(apply), _NODE_CALL))
 
     def released_in_backward(self, node: str) -> int:
-        """Give the stack of a backward node that let go of the tensors saved for it."""
+        """Give the stack of a backward node that freed the tensors saved for it."""
         release = f"torch::autograd::generated::{node}::release_variables()"
         reset = cpp("torch::autograd::SavedVariable::reset_data()")
         return self._engine_stack((*_FREE, reset, cpp(release, "")))

@@ -1,6 +1,6 @@
 """Our figures against those that torch's own tool counts from the same file (torch.cuda._memory_viz).
 
-It knows CUDA devices only: pinned host memory is handed to it as if it were one. What it prints is rounded,
+It reads CUDA devices only: pinned host memory is handed to it as if it were one. What it prints is rounded,
 so its words for our numbers are compared.
 """
 

@@ -190,10 +190,10 @@ def test_the_values_are_plain_enough_for_json(facts_of):
 def test_progress_is_shown_in_stages(tmp_path):
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(model_with_two_blocks().snapshot()))
-    told = []
-    describe(path, progress=lambda *step: told.append(step))
-    assert {"loading", "reading"} <= {stage for stage, _, _ in told} <= {"checking", "loading", "reading"}
-    assert all(0 <= done <= total for _, done, total in told)
+    steps = []
+    describe(path, progress=lambda *step: steps.append(step))
+    assert {"loading", "reading"} <= {stage for stage, _, _ in steps} <= {"checking", "loading", "reading"}
+    assert all(0 <= done <= total for _, done, total in steps)
 
 
 def test_another_file_is_refused(facts_of):

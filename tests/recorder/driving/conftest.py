@@ -55,7 +55,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """Write a script and record it; ``{TRAINING}`` stands before it unless told."""
+    """Write a script and record it; ``{TRAINING}`` stands before it by default."""
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):

@@ -254,7 +254,7 @@ def test_an_oom_shows_the_state_in_which_the_allocator_gave_up(run):
     assert done.metadata["ended"]["how"] == "oom"
     trace = done.snapshot["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "oom"] == [4 << 30]
-    # The 4 MiB that the script lets go while the exception passes are still there.
+    # The 4 MiB that the script frees while the exception passes are still there.
     live = [b for s in done.snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
     assert 4 << 20 in [block["requested_size"] for block in live]
 

@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Let the recorder return what a test wants; ``asked`` is what it was asked for."""
+    """Let the recorder return what a test wants; ``asked`` is what it was called with."""
     asked = []
 
     def answer(**values):

@@ -38,7 +38,7 @@ def test_after_the_plan_there_is_nothing_to_do():
 
 
 class Ends:
-    """Counts what a StepCounter told."""
+    """Counts what a StepCounter reports."""
 
     def __init__(self, **options):
         self.n = 0

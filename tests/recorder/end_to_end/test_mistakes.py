@@ -176,7 +176,7 @@ def test_an_oom_leaves_the_state_in_which_the_allocator_gave_up(tmp_path):
     trace = out.snapshot["device_traces"][0]
     (oom,) = [event for event in trace if event["action"] == "oom"]
     assert trace[-1]["action"] in ("oom", "snapshot")
-    # Nothing was let go before the snapshot: what is reserved leaves no room for what was asked for.
+    # Nothing was freed before the snapshot: what is reserved leaves too little for the request.
     held = sum(segment["total_size"] for segment in out.snapshot["segments"])
     assert held <= capacity < held + oom["size"]
     reports = convert(out.capture)

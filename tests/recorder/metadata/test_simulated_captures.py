@@ -193,7 +193,7 @@ def test_memory_of_a_step_has_its_category_from_the_metadata(recorded):
     assert held["unknown"] == 0
     assert last == 1
     found = analysis.classification
-    # What a checkpoint makes again in backward is told by its frames; everything else was noted or marked.
+    # What a checkpoint makes again in backward is inferred from its frames; everything else was recorded.
     by_frames = {found.reasons[i] for i in found.reason_id[found.evidence != Evidence.METADATA].tolist()}
     assert by_frames <= {"recompute"}
 

@@ -33,7 +33,7 @@ def addr(tensor: torch.Tensor) -> int:
 
 
 def train(model, loss_of, optimizer, n_steps: int = 1, observer: Observer | None = None) -> None:
-    """Plain steps, with the iterations told to the observer."""
+    """Plain steps, with the iterations reported to the observer."""
     for step in range(n_steps):
         if observer:
             observer.iteration_began(step)

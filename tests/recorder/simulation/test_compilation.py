@@ -40,7 +40,7 @@ def names_of(entry):
 
 
 def of_compiled_code(entry):
-    """Whether a file that torch.compile wrote asked for it, not further out than Python's innermost frame."""
+    """Whether a file that torch.compile wrote requested it, not further out than Python's innermost frame."""
     python = [frame for frame in entry["frames"] if frame["filename"].endswith(".py")]
     return bool(python) and is_generated(python[0]["filename"])
 

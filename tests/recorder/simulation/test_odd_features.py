@@ -138,7 +138,7 @@ def test_shapes_alone_allocate_what_the_kernels_do(run):
         with simulated(SimulationOptions(compute=compute)), recorded() as snapshot:
             run()
         allocated.append([entry["size"] for entry in events(snapshot, "alloc")])
-        # In no order: autocast lets go of its copies by their addresses.
+        # In no order: autocast frees its copies by their addresses.
         freed.append(sorted(entry["size"] for entry in events(snapshot, "free_requested")))
 
     assert allocated[0] == allocated[1]

@@ -18,7 +18,7 @@ class Owner:
     there = 1
 
 
-class Heir(Owner):
+class Derived(Owner):
     pass
 
 
@@ -27,12 +27,12 @@ def test_patches_put_back_what_was_there_and_take_away_what_was_not():
         patches.set(Owner, "there", 2)
         patches.set(Owner, "there", 3)
         patches.set(Owner, "added", 4)
-        patches.set(Heir, "there", 5)
-        assert (Owner.there, Owner.added, Heir.there) == (3, 4, 5)
+        patches.set(Derived, "there", 5)
+        assert (Owner.there, Owner.added, Derived.there) == (3, 4, 5)
 
     assert Owner.there == 1
     assert not hasattr(Owner, "added")
-    assert "there" not in vars(Heir)
+    assert "there" not in vars(Derived)
 
 
 def test_patches_are_undone_after_an_exception():

@@ -28,7 +28,7 @@ SLEEP_MS = 1000 * SLEEP_S
 
 
 class Sleep(torch.autograd.Function):
-    """Takes its time in backward, so that it can be told whose time it is."""
+    """Takes its time in backward, so that it shows whose time it is."""
 
     @staticmethod
     def forward(ctx, x):

@@ -15,7 +15,7 @@ from tests.recorder.timing.timed import HERE  # noqa: E402
 
 
 class Device:
-    """A GPU that reaches an event when it is told to; every event is a millisecond after the one before."""
+    """A GPU that reaches an event when a test says so; every event is a millisecond after the one before."""
 
     def __init__(self):
         self.n_created = 0
@@ -116,7 +116,7 @@ def test_a_call_was_waited_for_if_the_device_came_to_it_before_it_was_all_queued
     launch_bound = timed(1)["launch_bound"]
     assert launch_bound["forward"]["n"] == 2
     assert launch_bound["forward"]["n_waited_for"] == n_waited_for
-    # Of two nodes, only what comes after the first tells whether that was all queued.
+    # Of two nodes, only what comes after the first shows whether that was all queued.
     assert launch_bound["backward"]["n"] == 2
     assert launch_bound["backward"]["n_waited_for"] == n_waited_for // 2
 

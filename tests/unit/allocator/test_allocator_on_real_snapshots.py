@@ -54,7 +54,7 @@ class Rewound:
     starts: list[int] = field(default_factory=list)  # of live blocks, sorted
     requested: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, int | None] = field(default_factory=dict)  # None: freed in the trace
-    room: dict[int, int] = field(default_factory=dict)  # least distance to the next live block
+    gap: dict[int, int] = field(default_factory=dict)  # least distance to the next live block
     pending: set[int] = field(default_factory=set)
     n_ambiguous: int = 0
 
@@ -78,15 +78,15 @@ class Rewound:
     def add(self, addr, requested, size):
         left = self.left_of(addr)
         if left is not None:
-            self.room[left] = min(self.room[left], addr - left)
+            self.gap[left] = min(self.gap[left], addr - left)
         insort(self.starts, addr)
         self.requested[addr] = requested
         self.sizes[addr] = size
-        self.room[addr] = self.end_of_room(addr) - addr
+        self.gap[addr] = self.end_of_gap(addr) - addr
 
     def remove(self, addr):
         del self.starts[bisect_left(self.starts, addr)]
-        del self.requested[addr], self.sizes[addr], self.room[addr]
+        del self.requested[addr], self.sizes[addr], self.gap[addr]
 
     def range_of(self, addr):
         return self.ranges[self.range_starts[bisect_right(self.range_starts, addr) - 1]]
@@ -95,7 +95,7 @@ class Rewound:
         i = bisect_left(self.starts, addr)
         return self.starts[i - 1] if i and self.starts[i - 1] >= self.range_of(addr).addr else None
 
-    def end_of_room(self, addr):
+    def end_of_gap(self, addr):
         end = self.range_of(addr).end
         i = bisect_right(self.starts, addr)
         return min(end, self.starts[i]) if i < len(self.starts) else end
@@ -123,13 +123,13 @@ class Rewound:
         if left is not None and self.sizes[left] is None:
             self.sizes[left] = addr - left
         assert addr == (self.range_of(addr).addr if left is None else left + self.sizes[left])
-        room, rounded = self.end_of_room(addr) - addr, self.settings.round_size(requested)
-        splits = self.settings.should_split(room, rounded, is_small=self.range_of(addr).is_small)
-        assert self.sizes[addr] in (None, rounded if splits else room)
+        gap, rounded = self.end_of_gap(addr) - addr, self.settings.round_size(requested)
+        splits = self.settings.should_split(gap, rounded, is_small=self.range_of(addr).is_small)
+        assert self.sizes[addr] in (None, rounded if splits else gap)
         self.remove(addr)
 
     def size_of(self, addr):
-        """The size of a block; for one that was freed in the trace, by the rule of an alloc in its room.
+        """The size of a block; for one that was freed in the trace, by the rule of an alloc in its gap.
 
         In a small pool that is exact, since a block never keeps 512 bytes more than it needs. In a
         large pool all blocks, free ones too, are longer than 1 MiB, so that a shorter gap before the
@@ -137,10 +137,10 @@ class Rewound:
         """
         if (size := self.sizes[addr]) is not None:
             return size
-        rounded, room = self.settings.round_size(self.requested[addr]), self.room[addr]
+        rounded, gap = self.settings.round_size(self.requested[addr]), self.gap[addr]
         is_small = self.range_of(addr).is_small
-        if not self.settings.should_split(room, rounded, is_small=is_small):
-            return room
+        if not self.settings.should_split(gap, rounded, is_small=is_small):
+            return gap
         self.n_ambiguous += not is_small
         return rounded
 
@@ -219,7 +219,7 @@ SEGMENT_KEYS = ("total_size", "allocated_size", "active_size", "requested_size",
 
 
 def segment_map(raw_segments):
-    """The segments by address: sums, pool, and the stack that got them where torch still knows it."""
+    """The segments by address: sums, pool, and the stack that got them where torch still has it."""
     return {
         raw["address"]: (
             *(raw[key] for key in SEGMENT_KEYS),

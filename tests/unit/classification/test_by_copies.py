@@ -1,4 +1,4 @@
-"""Blocks without birth and frames, told apart by how often each size occurs."""
+"""Pre-existing blocks without frames, distinguished by how often each size occurs."""
 
 from types import SimpleNamespace
 

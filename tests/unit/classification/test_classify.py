@@ -371,9 +371,9 @@ def test_only_preexisting_blocks_without_frames_are_inferred_from_counting(found
     job.alloc(LOAD, 4096)
     freed = job.older(NO_FRAMES, 4096)
     job.free(freed, MAIN)
-    told = [WEIGHT, GRADIENT, STATE, STATE]
-    assert categories(found(job, 2048)) == [Category.UNKNOWN, *told]
-    assert categories(found(job, 4096)) == [*told, Category.UNKNOWN, Category.UNKNOWN]
+    inferred = [WEIGHT, GRADIENT, STATE, STATE]
+    assert categories(found(job, 2048)) == [Category.UNKNOWN, *inferred]
+    assert categories(found(job, 4096)) == [*inferred, Category.UNKNOWN, Category.UNKNOWN]
 
 
 def test_a_job_without_anything_has_nothing_to_classify(found):

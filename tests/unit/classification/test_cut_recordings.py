@@ -1,4 +1,4 @@
-"""What is told of recordings that begin or end in the middle of a step, and of compiled code in them."""
+"""What is inferred of recordings that begin or end in the middle of a step, and of compiled code in them."""
 
 from contextlib import suppress
 
@@ -98,7 +98,7 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
 
 
 def test_a_preexisting_batch_is_what_other_iterations_freed_at_that_place_and_of_that_size(found):
-    """Nothing but the graph held the batch; an activation of another size is let go of by the same stack."""
+    """Nothing but the graph held the batch; an activation of another size is freed by the same stack."""
     job = Job()
     old, kept = job.older(NO_FRAMES), job.older(NO_FRAMES, SUBJECT + 1)
     for _ in range(2):

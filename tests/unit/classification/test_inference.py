@@ -1,4 +1,4 @@
-"""Where nothing is trained, the order of sizes tells weights, and the number of layers tells caches."""
+"""Where nothing is trained, the order of sizes shows weights, and the number of layers shows caches."""
 
 import pytest
 
@@ -227,8 +227,8 @@ def test_a_table_of_positions_comes_between_words_and_layers(found):
 def test_a_forward_that_only_blocks_show_counts(found):
     job = model()
     job.older(FORWARD, OTHER)
-    told = found(job, OTHER)
-    assert told == [(Category.ACTIVATION, Evidence.LIFETIME, "made-in-forward-and-live-at-dump")]
+    inferred = found(job, OTHER)
+    assert inferred == [(Category.ACTIVATION, Evidence.LIFETIME, "made-in-forward-and-live-at-dump")]
     assert found(job, LAYER[1])[0][0] is Category.WEIGHT
 
 
@@ -251,8 +251,8 @@ def test_as_many_blocks_as_there_are_layers_are_a_cache(stack, n_each, found):
     for _ in range(n_each * N_LAYERS):
         job.older(NO_FRAMES, CACHE) if stack is None else job.alloc(stack, CACHE)
     job.does(FORWARD)
-    told = (Category.KV_CACHE, Evidence.SIZES, "one-for-every-layer")
-    assert found(job, CACHE) == [told] * n_each * N_LAYERS
+    inferred = (Category.KV_CACHE, Evidence.SIZES, "one-for-every-layer")
+    assert found(job, CACHE) == [inferred] * n_each * N_LAYERS
 
 
 @pytest.mark.parametrize("factor", [0.5, 1, 2], ids=["half", "as large", "double"])

@@ -1,4 +1,4 @@
-"""What is told where a recording has no C++ frames, or no stacks of frees."""
+"""What is inferred where a recording has no C++ frames, or no stacks of frees."""
 
 import pytest
 

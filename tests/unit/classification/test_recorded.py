@@ -189,7 +189,7 @@ def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
     ("kind", "reason"), [("parameter", "recorded-as-parameter"), ("buffer", "recorded-as-buffer")]
 )
 def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
-    """The program gave it other memory, that of the input, and the first was let go of."""
+    """The program gave it other memory, that of the input, and the first was freed."""
     other = [
         parameter(
             "other", ADDR + (1 << 30), 512, at(2), kind="buffer" if kind == "parameter" else "parameter"

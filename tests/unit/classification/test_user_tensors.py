@@ -1,4 +1,4 @@
-"""What the program holds itself is told by who made it, how often and how large; and what is only older."""
+"""What the program holds itself: inferred from who made it, how often, how large; and what is only older."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def start(*argv, env=None, **streams):
 
 
 def run(*argv, **options):
-    """Run it to its end, both streams in pipes unless told otherwise."""
+    """Run it to its end, both streams in pipes by default."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with start(*argv, **streams) as process:
         killer = Timer(60, process.kill)
@@ -288,7 +288,7 @@ def test_a_name_that_is_no_text_is_escaped_in_the_json(folder):
     assert json.loads(done.out)["reports"][0]["lines_at_peak"][0]["function"] == "forward\\udc80"
 
 
-# A program that hangs where it is told, and says when it does.
+# A program that hangs at a chosen place, and prints when it does.
 HANGS = """
 import sys, time
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Where one or two lines hold most of the peak, a note names the package whose lines tell it apart."""
+"""Where one or two lines hold most of the peak, a note names the package whose lines distinguish it."""
 
 import pytest
 

@@ -59,7 +59,7 @@ def modules_of(tmp_path):
             called(forward(9), forward(35), forward(61), MAIN),
             "net/model.py:35 < net/model.py:61 < train.py:53",
         ),
-        # A Sequential calls all its modules on one line, which tells nothing.
+        # A Sequential calls all its modules on one line, which is no evidence.
         (called(LINEAR, IN_SEQUENTIAL, forward(35), MAIN), "net/model.py:35 < train.py:53"),
         # Functions between a module and the call of another are no modules.
         ([LINEAR, *CALL, forward(20), forward(35), *CALL, MAIN], "net/model.py:20 < train.py:53"),
@@ -94,7 +94,7 @@ def test_gradients_and_states_are_of_the_module_of_their_parameter(modules_of):
         builder.alloc(size)
     places = [event["addr"] for event in builder.events[1:]]
     now = START_US + 9
-    told = metadata(
+    recorded = metadata(
         parameters=[
             parameter("blocks.3.attn.weight", places[0], 512, now),
             parameter("places", places[1], 1024, now),
@@ -107,14 +107,14 @@ def test_gradients_and_states_are_of_the_module_of_their_parameter(modules_of):
     )
     of_block = ("blocks.3.attn", Evidence.METADATA)
     of_model = ("(model)", Evidence.METADATA)
-    assert modules_of(builder, snapconv=told) == [of_block, of_model, of_block, of_block, None]
+    assert modules_of(builder, snapconv=recorded) == [of_block, of_model, of_block, of_block, None]
 
 
 def test_what_was_saved_is_of_the_module_that_saved_it_first_unless_it_is_a_parameter(modules_of):
     frames = called(LINEAR, forward(35), MAIN)
     builder = TraceBuilder().segment().alloc(512).alloc(512, frames=frames).alloc(512, frames=frames)
     now = START_US + 9
-    told = metadata(
+    recorded = metadata(
         parameters=[parameter("head.weight", ADDR, 512, now)],
         saved=[
             memory_row(ADDR + 512, 512, now, iteration=0, module="mlp.0"),
@@ -123,7 +123,7 @@ def test_what_was_saved_is_of_the_module_that_saved_it_first_unless_it_is_a_para
             memory_row(ADDR + 1024, 512, now, iteration=0, module=None),
         ],
     )
-    assert modules_of(builder, snapconv=told) == [
+    assert modules_of(builder, snapconv=recorded) == [
         ("head", Evidence.METADATA),
         ("mlp.0", Evidence.METADATA),
         ("net/model.py:35 < train.py:53", Evidence.FRAMES),

@@ -119,8 +119,8 @@ def test_explain_shows_that_the_order_decided(tmp_path):
     path = builder.alloc(512, frames=at(7)).write(tmp_path / "snapshot.pickle")
     (tmp_path / "model.py").write_text(MODEL)
     session = load(path, sources=[tmp_path])
-    told = [session.explain(f"#{event}").allocations[0].origin.operation_from for event in (1, 2, 4)]
-    assert told == [
+    sources = [session.explain(f"#{event}").allocations[0].origin.operation_from for event in (1, 2, 4)]
+    assert sources == [
         "the innermost Python function of its stack",
         "what its line of source calls, by the order of evaluation",
         "one of several operations that its line of source calls",
@@ -177,7 +177,7 @@ def copy(x, w):
 @pytest.mark.parametrize(
     ("line", "function", "n", "expected"),
     [
-        # The arms never both run in one visit: these are two visits, and nothing tells of which arm.
+        # The arms never both run in one visit: these are two visits, and there is no evidence of which arm.
         (4, "forward", 2, None),
         (7, "both", 2, None),
         (7, "both", 3, None),

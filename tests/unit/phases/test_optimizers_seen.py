@@ -1,4 +1,4 @@
-"""How many states the optimizer keeps is told by its name in an annotation, or by its file."""
+"""How many states the optimizer keeps is inferred from its name in an annotation, or by its file."""
 
 import pickle
 from collections import Counter

@@ -292,7 +292,7 @@ def test_an_allocation_has_the_pool_of_its_segment_and_the_phase_that_made_it(re
 
 
 def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
-    """A large block from before the trace, freed in it, with room behind it: it may have kept some."""
+    """A large block from before the trace, freed in it, with free bytes behind it: it may have kept some."""
     builder = (
         TraceBuilder().segment(20 * MIB, traced=False).alloc(2 * MIB, traced=False, frames=LINEAR).free()
     )

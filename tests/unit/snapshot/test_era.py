@@ -1,4 +1,4 @@
-"""Which release wrote a file, told from the keys that each release added."""
+"""Which release wrote a file, inferred from the keys that each release added."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from snapconv.snapshot.era import Era, Traits, infer_era
 
-# What a whole file has in each range of releases that keys tell apart, oldest first: one more key each.
+# What a whole file has in each range of releases that keys distinguish, oldest first: one more key each.
 ADDED: dict[tuple[str, str | None], dict[str, Any]] = {
     ("2.0", "2.0"): {},
     ("2.1", "2.1"): {"block_addresses": True},

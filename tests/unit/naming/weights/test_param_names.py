@@ -137,7 +137,7 @@ def test_frozen_weights_that_lie_elsewhere_cost_the_others_no_name():
     kept = [i for i, name in enumerate(NAMES) if not name.startswith("blocks.3.")]
     found = named(listing(MODEL), [SIZES[i] for i in kept])
     assert found.n_without_memory == 12
-    # All blocks are alike: which one is missing, nothing tells; the ends are sure.
+    # All blocks are alike: there is no evidence which one is missing; the ends are certain.
     for i, name, is_certain in zip(kept, found.names, found.is_certain, strict=True):
         assert name == NAMES[i] or not is_certain
     assert found.is_certain[[0, -1]].all()
@@ -211,7 +211,7 @@ def test_two_equal_models_in_another_order_than_listed_are_never_reported_to_be_
     rows = [
         (f"{part}.{name}", n) for part in ("a", "x", "b") for name, n in block("l.0", 8 if part == "x" else 4)
     ]
-    # Placed as x, b, a: nothing tells b from a.
+    # Placed as x, b, a: nothing distinguishes b from a.
     order = [*rows[12:24], *rows[24:], *rows[:12]]
     found = named(listing(rows), [4 * n for _, n in order])
     truth = [name for name, _ in order]

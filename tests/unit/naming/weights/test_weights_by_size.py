@@ -85,7 +85,7 @@ def test_gradients_that_are_live_at_the_event_go_first():
     ("alloc", "end", "counts"),
     [
         (-1, -1, True),
-        (-1, 5, True),  # let go at the iteration's first event
+        (-1, 5, True),  # freed at the iteration's first event
         (-1, 4, False),
         (20, -1, True),  # made at its last
         (21, -1, False),

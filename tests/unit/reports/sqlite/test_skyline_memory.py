@@ -221,7 +221,7 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monk
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell SQLite's error code")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not have SQLite's error code")
 def test_a_wrong_statement_is_a_bug_of_ours_and_no_output_error(write, monkeypatch):
     monkeypatch.setattr(skyline_memory, "ENTRY_TYPE_AND_ID", "CREATE NONSENSE")
     with pytest.raises(sqlite3.OperationalError, match="NONSENSE"):

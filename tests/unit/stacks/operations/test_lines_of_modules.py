@@ -1,4 +1,4 @@
-"""Lines of torch.nn that call C++: which module of a file a frame is of, where its line tells it."""
+"""Lines of torch.nn that call C++: which module of a file a frame is of, where its line shows it."""
 
 import inspect
 import re
