@@ -7,9 +7,15 @@ its worst case. Every allocation has a segment of its own, so that the history i
 """
 
 import argparse
-import pickle
 import random
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.bench.pickle_stream import PickleStream, fetch, integer  # the root is on the path only now
 
 SEED = 7
 N_SEGMENTS, SEGMENT_BYTES, FIRST_ADDR = 3_000, 16 << 20, 0x7F00_0000_0000
@@ -17,21 +23,31 @@ N_FRAMES, N_STACKS = 3_000, 2_000
 START_US = 1_700_000_000_000_000
 
 
-def stacks(chance: random.Random) -> list[list[dict[str, object]]]:
+Frame = dict[str, object]
+
+
+class Event(NamedTuple):
+    """A trace entry; ``stack`` is the number of one of the stacks."""
+
+    action: str
+    addr: int
+    size: int
+    time_us: int
+    stack: int
+
+
+def stacks(chance: random.Random) -> list[list[Frame]]:
     """Stacks of 3 to 12 frames of Python."""
-    frames = [
+    frames: list[Frame] = [
         {"filename": f"/home/me/project/m{i % 40}.py", "line": i, "name": f"f{i}"} for i in range(N_FRAMES)
     ]
     return [[chance.choice(frames) for _ in range(chance.randint(3, 12))] for _ in range(N_STACKS)]
 
 
-def trace(n_events: int, chance: random.Random) -> tuple[list[dict[str, object]], dict[int, int]]:
-    """Events, and the bytes of what is live after them, by segment."""
-    known = stacks(chance)
-    events: list[dict[str, object]] = []
-    live: dict[int, int] = {}
-    free, order, time_us = list(range(N_SEGMENTS)), list[int](), START_US
-    while len(events) < n_events - 1:
+def trace(n_events: int, chance: random.Random, live: dict[int, int]) -> Iterator[Event]:
+    """Events one by one; ``live`` has the bytes of what is live after them, by segment."""
+    free, order, time_us, n = list(range(N_SEGMENTS)), list[int](), START_US, 0
+    while n < n_events - 1:
         time_us += chance.randint(1, 40)
         if not live or (len(live) < N_SEGMENTS * 0.7 and chance.random() < 0.6):
             segment = free.pop(chance.randrange(len(free)))
@@ -44,10 +60,10 @@ def trace(n_events: int, chance: random.Random) -> tuple[list[dict[str, object]]
             segment = order.pop()
             size, actions = live.pop(segment), ["free_requested", "free_completed"]
             free.append(segment)
-        event = {"addr": FIRST_ADDR + segment * SEGMENT_BYTES, "size": size, "stream": 0, "time_us": time_us}
-        frames = chance.choice(known)
-        events += [{"action": action, **event, "frames": frames} for action in actions]
-    return events, live
+        stack = chance.randrange(N_STACKS)
+        for action in actions:
+            yield Event(action, FIRST_ADDR + segment * SEGMENT_BYTES, size, time_us, stack)
+        n += len(actions)
 
 
 def segment(number: int, n_bytes: int) -> dict[str, object]:
@@ -74,12 +90,60 @@ def segment(number: int, n_bytes: int) -> dict[str, object]:
     }
 
 
+class Writer:
+    """Encodes the parts of the snapshot; frames and their lists are one object wherever they stand."""
+
+    def __init__(self, stream: PickleStream) -> None:
+        self._stream = stream
+        self._memo: dict[int, int] = {}
+
+    def value(self, value: object) -> bytes:
+        """Encode dictionaries, lists, texts and numbers."""
+        stream = self._stream
+        if isinstance(value, dict):
+            parts = [stream.begin_dict()]
+            for key, item in value.items():
+                parts += [stream.text(key), self.value(item)]
+            return b"".join(parts) + b"u"
+        if isinstance(value, list):
+            return b"".join(stream.list_pieces(len(value), map(self.value, value)))
+        return stream.pair(*value) if isinstance(value, tuple) else stream.settings(value)
+
+    def shared(self, value: Frame | list[Frame]) -> bytes:
+        """Encode what the caller keeps: the first time in full, then as a reference."""
+        if id(value) in self._memo:
+            return fetch(self._memo[id(value)])
+        self._memo[id(value)] = self._stream.n_memoised
+        if isinstance(value, dict):
+            return self.value(value)
+        return b"".join(self._stream.list_pieces(len(value), map(self.shared, value)))
+
+    def event(self, event: Event, known: list[list[Frame]]) -> bytes:
+        """Encode a trace entry."""
+        text = self._stream.text
+        parts = [self._stream.begin_dict(), text("action"), text(event.action)]
+        numbers = {"addr": event.addr, "size": event.size, "stream": 0, "time_us": event.time_us}
+        for key, value in numbers.items():
+            parts += [text(key), integer(value)]
+        return b"".join((*parts, text("frames"), self.shared(known[event.stack]), b"u"))
+
+
 def write(n_events: int, path: Path) -> None:
-    """Write the snapshot."""
-    events, live = trace(n_events, random.Random(SEED))
+    """Write the snapshot, an event at a time: first its end, which stands before them in the file."""
+    known = stacks(random.Random(SEED))
+    live: dict[int, int] = {}
+    n_made = sum(1 for _ in trace(n_events, random.Random(SEED), live))
     segments = [segment(number, live.get(number, 0)) for number in range(N_SEGMENTS)]
     with path.open("wb") as file:
-        pickle.dump({"segments": segments, "device_traces": [events]}, file, protocol=4)
+        stream = PickleStream(file)
+        writer = Writer(stream)
+        stream.write(stream.begin_dict() + stream.text("segments") + writer.value(segments))
+        stream.write(stream.text("device_traces") + b"]" + stream.memoise())
+        events = (writer.event(event, known) for event in trace(n_events, random.Random(SEED), {}))
+        for piece in stream.list_pieces(n_made, events):
+            stream.write(piece)
+        stream.write(b"au")
+        stream.close()
 
 
 if __name__ == "__main__":

@@ -251,3 +251,20 @@ def test_the_same_seed_gives_the_same_bytes(generated, stacks, tmp_path):
     other = run_generator(tmp_path / "other.pickle", stacks, seed=1)
     assert again.read_bytes() == generated.read_bytes()
     assert other.read_bytes() != generated.read_bytes()
+
+
+def test_an_irregular_snapshot_is_one_that_holds_its_own_live_blocks(tmp_path):
+    path = tmp_path / "irregular.pickle"
+    subprocess.run([sys.executable, str(GENERATE.with_name("irregular.py")), "3000", str(path)], check=True)
+    with path.open("rb") as file:
+        snapshot = PlainUnpickler(file).load()
+    (events,) = snapshot["device_traces"]
+    live = {}
+    for event in events:
+        if event["action"] == "alloc":
+            live[event["addr"]] = event["size"]
+        elif event["action"] == "free_requested":
+            assert live.pop(event["addr"]) == event["size"]
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    assert 2999 <= len(events) <= 3001
+    assert {b["address"]: b["size"] for b in blocks if b["state"] == "active_allocated"} == live

@@ -1,7 +1,11 @@
 // Text of the page -> typed arrays: the other half of snapconv/reports/html/column_encoding.py.
 
-/** Of one column: how many numbers, of how many bytes each, and whether they are differences. */
-export type Entry = readonly [n: number, width: number, isDifference: number];
+/** Of one column: how many numbers, of how many bytes each, and what they are. */
+export type Entry = readonly [n: number, width: number, kind: number];
+
+const PLAIN = 0;
+const DIFFERENCES = 1;
+
 
 const TWO_32 = 4294967296;
 
@@ -24,7 +28,7 @@ export async function inflateValues(text: string): Promise<unknown> {
 /** Write a column's numbers into `into`, which decides their type. */
 export function fillColumn<T extends Int32Array | Float64Array | Uint8Array>(
   planes: Uint8Array,
-  [n, width, isDifference]: Entry,
+  [n, width, kind]: Entry,
   into: T,
 ): T {
   let last = 0;
@@ -38,8 +42,8 @@ export function fillColumn<T extends Int32Array | Float64Array | Uint8Array>(
         planes[4 * n + i] + planes[5 * n + i] * 256 + planes[6 * n + i] * 65536 + planes[7 * n + i] * 16777216;
       value += high * TWO_32;
     }
-    // The sign of a difference is in the lowest bit.
-    if (isDifference) value = last += low % 2 ? -(value + 1) / 2 : value / 2;
+    if (kind !== PLAIN) value = low % 2 ? -(value + 1) / 2 : value / 2; // the sign is in the lowest bit
+    if (kind === DIFFERENCES) value = last += value;
     into[i] = value;
   }
   return into;

@@ -129,11 +129,20 @@ function legend(app: App, device: Device): HTMLElement {
 }
 
 function notes(device: Device): HTMLElement | null {
-  const all = [...device.facts.notes, ...(device.file.times?.notes ?? [])];
+  const all = [...device.facts.notes, ...(device.file.times?.notes ?? []), ...left(device)];
   if (!all.length) return null;
   const seen = new Map(all.map(([slug, text]) => [`${slug}: ${text}`, [slug, text] as const]));
   const items = [...seen.values()].map(([slug, text]) => el("li", {}, el("b", { text: slug }), ` ${text}`));
   return el("details", { class: "notes" }, el("summary", { text: counted(items.length, "note") }), el("ul", {}, ...items));
+}
+
+/** What the file has and this page has not. */
+function left({ facts }: Device): [string, string][] {
+  const found: [string, string][] = [];
+  const step = facts.time_step;
+  if (step > 1) found.push(["times", `of one event in ${step}; those between are spread evenly, which keeps the page small`]);
+  if (facts.n_spans_left_out) found.push(["spans", `${counted(facts.n_spans_left_out, "shorter one")} left out, which keeps the page small`]);
+  return found;
 }
 
 export function fileLine(device: Device): string {

@@ -66,6 +66,8 @@ export interface DeviceFacts {
   span_names: string[];
   n_spans_left_out: number;
   level_bin: number;
+  /** The page has the times of every so many events, and of the last. */
+  time_step: number;
   addr_base: string;
   columns: Record<string, Entry>;
 }
@@ -145,6 +147,19 @@ function textOf(id: string): string {
   return text;
 }
 
+/** The times of all events from those of every `step`th and the last: those between are spread evenly. */
+export function spread(kept: Float64Array, step: number, n: number): Float64Array {
+  if (step === 1) return kept;
+  const times = new Float64Array(n);
+  for (let k = 0; k + 1 < kept.length; k++) {
+    const first = k * step;
+    const length = Math.min(step, n - 1 - first);
+    for (let i = 0; i < length; i++) times[first + i] = Math.round(kept[k] + ((kept[k + 1] - kept[k]) * i) / length);
+  }
+  times[n - 1] = kept[kept.length - 1];
+  return times;
+}
+
 export async function readPage(): Promise<Page> {
   return (await inflateValues(textOf("page"))) as Page;
 }
@@ -194,7 +209,7 @@ export class Device {
   async readAll(): Promise<void> {
     if (this.rows) return;
     this.detail = (await inflateValues(textOf(`${this.number}.detail`))) as Detail;
-    if (this.facts.has_times) this.time = await this.floats("time");
+    if (this.facts.has_times) this.time = spread(await this.floats("time"), this.facts.time_step, this.facts.n_events);
     const [addr, bytes, stream, pool, isSmall, isExpandable, begin, end] = await Promise.all([
       this.floats("segment_addr"),
       this.floats("segment_bytes"),

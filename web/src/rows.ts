@@ -47,14 +47,17 @@ export const NEVER = 0x7fffffff;
 
 export async function makeRows(device: Device): Promise<Rows> {
   const int = (name: string) => device.ints(name);
-  const [stack, category, evidence, reason, operation, module, pool, stream, exact, count] = await Promise.all(
-    ["stack", "category", "evidence", "reason", "operation", "module", "pool", "stream", "exact", "count"].map((name) =>
-      int(`kind_${name}`),
-    ),
+  const [trait, count] = await Promise.all([int("kind_trait"), int("kind_count")]);
+  const [stack, category, evidence, reason, operation, module, pool, stream, exact] = await Promise.all(
+    ["stack", "category", "evidence", "reason", "operation", "module", "pool", "stream", "exact"].map(async (name) => {
+      const ofTrait = await int(`trait_${name}`);
+      return trait.map((id) => ofTrait[id]);
+    }),
   );
-  const [requested, bytes, addrs] = await Promise.all(
-    ["kind_requested", "kind_block", "addrs"].map((name) => device.floats(name)),
+  const [rounding, bytes, addrs] = await Promise.all(
+    ["kind_rounding", "kind_block", "addrs"].map((name) => device.floats(name)),
   );
+  const requested = bytes.map((n, kind) => n - rounding[kind]);
   const first = starts(count);
   const kinds = { n: count.length, first, stack, category, evidence, reason, operation, module, pool, stream, exact, requested, bytes };
   const [alloc, freed, pending, addrId] = await Promise.all([int("alloc"), int("life"), int("pending"), int("addr")]);

@@ -244,7 +244,10 @@ export class Timeline implements Part {
     const found = composition(app, device, event);
     const iteration = app.iterationOf(device, event);
     const where = [event < 0 ? "before the first event" : `after event ${formatCount(event)}`];
-    if (device.time && event >= 0) where.push(formatMicroseconds(device.time[event]));
+    if (device.time && event >= 0) {
+      const isKept = event % device.facts.time_step === 0 || event === device.time.length - 1;
+      where.push(`${isKept ? "" : "about "}${formatMicroseconds(device.time[event])}`);
+    }
     if (device.spans.iterationFirst.length > 1 && iteration >= 0) where.push(`iteration ${iteration}`);
     const table = el("table");
     const add = (name: string, bytes: number, color: string | null) =>

@@ -8,6 +8,7 @@ import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments
 import { type State, fromHash, toHash } from "../src/state.ts";
 import { Svg, escape } from "../src/svg.ts";
 import { type Node, buildTree, layOut, pathOf } from "../src/tree.ts";
+import { spread } from "../src/model.ts";
 import { liveAt, NEVER } from "../src/rows.ts";
 import { madeOf } from "./made.ts";
 
@@ -50,11 +51,18 @@ test("a mixed colour lies between the two", () => {
   deepEqual(mix([200, 100, 0], [0, 100, 100], 0.25), [50, 100, 75]);
 });
 
+test("times that the page has not are spread evenly between those that it has", () => {
+  deepEqual([...spread(Float64Array.of(0, 5, 9), 1, 3)], [0, 5, 9]);
+  deepEqual([...spread(Float64Array.of(0, 40, 60), 4, 7)], [0, 10, 20, 30, 40, 50, 60]);
+  deepEqual([...spread(Float64Array.of(0, 40, 41), 4, 6)], [0, 10, 20, 30, 40, 41]);
+});
+
 test("a column is read as it was written, differences with their sign", () => {
   deepEqual([...fillColumn(Uint8Array.of(1, 2, 0, 1), [2, 2, 0], new Int32Array(2))], [1, 258]);
   // 5, 3, 3 as differences 5, -2, 0, and these as 10, 3, 0.
   deepEqual([...fillColumn(Uint8Array.of(10, 3, 0), [3, 1, 1], new Int32Array(3))], [5, 3, 3]);
   deepEqual([...fillColumn(Uint8Array.of(10, 5), [2, 1, 1], new Float64Array(2))], [5, 2]);
+  deepEqual([...fillColumn(Uint8Array.of(10, 5), [2, 1, 2], new Float64Array(2))], [5, -3]);
   const planes = Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0);
   deepEqual([...fillColumn(planes, [1, 8, 0], new Float64Array(1))], [2 * 2 ** 32 + 1]);
 });

@@ -1,7 +1,8 @@
 """Columns and values as text for a page: small integers, their bytes apart, deflated, in base64.
 
 ``web/src/columns.ts`` reads what this writes. A column's directory entry has its name, its length, how many
-bytes a number has, and whether the numbers are differences (to the one before, the sign in the lowest bit).
+bytes a number has, and what the numbers are: themselves, differences to the one before, or themselves with a
+sign. A sign is in the lowest bit.
 """
 
 import base64
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from snapconv.lazy_dataclass import dataclass
 from snapconv.units import printable, shortened
 
+# What a column's numbers are.
+_PLAIN, _DIFFERENCES, _SIGNED = 0, 1, 2
 # zlib's own middle way; 9 takes several times as long and saves a hundredth.
 _LEVEL = 6
 # Symbols of C++ templates run to thousands of characters, a note may have a million.
@@ -27,19 +30,20 @@ class EncodedColumn:
 
     n: int
     width: int
-    is_difference: bool
+    kind: int
     base64: bytes
 
     def entry(self) -> list[int]:
         """What the page's directory has of it."""
-        return [self.n, self.width, int(self.is_difference)]
+        return [self.n, self.width, self.kind]
 
 
-def encode_column(values: NDArray[Any], *, differences: bool = False) -> EncodedColumn:
-    """Encode whole numbers of 0 and more, or with ``differences`` any, in few bytes."""
+def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bool = False) -> EncodedColumn:
+    """Encode whole numbers of 0 and more, or with ``differences`` or ``signed`` any, in few bytes."""
     numbers = np.asarray(values).astype(np.int64).reshape(-1)
     if differences:
         numbers = np.diff(numbers, prepend=np.int64(0))
+    if differences or signed:
         numbers = (numbers << 1) ^ (numbers >> 63)
     unsigned = numbers.view(np.uint64)
     most = int(unsigned.max()) if len(unsigned) else 0
@@ -47,7 +51,8 @@ def encode_column(values: NDArray[Any], *, differences: bool = False) -> Encoded
     narrow = unsigned.astype(f"<u{width}")
     # The high bytes of neighbours are alike: together they take next to no space.
     apart = narrow.view(np.uint8).reshape(-1, width).T if width > 1 else narrow
-    return EncodedColumn(len(numbers), width, differences, _packed(apart.tobytes()))
+    kind = _DIFFERENCES if differences else _SIGNED if signed else _PLAIN
+    return EncodedColumn(len(numbers), width, kind, _packed(apart.tobytes()))
 
 
 def encode_values(values: object) -> bytes:

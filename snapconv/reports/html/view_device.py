@@ -30,6 +30,8 @@ from snapconv.stacks.project_frames import Project
 _LEAST_BINS, _MOST_BINS, _EVENTS_PER_BIN = 4_096, 20_000, 4
 # Of more named spans the longest, of more out-of-memory events the first.
 _MOST_SPANS, _MOST_OOM = 20_000, 1_000
+# Of a page of 40 MB; where the times of all events take more, those of every 2nd, 4th … event are kept.
+_MOST_TIME_BYTES = 2_000_000
 
 Columns = dict[str, EncodedColumn]
 
@@ -66,11 +68,12 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
         "streams": [str(stream) for stream in streams.tolist()],
         "tensor_names": [name for _, name in named],
     }
+    time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
     columns = {
         **rows.columns,
         **stacks.columns,
+        **times,
         "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
-        **_event_columns(analysis),
         **_segment_columns(analysis, streams),
     }
     facts = {
@@ -78,6 +81,7 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
         **_span_facts(snapshot, spans),
         "verdict": _verdict(find_verdict(snapshot, project, analysis)),
         "level_bin": level.events_per_bin,
+        "time_step": time_step,
     }
     level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
     return ViewDevice(facts, detail, level_columns, columns)
@@ -187,11 +191,17 @@ def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
     }
 
 
-def _event_columns(analysis: DeviceAnalysis) -> Columns:
-    times = analysis.device.events.time_us
-    if times is None:
-        return {}
-    return {"time": encode_column(times - times[0] if len(times) else times, differences=True)}
+def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:
+    """The times of every first, second, fourth … event and of the last one, in so many bytes; and which."""
+    if times is None or not len(times):
+        return 1, {} if times is None else {"time": encode_column(times)}
+    step = 1
+    while True:
+        kept = np.append(times[:-1:step], times[-1]) - times[0]
+        encoded = encode_column(kept, differences=True)
+        if len(encoded.base64) <= most_bytes or step >= len(times):
+            return step, {"time": encoded}
+        step *= 2
 
 
 def _segment_columns(analysis: DeviceAnalysis, streams: Int64Column) -> Columns:

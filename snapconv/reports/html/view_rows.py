@@ -1,6 +1,7 @@
 """The allocations of a device for a page: grouped by kind, so that millions of rows take few bytes.
 
-A kind is what many allocations have in common: stack, category, size and so on. A training job makes the same
+A kind is what many allocations have in common: a size, and a trait, which is a stack with a category and all
+else that mostly follows from the stack. A training job makes the same
 allocations in every iteration; sorted by kind, their events grow by the same number again and again, which
 compresses to almost nothing. The page has every allocation, and so what was live at any moment, exactly.
 """
@@ -36,10 +37,17 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
     order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
     addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
     freed, end, alloc = table.freed_event[order], table.end_event[order], table.alloc_event[order]
-    stack_ids, stack = np.unique(keys["stack"][first], return_inverse=True)
+    block, requested = (keys.pop(name)[first] for name in ("block", "requested"))
+    trait, first_of_trait = _kinds([values[first] for values in keys.values()])
+    traits = {name: values[first][first_of_trait] for name, values in keys.items()}
+    stack_ids, stack = np.unique(traits.pop("stack"), return_inverse=True)
     columns = {
-        **{f"kind_{name}": encode_column(values[first]) for name, values in keys.items() if name != "stack"},
-        "kind_stack": encode_column(stack),
+        **{f"trait_{name}": encode_column(values) for name, values in traits.items()},
+        "trait_stack": encode_column(stack),
+        "kind_trait": encode_column(trait),
+        "kind_block": encode_column(block),
+        # What rounding added: next to nothing to compress, where requests of any size would be as much again.
+        "kind_rounding": encode_column(block - requested, signed=True),
         "kind_count": encode_column(np.bincount(kind, minlength=len(first))),
         "alloc": encode_column(alloc, differences=True),
         # 0: never; else how many events later.

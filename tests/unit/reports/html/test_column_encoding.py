@@ -16,10 +16,10 @@ def decoded(column):
     planes = [data[i * column.n : (i + 1) * column.n] for i in range(column.width)]
     assert len(data) == column.n * column.width
     numbers = [sum(plane[i] << 8 * byte for byte, plane in enumerate(planes)) for i in range(column.n)]
-    if not column.is_difference:
+    if column.kind == 0:
         return numbers
     steps = [number // 2 if number % 2 == 0 else -(number + 1) // 2 for number in numbers]
-    return np.cumsum(np.array(steps, np.int64)).tolist()
+    return steps if column.kind == 2 else np.cumsum(np.array(steps, np.int64)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,11 @@ def test_a_column_takes_as_few_bytes_as_its_largest_number_needs(values, width):
 )
 def test_differences_may_be_of_either_sign(values):
     assert decoded(encode_column(np.array(values, np.int64), differences=True)) == values
+
+
+@pytest.mark.parametrize("values", [[], [0, 0, -1], [5, -300, 70_000]])
+def test_a_signed_column_has_the_numbers_themselves(values):
+    assert decoded(encode_column(np.array(values, np.int64), signed=True)) == values
 
 
 def test_a_steady_column_takes_next_to_nothing():
