@@ -228,6 +228,10 @@ class Session:
         As the last value of a cell, a notebook shows it; ``session.view().open()`` opens the browser.
         ``compared_with`` is an older session: both on one axis. Raises OutputError; a page that exists is
         replaced with ``force`` alone.
+
+        The temporary folder is ``snapconv-…`` in ``tempfile.gettempdir()``. It outlives the process, as the
+        browser may read the page after it; it is removed by whoever empties that folder, or by
+        ``shutil.rmtree(view.path.parent)``. A notebook keeps the page itself and needs it no more.
         """
         sessions = (self,) if compared_with is None else (compared_with, self)
         files = [AnalyzedFile(s.path, s.snapshot, s.project, s.devices, s.options) for s in sessions]
