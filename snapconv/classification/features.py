@@ -73,6 +73,9 @@ class Features:
     is_freed_in_hook: BoolColumn
     # Allocated by a module or a loss; where phases were recorded, by anything in forward.
     in_forward: BoolColumn
+    # in_forward, and freed inside a module's call before that forward is over: no backward needs it, even if
+    # autograd had saved it. Never where frees have no stacks of their own.
+    is_freed_in_own_forward: BoolColumn
     # Allocated neither by the engine, nor in forward, nor in a step.
     outside: BoolColumn
     # outside, after a forward began, where a backward comes next: part of the loss, or between modules.
@@ -175,12 +178,18 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
     in_backward = _is_backward(phases, roles, allocations.free_stack_id, end_phase)
     in_forward = lives["is_traced"] & ~by_engine & _is_forward(phases, roles, stack, alloc_phase)
     freed_in_backward = lives["is_freed"] & (in_backward | (end_phase == Phase.BACKWARD))
+    freed_in_module = lives["is_freed"] & roles.of(Role.MODULE_CALL, allocations.free_stack_id) & ~in_backward
+    before_backward = lives["end"] < np.minimum(lives["next_backward"], lives["alloc_run_last"] + 1)
     return {
         "by_engine": by_engine,
         "is_freed_by_engine": np.bool_(phases.free_sites_known) & freed_in_backward,
         "made_in_hook": roles.is_in_hook(stack),
         "is_freed_in_hook": np.bool_(phases.free_sites_known) & roles.is_in_hook(allocations.free_stack_id),
         "in_forward": in_forward,
+        "is_freed_in_own_forward": np.bool_(phases.free_sites_known)
+        & in_forward
+        & freed_in_module
+        & before_backward,
         "outside": lives["is_traced"] & ~by_engine & ~in_forward & (alloc_phase != Phase.OPTIMIZER),
         "by_module": is_module & ~is_loss & in_forward,
         "from_nothing": roles.of(Role.COPY, stack) | roles.of(Role.FACTORY, stack),

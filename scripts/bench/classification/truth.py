@@ -5,6 +5,10 @@ follows from the definitions, by the phases that were marked: what forward made 
 there when backward begins, else temporary; what a checkpoint computes again is one if it is there when that
 forward ends; what backward and the optimizer make for themselves is temporary. Where that leaves room, the
 truth is ``unknown``, and the allocation is not counted.
+
+Autograd saves a tensor for a backward that may come. None can come any more once a module's own forward has
+freed it: the result that held the graph is gone. Then it is temporary, though it was saved. What a graph
+still held when the modules had returned is an activation, with a backward or without.
 """
 
 import pickle
@@ -49,7 +53,8 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     moments = _Moments(allocations, device.events, phases, recorded)
     category = _told(allocations, device.events, recorded)
-    of_matches = _recorded(matches, moments)
+    is_kept = ~(_is_freed_in_module(allocations, recorded) & moments.ends_in_own_forward())
+    of_matches = _recorded(matches, moments, is_kept)
     category = np.where(is_open(category), of_matches, category)
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
@@ -77,6 +82,17 @@ def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int6
     return np.flatnonzero(within & (allocations.alloc_event < moment) & (end >= moment))
 
 
+def _is_freed_in_module(allocations: AllocationTable, recorded: Recording) -> BoolColumn:
+    """Whether a module was being called when the program freed it; no mark of the recorder says so."""
+    (trace,) = recorded.raw["device_traces"]
+    freed_at = {
+        event: any(frame["name"] == "_call_impl" for frame in trace[event]["frames"])
+        for event in np.unique(allocations.free_requested_event).tolist()
+        if event >= 0
+    }
+    return np.array([freed_at.get(event, False) for event in allocations.free_requested_event.tolist()], bool)
+
+
 def _with_forward(phases: Int8Column) -> Int8Column:
     """Where no module ran before backward, so that no forward was marked, it is what comes before."""
     begins = np.flatnonzero(np.diff(phases, prepend=-1))
@@ -94,8 +110,8 @@ def is_open(category: Int8Column) -> BoolColumn:
     return np.asarray(category == Category.UNKNOWN)
 
 
-def _recorded(matches: RecordedMatches, moments: "_Moments") -> Int8Column:
-    """Categories from notes alone; the first that applies."""
+def _recorded(matches: RecordedMatches, moments: "_Moments", is_kept: BoolColumn) -> Int8Column:
+    """Categories from notes; the first that applies. ``is_kept``: by its own forward, if it was saved."""
     category = np.zeros(len(moments.alloc), np.int8)
     for rows, found in (
         (matches.parameters, Category.WEIGHT),
@@ -109,6 +125,8 @@ def _recorded(matches: RecordedMatches, moments: "_Moments") -> Int8Column:
         if found is Category.INPUT:
             # One module's result is the next one's input (a loss after a model); a batch comes from outside.
             where &= moments.marked_phase != RecordedPhase.FORWARD
+        if found is Category.ACTIVATION:
+            where &= is_kept
         category[where & is_open(category)] = found
     return category
 
@@ -152,6 +170,10 @@ class _Moments:
             (other & (self.end < next_forward), Category.TEMPORARY),
             (other & is_freed & (next_forward < _NEVER), Category.INPUT),
         )
+
+    def ends_in_own_forward(self) -> BoolColumn:
+        """Whether the marked forward that made it also freed it."""
+        return np.asarray((self.marked_phase == RecordedPhase.FORWARD) & (self.end < self._phase_end()))
 
     def _again(self) -> tuple[BoolColumn, Int64Column]:
         """What a forward within backward made, and the event by which that forward was over."""

@@ -62,9 +62,13 @@ def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColu
 
 @role_rule(Role.RELEASE, Category.ACTIVATION, is_free_site=True)
 def freed_by_node(features: Features, _: Decided) -> BoolColumn:
-    """A backward node freed it, and so had saved it. An optimizer's results are none."""
+    """A backward node freed it, and so had saved it. An optimizer's results are none.
+
+    Nor is what a node frees while its forward runs: nothing referenced that graph any more.
+    """
     in_optimizer = features.made_through(Role.OPTIMIZER) | (features.alloc_phase == Phase.OPTIMIZER)
-    return np.asarray(features.freed_through(Role.RELEASE) & ~in_optimizer)
+    is_kept = ~in_optimizer & ~features.is_freed_in_own_forward
+    return np.asarray(features.freed_through(Role.RELEASE) & is_kept)
 
 
 def _may_be_gradient(features: Features) -> BoolColumn:

@@ -22,7 +22,7 @@ GIVEN = Reason(
     "recorded-as-saved-input",
     "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
 )
-SAVED = Reason("recorded-as-saved", "autograd saved it for backward")
+SAVED = Reason("recorded-as-saved", "autograd saved it for backward, and forward did not free it again")
 COPY = Reason("recorded-as-copy", "`deepcopy` made it from a weight or from a state")
 LIKE_INPUTS = Reason(
     "made-by-code-of-inputs",
@@ -146,8 +146,8 @@ def recorded_labels(features: Features, _: Decided) -> BoolColumn:
 
 @rule(SAVED, Category.ACTIVATION, Evidence.METADATA)
 def recorded_saved(features: Features, _: Decided) -> BoolColumn:
-    """Autograd saved it for backward."""
-    return _recorded(features, lambda found: found.saved)
+    """Autograd saved it, and its own forward did not free it again."""
+    return _recorded(features, lambda found: found.saved) & ~features.is_freed_in_own_forward
 
 
 def _copies_of(features: Features, decided: Decided, category: Category) -> BoolColumn:

@@ -293,6 +293,24 @@ def test_what_freed_it_goes_before_who_made_it(found):
     assert categories(found(job)) == [ACTIVATION] * 2
 
 
+@pytest.mark.parametrize("freed_by", [FORWARD, frames(cpp(DESTROYED[0]["name"])) + FORWARD])
+def test_what_forward_itself_frees_is_temporary_though_a_graph_held_it(freed_by, found):
+    job = Job()
+    job.free(job.alloc(FORWARD), freed_by)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [TEMPORARY]
+
+
+@pytest.mark.parametrize("following", [(ENGINE,), (FORWARD,), ()], ids=["backward", "forward", "nothing"])
+def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward_too(following, found):
+    job = Job()
+    saved = job.alloc(FORWARD)
+    job.does(FORWARD)
+    job.free(saved, DESTROYED)
+    job.does(*following)
+    assert categories(found(job)) == [ACTIVATION]
+
+
 def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
     assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
 

@@ -180,6 +180,26 @@ def test_every_category_follows_from_what_was_recorded_or_from_the_phases(tmp_pa
     }
 
 
+@pytest.mark.parametrize(
+    ("freed_by", "expected"),
+    [(CALL, ("temporary", "freed-before-backward")), (frame("train"), ("activation", "recorded-as-saved"))],
+    ids=["the module", "the program"],
+)
+def test_what_was_saved_is_an_activation_unless_its_own_forward_frees_it(freed_by, expected, tmp_path):
+    """A graph that is freed while the module still runs has no backward, one that it returned may have."""
+    builder = TraceBuilder().segment()
+    builder.alloc(3000, frames=[frame("forward", "/w/model.py"), CALL])  # 1
+    builder.free(frames=[frame("line", "/w/train.py", 7), freed_by])  # 2, 3
+    builder.alloc(2000, frames=[frame("loss", "/w/train.py"), CALL])  # 4
+    builder.alloc(1000, frames=[frame("x", "/elsewhere/y.cc")])  # 5: backward
+    raw = metadata(
+        saved=[memory_row(ADDR, 3000, at(1), iteration=0, module="fc")],
+        phases=[phase("forward", at(1), at(4)), phase("backward", at(5), at(5))],
+    )
+    category, _, reason = decided(analyse(tmp_path, builder, raw))[1]
+    assert (category, reason) == expected
+
+
 def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
     raw = recorded_training(parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[])
     assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "recorded-as-buffer")
