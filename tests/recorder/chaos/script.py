@@ -19,6 +19,9 @@ DEVICE = os.environ.get("CHAOS_DEVICE", "cuda")
 N_STEPS = 6
 draw = random.Random(SEED)
 heard = caught = 0
+# torch imports hundreds of modules with the first optimizer: interrupted, or on several threads at once, such
+# an import may fail by chance, also with Python alone.
+torch.optim.SGD([torch.zeros(1)], lr=0.1)
 
 
 class Batches(torch.utils.data.Dataset):
