@@ -1,6 +1,6 @@
 """Small files that repeat large things: what every command may take for them, and how much it may write.
 
-The bounds for a file of N bytes: 768 MiB of memory and 20 s of processor time, 20 N + 1 MiB of text, and as
+The bounds for a file of N bytes: 384 MiB of memory and 20 s of processor time, 20 N + 1 MiB of text, and as
 much for every report, far below what the same content would be without repetition.
 """
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits the memory of a process as Linux does"
 )
 
-MEMORY_BYTES = 768 << 20
+MEMORY_BYTES = 384 << 20
 SECONDS = 20
 PROJECT = "/home/me/proj/"
 # Has all of snapconv loaded, and runs every command in a process of its own that it forks.
@@ -117,8 +117,8 @@ def blocks_of_one_stack(n: int, stack: list[dict]) -> bytes:
 
 
 def names_of_4000_characters() -> bytes:
-    names = [f"{i}" + "n" * 4000 for i in range(50)]
-    stack = [{"name": names[i % 50], "filename": f"{PROJECT}t.py", "line": i + 1} for i in range(20_000)]
+    names = [f"{i}" + "n" * 4000 for i in range(25)]
+    stack = [{"name": names[i % 25], "filename": f"{PROJECT}t.py", "line": i + 1} for i in range(10_000)]
     return dump([], [alloc(stack)])
 
 
@@ -164,25 +164,25 @@ FILES: dict[str, Callable[[], bytes]] = {
     "one deep recursion with a long path in 50 blocks": lambda: blocks_of_one_stack(
         50, [LINEAR, *[{"name": "f", "filename": PROJECT + "a" * 4000 + ".py", "line": 3}] * 20_000]
     ),
-    "one stack of 100,000 frames in 10,000 blocks": lambda: blocks_of_one_stack(
-        10_000, [LINEAR, *[{"name": "f", "filename": f"{PROJECT}b.py", "line": 3}] * 100_000]
+    "one stack of 50,000 frames in 5,000 blocks": lambda: blocks_of_one_stack(
+        5_000, [LINEAR, *[{"name": "f", "filename": f"{PROJECT}b.py", "line": 3}] * 50_000]
     ),
-    "10,000 frames traced from the same 2,900 lines": lambda: dump(
-        [], [alloc(frames(10_000, fx_original_trace='File "a", line 1, in a\n' * 2900))]
+    "5,000 frames traced from the same 2,900 lines": lambda: dump(
+        [], [alloc(frames(5_000, fx_original_trace='File "a", line 1, in a\n' * 2900))]
     ),
-    "20,000 frames in a file with a name of 4,000 characters": lambda: dump(
-        [], [alloc(frames(20_000, "./" * 2044 + "x.py"))]
+    "10,000 frames in a file with a name of 4,000 characters": lambda: dump(
+        [], [alloc(frames(10_000, "./" * 2044 + "x.py"))]
     ),
-    "20,000 frames with 50 names of 4,000 characters": names_of_4000_characters,
+    "10,000 frames with 25 names of 4,000 characters": names_of_4000_characters,
     "1,000 stacks that share 20 long names": lambda: own_lines_above_long_names(1000),
     "2,000 ranges of one name of 50,000 characters": lambda: annotations(["A" * 50_000] * 2000, timed(2000)),
     "1,000 ranges on 1 of 128 devices": lambda: annotations(
         [f"a{i}" for i in range(1000)], *[timed(2)] * 128
     ),
     "4,000 failed requests of one deep stack": lambda: failures(4000),
-    "one parameter 100,000 times": lambda: parameters(100_000),
-    "a stack of 20,000 frames on 1 of 128 devices": lambda: dump(
-        [], [alloc(frames(20_000))], *([alloc([])] for _ in range(127))
+    "one parameter 50,000 times": lambda: parameters(50_000),
+    "a stack of 20,000 frames on 1 of 32 devices": lambda: dump(
+        [], [alloc(frames(20_000))], *([alloc([])] for _ in range(31))
     ),
 }
 
