@@ -1,26 +1,29 @@
-"""Runs DeepView's own trackers, unchanged, on an entry: a script for ``snapconv record --simulate``.
+"""Runs Skyline's own trackers, unchanged, on an entry: a script for ``snapconv record --simulate``.
 
-    deepview_run.py FOLDER OUTPUT    the folder of the entry, and the memory report to write
+    tracker_run.py PACKAGE FOLDER OUTPUT    skyline, or deepview_profile, which follows it; the folder of
+                                            the entry; the memory report to write
 
-Its package is imported without its ``__init__``, which has a server and imports more than trackers need.
+The package is imported without its ``__init__``, which has a server and imports more than trackers need.
 """
 
+import importlib
 import importlib.util
 import sys
 import types
 from pathlib import Path
 
-folder, output = Path(sys.argv[1]).resolve(), sys.argv[2]
-spec = importlib.util.find_spec("deepview_profile")
+name, folder, output = sys.argv[1], Path(sys.argv[2]).resolve(), sys.argv[3]
+spec = importlib.util.find_spec(name)
 assert spec
 assert spec.submodule_search_locations
-package = types.ModuleType("deepview_profile")
+package = types.ModuleType(name)
 package.__path__ = list(spec.submodule_search_locations)
-sys.modules["deepview_profile"] = package
+sys.modules[name] = package
 sys.path.insert(0, str(folder))
 
 import providers  # type: ignore[import-not-found]  # noqa: E402  # of the entry
-from deepview_profile.tracking.tracker import Tracker  # type: ignore[import-not-found]  # noqa: E402
+
+Tracker = importlib.import_module(f"{name}.tracking.tracker").Tracker
 
 
 def provided(kind: str) -> object:
