@@ -71,6 +71,10 @@ def read_options(options: AnalysisOptions) -> AnalysisOptions:
 def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
     """Prepare the analysis of a snapshot's devices: what they share, their stacks, is looked at once."""
     rules, stacks = _rules(options), snapshot.stacks
+    if rules:
+        from snapconv.classification.pattern_trial import try_patterns  # with all that starts a process
+
+        try_patterns(rules, stacks.frames)
     project = project_of(
         stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
     )

@@ -21,6 +21,8 @@ _Word = TypeVar("_Word", Category, Role)
 
 _TEXTS = ("slug", "reason", "category", "role", "function", "file", "operation")
 _KEYS = (*_TEXTS, "free_site")
+# Of all patterns together, and of rules: what a small file may cost, far more than people write.
+_MOST_CHARACTERS, _MOST_RULES = 10_000, 200
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _CATEGORIES = {category.label: category for category in Category if category is not Category.UNKNOWN}
 _ROLES = {role.name.lower(): role for role in Role}
@@ -42,6 +44,9 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
         raise InputError('there are no rules in it: begin each with [[rules]], or in JSON {"rules": [...]}')
     if unknown := [key for key in values if key != "rules"]:
         raise InputError(f"{unknown[0]}: no such key; there is only: rules")
+    if len(raw) > _MOST_RULES:
+        raise InputError(f"there are {len(raw)} rules, and may be {_MOST_RULES}: join patterns by |")
+    _check_lengths(raw)
     rules = tuple(_rule(item, f"rules[{i}]") for i, item in enumerate(raw))
     _check_slugs(rules)
     return rules
@@ -166,6 +171,15 @@ class _Keys:
         except (FutureWarning, OverflowError, RecursionError) as error:
             raise self.wrong(key, f"no usable regular expression: {error}") from error
         return value
+
+
+def _check_lengths(raw: list[object]) -> None:
+    """Before any pattern is compiled, which takes up to a millisecond for each of its characters."""
+    rules = [item for item in raw if isinstance(item, dict)]
+    patterns = [item.get(key) for item in rules for key in ("function", "file")]
+    n_characters = sum(len(value) for value in patterns if isinstance(value, str))
+    if n_characters > _MOST_CHARACTERS:
+        raise InputError(f"its patterns have {n_characters} characters, and may have {_MOST_CHARACTERS}")
 
 
 def _check_slugs(rules: tuple[UserRule, ...]) -> None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import snapconv
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.pattern_trial import try_patterns
 from snapconv.classification.user_rules import frame_rules, match_rules
 from snapconv.classification.user_rules_file import parse_rules, read_rules
 from snapconv.cli.app import main
@@ -368,3 +370,64 @@ def test_a_wrong_file_of_rules_is_refused_before_the_snapshot_is_read(tmp_path, 
     (tmp_path / "mine.json").write_text('{"rules": [{}]}')
     assert main(["to-sqlite", str(tmp_path / "absent.pickle"), "--rules", str(tmp_path / "mine.json")]) == 3
     assert "rules[0].slug" in capsys.readouterr().err
+
+
+# --- what a pattern may cost
+
+LETTERS = "a" * 60
+
+
+@pytest.mark.parametrize("key", ["function", "file"])
+def test_a_pattern_that_takes_for_ever_is_refused(monkeypatch, key):
+    monkeypatch.setattr("snapconv.classification.pattern_trial._SECONDS", 0.5)
+    ours = rule(**{"function": None, "file": None, key: "(a|a)*b"})
+    with pytest.raises(InputError, match=rf"the pattern of {key} takes .* \(rule kv-cache\)"):
+        try_patterns([ours], stack_table([(LETTERS, LETTERS)]).frames)
+
+
+def test_the_refusal_names_the_rule_whose_pattern_was_searched_last(monkeypatch):
+    def run(command, *, timeout, **_keys):
+        raise subprocess.TimeoutExpired(command, timeout, b"0\n1\n")
+
+    monkeypatch.setattr("subprocess.run", run)
+    ours = [rule(slug=slug, function="(a|b)*", file=None) for slug in ("first", "second", "third")]
+    with pytest.raises(InputError, match=r"more than 10 s .*\(rule second\)"):
+        try_patterns(ours, stack_table([("f", "f.py")]).frames)
+
+
+@pytest.mark.parametrize("name", [LETTERS, "", "nul\0", "\udcff", "C:\\x.py"])
+def test_a_pattern_with_repetitions_that_takes_little_is_not_refused(name):
+    try_patterns([rule(function="^(a|b)+.*$", file=".*[.]py(c?)")], stack_table([(name, name)]).frames)
+
+
+@pytest.mark.parametrize("pattern", [r"^f$", r"a\.b\(c\)\*", "[a-z]x", r"\bstep_\d"])
+def test_a_pattern_without_repetition_starts_no_process(monkeypatch, pattern):
+    monkeypatch.setattr("subprocess.run", lambda *_args, **_keys: pytest.fail("a process"))
+    try_patterns([rule(function=pattern, file=None)], stack_table([(LETTERS, LETTERS)]).frames)
+
+
+@pytest.mark.parametrize("pattern", ["a*", "(a)", "a?", "a|b", "a{9}"])
+def test_a_pattern_that_may_repeat_is_tried(monkeypatch, pattern):
+    tried = []
+    monkeypatch.setattr("subprocess.run", lambda command, **_keys: tried.append(command))
+    try_patterns([rule(function=pattern, file=None)], stack_table([(LETTERS, LETTERS)]).frames)
+    assert len(tried) == 1
+
+
+def test_a_command_refuses_a_pattern_that_takes_for_ever(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("snapconv.classification.pattern_trial._SECONDS", 0.5)
+    file, rules = tmp_path / "x.pickle", tmp_path / "rules.json"
+    event = {"action": "alloc", "addr": 0, "size": 512, "frames": [frame(name=LETTERS)]}
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": [[event]]}))
+    rules.write_text(json.dumps({"rules": [CACHE | {"function": "(a|a)*b"}]}))
+    assert main(["summary", str(file), "--rules", str(rules)]) == 3
+    assert "(rule kv-cache)" in capsys.readouterr().err
+
+
+def test_there_may_be_so_many_rules_and_characters_of_patterns():
+    parse_rules({"rules": [CACHE | {"slug": f"r{i}"} for i in range(200)]})
+    with pytest.raises(InputError, match="there are 201 rules"):
+        parse_rules({"rules": [CACHE | {"slug": f"r{i}"} for i in range(201)]})
+    rule(function="a" * 10_000, file=None)
+    with pytest.raises(InputError, match="have 10001 characters"):
+        rule(function="a" * 10_000, file="b")
