@@ -4,7 +4,9 @@ What was live before the first event follows from the final segments and the tra
 are never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,12 +71,25 @@ class AllocationTable:
         return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
 
-@dataclass(frozen=True, slots=True)
 class Curve:
-    """Bytes before the first event, and after each one (int64, as long as the EventTable)."""
+    """Bytes before the first event (``start``), and after each one (``after``: int64, as long as the EventTable).
 
-    start: int
-    after: Int64Column
+    It is made when it is first needed, and kept: at 10^7 events it has 80 MB, and a report needs one of four.
+    """
+
+    def __init__(self, start: int, make: Callable[[], Int64Column], at: Callable[[int], int]) -> None:
+        self.start = start
+        self._make, self._at = make, at
+
+    @cached_property
+    def after(self) -> Int64Column:
+        """Bytes after each event; read-only."""
+        after = self._make()
+        after.setflags(write=False)
+        return after
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"start": self.start, "after": self.after}  # how it is made cannot be pickled
 
     @property
     def end(self) -> int:
@@ -95,7 +110,9 @@ class Curve:
 
     def at(self, event: int) -> int:
         """Bytes just after an event; -1: before the first one."""
-        return int(self.after[event]) if event >= 0 else self.start
+        if event < 0:
+            return self.start
+        return int(self.after[event]) if "after" in self.__dict__ else self._at(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +146,19 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
         name: _block_curve(allocations, len(device.events), name)
         for name in ("requested", "allocated", "active")
     }
+    reserved, least_reserved = _reserved_curve(device)
     result = Replay(
         allocations=allocations,
-        reserved=_reserved_curve(device),
+        reserved=reserved,
         rules=checked.rules,
         size_check=checked.check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
         **curves,
     )
-    notes = _notes(device, lifetimes, checked, result, snapshot.stacks.frames)
-    return replace(result, notes=notes)
+    found = _notes(device, lifetimes, checked, result, snapshot.stacks.frames)
+    notes = [*found, *_negative_note(least_reserved)]
+    return replace(result, notes=tuple(Note(note.slug, note.message, device.device) for note in notes))
 
 
 def _allocation_table(
@@ -189,7 +208,9 @@ def _rows(column: NDArray[Any], rows: Int64Column, missing: int) -> NDArray[Any]
     """``column[rows]``, with ``missing`` where a row is -1."""
     if not len(column):
         return np.full(len(rows), missing, np.int64)
-    return np.where(rows >= 0, column[rows], missing)
+    found = column[rows]
+    found[rows < 0] = missing
+    return found
 
 
 def _sizes_from_space(
@@ -228,28 +249,45 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     # A free requested before the first event leaves no trace but its completion: until then the
     # block counts as allocated, since it was in use shortly before.
     end = allocations.freed_event if name == "allocated" else allocations.end_event
-    n_before = int(np.searchsorted(allocations.alloc_event, 0))  # those stand first
-    # An event begins one allocation at most, and ends one at most.
-    change = np.zeros(n_events, np.int64)
-    change[allocations.alloc_event[n_before:]] = n_bytes[n_before:]
-    ended = np.flatnonzero(end >= 0)
-    change[end[ended]] -= n_bytes[ended]
+    alloc = allocations.alloc_event
+    n_before = int(np.searchsorted(alloc, 0))  # those stand first
+
+    def make() -> Int64Column:
+        # An event begins one allocation at most, and ends one at most.
+        change = np.zeros(n_events, np.int64)
+        change[alloc[n_before:]] = n_bytes[n_before:]
+        ended = np.flatnonzero(end >= 0)
+        change[end[ended]] -= n_bytes[ended]
+        after = np.cumsum(change, out=change)
+        after += start
+        return after
+
+    def at(event: int) -> int:
+        n_begun = int(np.searchsorted(alloc, event, side="right"))
+        is_live = (end[:n_begun] < 0) | (end[:n_begun] > event)
+        return int(n_bytes[:n_begun][is_live].sum())
+
     start = int(n_bytes[:n_before].sum())
-    after = np.cumsum(change, out=change)
-    after += start
-    return read_only(Curve(start, after))
+    return Curve(start, make, at)
 
 
-def _reserved_curve(device: DeviceSnapshot) -> Curve:
+def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
+    """The curve, and its lowest value."""
     events = device.events
     sign = np.zeros(len(Action), np.int64)
     sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
     sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
     moves = np.flatnonzero((sign != 0)[events.action])
     totals = np.cumsum(np.concatenate(([0], sign[events.action[moves]] * events.size[moves])))
-    start = int(device.segments.total_bytes.sum()) - int(totals[-1])
-    lengths = np.diff(np.concatenate(([0], moves, [len(events)])))
-    return read_only(Curve(start, np.repeat(start + totals, lengths)))
+    totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
+
+    def make() -> Int64Column:
+        return np.repeat(totals, np.diff(np.concatenate(([0], moves, [len(events)]))))
+
+    def at(event: int) -> int:
+        return int(totals[np.searchsorted(moves, event, side="right")])
+
+    return Curve(int(totals[0]), make, at), int(totals.min())
 
 
 def _notes(
@@ -287,9 +325,8 @@ def _notes(
         _skipped_note(device.events, result.allocations),
         None if device.is_host else _graph_note(frames),
         _checkpoint_note(device.events, result.active),
-        _negative_note(result),
     ]
-    return tuple(Note(note.slug, note.message, device.device) for note in found if note)
+    return tuple(note for note in found if note)
 
 
 def _count_note(slug: str, count: int, text: str) -> Note | None:
@@ -358,6 +395,8 @@ def _graph_note(frames: FrameTable) -> Note | None:
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
     """Compare with the active total that torch itself wrote at every ``snapshot`` event."""
     at = np.flatnonzero((events.action == Action.SNAPSHOT) & (events.size > 0))
+    if not len(at):
+        return None
     off = np.abs(active.after[at] - events.size[at])
     if not off.any():
         return None
@@ -368,10 +407,9 @@ def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
     )
 
 
-def _negative_note(result: Replay) -> Note | None:
-    low = min(
-        (min(c.start, int(c.after.min()) if len(c.after) else 0)) for c in (result.reserved, result.requested)
-    )
-    if low >= 0:
-        return None
-    return Note("negative-bytes", "a curve falls below zero: events are missing, and the figures are too low")
+def _negative_note(least_reserved: int) -> Iterator[Note]:
+    """The other curves never do: an allocation ends after it began."""
+    if least_reserved < 0:
+        yield Note(
+            "negative-bytes", "a curve falls below zero: events are missing, and the figures are too low"
+        )

@@ -265,10 +265,10 @@ def _timeline(analysis: DeviceAnalysis) -> Timeline:
     replay = analysis.replay
     return Timeline(
         time_us=analysis.device.events.time_us,
-        requested_bytes=replay.requested.after,
-        allocated_bytes=replay.allocated.after,
-        active_bytes=replay.active.after,
-        reserved_bytes=replay.reserved.after,
+        requested=replay.requested,
+        allocated=replay.allocated,
+        active=replay.active,
+        reserved=replay.reserved,
     )
 
 

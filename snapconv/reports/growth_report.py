@@ -58,7 +58,7 @@ class GrowthReport:
 
 def build_growth(report: MemoryReport) -> GrowthReport:
     """Put together what grows, line by line."""
-    allocated = report.timeline.allocated_bytes
+    allocated = report.timeline.allocated.after
     ends = tuple(int(allocated[row.last_event]) for row in report.iterations if row.last_event >= 0)
     return GrowthReport(report.device, ends, tuple(_lines(report)), report.growth_unknown)
 

@@ -9,7 +9,7 @@ from snapconv.findings.annotation_totals import AnnotatedSpans, AnnotationTotal
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
-from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
@@ -99,13 +99,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The four curves, one row per event (bytes after the event). ``time_us`` may be absent."""
+    """The four curves. ``time_us`` may be absent."""
 
     time_us: Int64Column | None
-    requested_bytes: Int64Column
-    allocated_bytes: Int64Column
-    active_bytes: Int64Column
-    reserved_bytes: Int64Column
+    requested: Curve
+    allocated: Curve
+    active: Curve
+    reserved: Curve
 
 
 @dataclass(frozen=True, slots=True)

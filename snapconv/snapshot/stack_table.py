@@ -6,6 +6,7 @@ repetition without looking inside; content settles the rest (after a JSON round 
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -157,7 +158,6 @@ class StackInterner:
         names, filenames, lines, originals, targets = columns
         lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))
         offsets = np.concatenate(([0], np.cumsum(lengths)))
-        flat = (frame_id for stack in self._stacks for frame_id in stack)
-        frame_ids = np.fromiter(flat, np.int32, int(offsets[-1]))
+        frame_ids = np.fromiter(chain.from_iterable(self._stacks), np.int32, int(offsets[-1]))
         frames = FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
         return read_only(StackTable(read_only(frames), offsets, frame_ids))

@@ -81,14 +81,14 @@ def _words(allocations: AllocationColumns) -> list[TableRows]:
 
 
 def _timeline(timeline: Timeline) -> TableRows:
-    n_events = len(timeline.allocated_bytes)
+    n_events = len(timeline.allocated.after)
     columns = (
         range(n_events),
         timeline.time_us,
-        timeline.requested_bytes,
-        timeline.allocated_bytes,
-        timeline.active_bytes,
-        timeline.reserved_bytes,
+        timeline.requested.after,
+        timeline.allocated.after,
+        timeline.active.after,
+        timeline.reserved.after,
     )
     return rows_of_columns(schema.TIMELINE, n_events, columns)
 

@@ -41,7 +41,7 @@ def summary_lines(
         yield from [""] * bool(number)
         head, *rest = _device_lines(report)
         yield head
-        drawn = sparkline(report.timeline.allocated_bytes) if curve else ""
+        drawn = sparkline(report.timeline.allocated.after) if curve else ""
         yield from [f"  {drawn}"] if drawn else []
         yield from rest
         yield f"  written: {path}"
@@ -53,7 +53,7 @@ def summary_lines(
 def _device_lines(report: MemoryReport) -> Iterator[str]:
     peak = report.peak_usage_bytes
     event = next(moment.event for moment in report.moments if moment.name == PEAK_ALLOCATED)
-    n_events = len(report.timeline.reserved_bytes)
+    n_events = len(report.timeline.allocated.after)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
     nonzero = [total for total in report.categories_at_peak if total.n_allocations]

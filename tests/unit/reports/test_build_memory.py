@@ -151,7 +151,7 @@ def test_moments_of_a_file_without_events_are_all_before_the_first(report_of):
     report = report_of(TraceBuilder().segment(traced=False).alloc(1000, traced=False))
     assert {(moment.event, moment.time_us) for moment in report.moments} == {(-1, None)}
     assert report.timeline.time_us is None
-    assert len(report.timeline.allocated_bytes) == 0
+    assert len(report.timeline.allocated.after) == 0
 
 
 def test_categories_have_a_row_each_with_unknown_last(report_of):
@@ -268,10 +268,10 @@ def test_iterations_and_the_verdict_are_passed_on(report_of):
 def test_the_timeline_has_the_four_curves(report_of):
     timeline = report_of(training()).timeline
     assert timeline.time_us.tolist() == list(range(START_US, START_US + 8))
-    assert timeline.requested_bytes.tolist() == [0, 1000, 1600, 4600, 5100, 5700, 5700, 2700]
-    assert timeline.allocated_bytes.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 3584, 3584]
-    assert timeline.active_bytes.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 6656, 3584]
-    assert timeline.reserved_bytes.tolist() == [2 * MIB] * 8
+    assert timeline.requested.after.tolist() == [0, 1000, 1600, 4600, 5100, 5700, 5700, 2700]
+    assert timeline.allocated.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 3584, 3584]
+    assert timeline.active.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 6656, 3584]
+    assert timeline.reserved.after.tolist() == [2 * MIB] * 8
 
 
 def test_allocations_are_columns_of_equal_length(report_of):
