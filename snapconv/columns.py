@@ -1,6 +1,6 @@
 """What all tables share: kinds of columns, -1 for unknown values, and that they are read-only."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,10 @@ UInt64Column = NDArray[np.uint64]
 BoolColumn = NDArray[np.bool_]
 # Milliseconds; NaN where there is no time.
 MsColumn = NDArray[np.float64]
+
+# So many rows at a time, where what is computed between would need as much memory as the result: these stay
+# in the cache of the processor.
+_CHUNK_ROWS = 1 << 16
 
 # Rows that a notebook shows of a table, from each of its ends.
 _SHOWN = 5
@@ -54,6 +58,12 @@ def table_html(table: Any) -> str:
 
 def _row_html(tag: str, cells: Iterable[object]) -> str:
     return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
+
+
+def chunks(n_rows: int) -> Iterator[slice]:
+    """The rows in pieces that the processor's cache can hold."""
+    for start in range(0, n_rows, _CHUNK_ROWS):
+        yield slice(start, min(start + _CHUNK_ROWS, n_rows))
 
 
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:

@@ -20,7 +20,7 @@ from snapconv.columns import Int32Column, Int64Column
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase
-from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.reports.memory_report import (
     PEAK_ALLOCATED,
     ActivationEntry,
@@ -116,11 +116,15 @@ def small_allocations() -> AllocationColumns:
 def small_timeline() -> Timeline:
     return Timeline(
         time_us=int64(10, 20, 30, 40, 50, 60, 70),
-        requested_bytes=int64(3000, 3500, 3000, 3000, 1000, 1000, 2000),
-        allocated_bytes=int64(3072, 3584, 3072, 3072, 1024, 1024, 2048),
-        active_bytes=int64(3072, 3584, 3584, 3072, 3072, 1024, 2048),
-        reserved_bytes=int64(*[2 << 20] * 7),
+        requested=curve(3000, 3500, 3000, 3000, 1000, 1000, 2000),
+        allocated=curve(3072, 3584, 3072, 3072, 1024, 1024, 2048),
+        active=curve(3072, 3584, 3584, 3072, 3072, 1024, 2048),
+        reserved=curve(*[2 << 20] * 7),
     )
+
+
+def curve(*after: int) -> Curve:
+    return Curve(0, lambda: int64(*after))
 
 
 def small_report(**changes: Any) -> MemoryReport:

@@ -12,7 +12,7 @@ import pytest
 
 from snapconv.errors import SnapconvError
 from snapconv.native.library import VARIABLE, core
-from snapconv.replay.device_replay import replay
+from snapconv.replay.device_replay import Curve, replay
 from snapconv.snapshot import load
 
 needs_core = pytest.mark.skipif(core() is None, reason="this installation has no compiled core")
@@ -36,6 +36,8 @@ def plain(value: Any) -> Any:
     """Tables as values that == compares, with the types of their columns."""
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.tolist())
+    if isinstance(value, Curve):
+        return (value.start, plain(value.after), value.peak_event)
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):

@@ -131,7 +131,9 @@ def analyze_device(
     ``user_rules`` win over ours. ``params`` names weights that the recorder did not name.
     """
     replayed = replay(snapshot, device)
-    allocations, n_events = replayed.allocations, len(device.events)
+    allocations = replayed.allocations
+    for curve in (replayed.requested, replayed.active, replayed.reserved):
+        _ = curve.peak_event  # found while there is room for a curve, which is not kept
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
     features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
@@ -141,7 +143,7 @@ def analyze_device(
     iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
     peak = replayed.allocated.peak_event
     peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
-    activation_event, activation_rows = _activations(allocations, category, peak_iteration, n_events)
+    activation_event, activation_rows = _activations(allocations, category, peak_iteration)
     weights, naming = _weights(
         snapshot, device, allocations, category, recorded, peak, peak_iteration, params
     )
@@ -242,7 +244,7 @@ def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
 
 
 def _activations(
-    allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration, n_events: int
+    allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration
 ) -> tuple[int, Int64Column]:
     """The first moment of the iteration with most bytes of activations, and their rows.
 
@@ -252,10 +254,14 @@ def _activations(
     alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
     end = allocations.freed_event[rows]
-    change = sums_by(alloc + 1, n_bytes, n_events + 1)
-    change -= sums_by(end[end >= 0] + 1, n_bytes[end >= 0], n_events + 1)
-    first = peak_iteration.first_event + 1 if peak_iteration.first_event > 0 else 0
-    event = first + int(np.cumsum(change)[first : peak_iteration.last_event + 2].argmax()) - 1
+    first = peak_iteration.first_event if peak_iteration.first_event > 0 else -1
+    n_within = peak_iteration.last_event + 1 - first
+    change = np.zeros(n_within, np.int64)
+    for sign, events in ((1, alloc), (-1, end)):
+        # What is live all along adds the same to every moment. -1 is no end.
+        is_within = (events > first) & (events < first + n_within)
+        change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
+    event = first + int(np.cumsum(change).argmax())
     live = rows[allocations.live_at(event)[rows]]
     newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
     return event, live[newest_first]

@@ -70,11 +70,8 @@ def derive_block_sizes(
 
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
-    own = np.zeros(len(Action), np.int8)
-    own[Action.ALLOC] = _ALLOC
-    segment_actions = slice(Action.SEGMENT_ALLOC, Action.SEGMENT_UNMAP + 1)
-    own[segment_actions] = np.arange(len(Action), dtype=np.int8)[segment_actions]
-    kind = own[events.action]
+    kind = np.where(events.action <= Action.SEGMENT_UNMAP, events.action, np.int8(0))
+    kind[events.action == Action.FREE_REQUESTED] = 0
     kind[releases(events, blocks)] = _RELEASE
     return kind
 

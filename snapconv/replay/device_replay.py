@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, read_only, table_html
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, chunks, first_known, read_only, table_html
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
@@ -72,14 +72,18 @@ class AllocationTable:
 
 
 class Curve:
-    """Bytes before the first event (``start``), and after each one (``after``: int64, as long as the EventTable).
+    """Bytes before the first event, and after each one (int64, as long as the EventTable).
 
-    It is made when it is first needed, and kept: at 10^7 events it has 80 MB, and a report needs one of four.
+    The latter are made when they are first needed, and kept: 10^7 events have 80 MB of them, and a report
+    needs one curve of four. ``at`` gives a single value without them.
     """
 
-    def __init__(self, start: int, make: Callable[[], Int64Column], at: Callable[[int], int]) -> None:
+    def __init__(
+        self, start: int, make: Callable[[], Int64Column], at: Callable[[int], int] | None = None
+    ) -> None:
         self.start = start
-        self._make, self._at = make, at
+        self._make = make
+        self._at = at or (lambda event: int(self.after[event]))
 
     @cached_property
     def after(self) -> Int64Column:
@@ -96,12 +100,14 @@ class Curve:
         """Bytes after the last event."""
         return int(self.after[-1]) if len(self.after) else self.start
 
-    @property
+    @cached_property
     def peak_event(self) -> int:
         """The first event after which the bytes are maximal; -1 if they never exceed the start."""
-        if not len(self.after) or int(self.after.max()) <= self.start:
-            return -1
-        return int(self.after.argmax())
+        after = self.__dict__.get("after")
+        if after is None:
+            after = self._make()  # and not kept
+        event = int(after.argmax()) if len(after) else -1
+        return event if event >= 0 and after[event] > self.start else -1
 
     @property
     def peak(self) -> int:
@@ -256,8 +262,9 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
         # An event begins one allocation at most, and ends one at most.
         change = np.zeros(n_events, np.int64)
         change[alloc[n_before:]] = n_bytes[n_before:]
-        ended = np.flatnonzero(end >= 0)
-        change[end[ended]] -= n_bytes[ended]
+        for part in chunks(len(end)):
+            is_ended = end[part] >= 0
+            change[end[part][is_ended]] -= n_bytes[part][is_ended]
         after = np.cumsum(change, out=change)
         after += start
         return after
@@ -274,11 +281,10 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
     """The curve, and its lowest value."""
     events = device.events
-    sign = np.zeros(len(Action), np.int64)
-    sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
-    sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
-    moves = np.flatnonzero((sign != 0)[events.action])
-    totals = np.cumsum(np.concatenate(([0], sign[events.action[moves]] * events.size[moves])))
+    moves = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    action, n_bytes = events.action[moves], events.size[moves]
+    is_more = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
+    totals = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
     totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
 
     def make() -> Int64Column:

@@ -89,9 +89,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
     unless it is the last one at an address where the dump shows that the block still waits.
     """
-    is_free = np.zeros(len(Action), np.bool_)
-    is_free[[Action.FREE_COMPLETED, Action.FREE]] = True
-    frees = is_free[events.action]
+    frees: BoolColumn = (events.action == Action.FREE_COMPLETED) | (events.action == Action.FREE)
     if np.any(events.action == Action.FREE_COMPLETED):
         return frees
     requests = events.action == Action.FREE_REQUESTED
@@ -106,9 +104,10 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> Lifetimes | No
     compiled = core()
     if compiled is None:
         return None
-    kind = np.zeros(len(Action), np.int8)
-    kind[[Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.FREE]] = (1, 2, 3, 4)
-    found = pair_compiled(compiled, kind[events.action], events.addr, is_release)
+    # The first three have their codes; a table of codes would be turned into int64 for every event.
+    kind = np.where(events.action <= Action.FREE_COMPLETED, events.action, np.int8(0))
+    kind[events.action == Action.FREE] = 4
+    found = pair_compiled(compiled, kind, events.addr, is_release)
     if found is None:
         return None
     (alloc, requested, completed, end, addr), n_orphans, n_implicit = found

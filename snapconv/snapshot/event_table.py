@@ -20,6 +20,7 @@ from snapconv.snapshot.fields import (
     Bounds,
     Interner,
     Path,
+    are_within,
     check_range,
     check_total,
     expect_dicts,
@@ -175,8 +176,10 @@ def check_numbers(
     action: Int8Column, addr: Int64Column, size: Int64Column, time_us: Int64Column | None, *, path: Path
 ) -> None:
     """Raise MalformedSnapshotError for the first number that cannot be right, column by column."""
-    check_range(addr, ADDRESS, "addr", path=path, where=_MOVES_MEMORY[action])
-    check_range(size, BYTES, "size", path=path, where=_MOVES_MEMORY[action])
+    if not (are_within(addr, ADDRESS) and are_within(size, BYTES)):
+        moves_memory = _MOVES_MEMORY[action]
+        check_range(addr, ADDRESS, "addr", path=path, where=moves_memory)
+        check_range(size, BYTES, "size", path=path, where=moves_memory)
     check_range(size, _WANTED_BYTES, "size", path=path, where=action == Action.OOM)
     check_range(time_us, TIME, "time_us", path=path)
 

@@ -134,7 +134,7 @@ def check_range(
     """Raise MalformedSnapshotError for the first value out of bounds, among the rows marked in ``where``."""
     if column is None or not len(column):
         return
-    if column.min() >= bounds.low and column.max() <= bounds.high:
+    if are_within(column, bounds):
         return  # as in every file that torch writes
     wrong = (column < bounds.low) | (column > bounds.high)
     if where is not None:
@@ -142,6 +142,11 @@ def check_range(
     if wrong.any():
         i = int(wrong.argmax())
         raise MalformedSnapshotError(f"{path(i)}.{key}: expected {bounds.expected}, got {int(column[i])}")
+
+
+def are_within(column: Int64Column, bounds: Bounds) -> bool:
+    """Whether no value is out of bounds."""
+    return not len(column) or bool(column.min() >= bounds.low and column.max() <= bounds.high)
 
 
 def check_total(column: Int64Column, what: str) -> None:

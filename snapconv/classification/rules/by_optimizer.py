@@ -75,7 +75,8 @@ def replaced_state(features: Features, decided: Decided) -> BoolColumn:
     """An optimizer that computes new states instead of updating in place frees the former in its step."""
     made = features.sizes[decided.has(Category.OPTIMIZER_STATE) & features.is_traced]
     freed = ~features.is_traced & features.is_freed & (features.end_phase == Phase.OPTIMIZER)
-    return np.asarray(freed & np.isin(features.sizes, made))
+    rows = np.flatnonzero(freed)
+    return features.mask(rows[np.isin(features.sizes[rows], np.unique(made))])
 
 
 @rule(FREED_IN_FIRST, Category.TEMPORARY, Evidence.LIFETIME)

@@ -107,6 +107,8 @@ def _without_frames_beside_weights(features: Features, decided: Decided) -> Bool
     preexisting = ~features.is_traced & features.is_live_at_dump & np.bool_(not features.has_cpp)
     unnamed = preexisting & features.has_no_frames & decided.is_open
     weights = preexisting & ~features.has_no_frames & decided.has(Category.WEIGHT)
+    if not unnamed.any():
+        return unnamed
     found, inverse = np.unique(sizes, return_inverse=True)
     n_unnamed, n_weights = (np.bincount(inverse[rows], minlength=len(found)) for rows in (unnamed, weights))
     return np.asarray(unnamed & (n_unnamed <= n_weights)[inverse])

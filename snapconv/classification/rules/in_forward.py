@@ -105,15 +105,19 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
 
     What a loop over layers passes from one to the next, or forward to its end, does not outlive that forward.
     """
+    stack_id = features.allocations.stack_id
+    may_be = features.in_forward & _without_backward(features) & (stack_id >= 0)
+    if not may_be.any():
+        return may_be
     outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
-    rows = np.flatnonzero(features.in_forward & (features.allocations.stack_id >= 0))
-    stack, width = features.allocations.stack_id[rows].astype(np.int64), features.n_events + 2
+    rows = np.flatnonzero(features.in_forward & np.isin(stack_id, np.unique(stack_id[may_be])))
+    stack, width = stack_id[rows].astype(np.int64), features.n_events + 2
     keys = stack * width + features.alloc[rows]
     order = np.argsort(keys)
     ends = np.searchsorted(keys[order], stack[order] * width + features.end[rows][order])
     n_later = ends - np.arange(len(rows)) - 1
     kept = features.mask(rows[order][n_later >= _LEAST_RUNS_AGAIN])
-    return features.in_forward & _without_backward(features) & kept & outlives
+    return may_be & kept & outlives
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)

@@ -209,9 +209,11 @@ def _functions(features: Features, decided: Decided) -> _Functions:
     """A forward without any module begins with the first result that its backward frees."""
     certain, modules = features.phases.certain, np.sort(features.alloc[features.by_module])
     others = np.flatnonzero((certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER))
-    is_next = features.next_backward < next_of(modules, features.alloc, features.n_events)
-    is_first = last_before(modules, features.alloc) <= last_before(others, features.alloc)
-    rows = np.asarray(features.outside & is_next & is_first)
+    outside = np.flatnonzero(features.outside)
+    alloc = features.alloc[outside]
+    is_next = features.next_backward[outside] < next_of(modules, alloc, features.n_events)
+    is_first = last_before(modules, alloc) <= last_before(others, alloc)
+    rows = features.mask(outside[is_next & is_first])
     saved = np.flatnonzero(rows & features.is_freed_by_engine & decided.has(Category.ACTIVATION))
     return _Functions(rows, first_before(features.next_backward, features.alloc, saved, features.n_events))
 

@@ -51,7 +51,7 @@ def replayed(tmp_path):
 
 
 def curve(start, *after):
-    return Curve(start, np.array(after, np.int64))
+    return Curve(start, lambda: np.array(after, np.int64))
 
 
 def values(found):
@@ -65,6 +65,31 @@ def slugs(found):
 def test_the_peak_is_the_first_event_with_the_most_bytes():
     found = curve(0, 5, 9, 3, 9)
     assert (found.peak_event, found.peak, found.end) == (1, 9, 9)
+
+
+CURVES = ("requested", "allocated", "active", "reserved")
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_single_value_and_the_peak_are_found_without_the_whole_curve(name, replayed):
+    events = [
+        event("segment_alloc", S, 2 * MIB),
+        event("alloc", A, 1000),
+        event("alloc", B, 600),
+        event("free_requested", A, 1000),
+        event("free_completed", A, 1000),
+    ]
+    blocks = [block(1024), block(1024, 600), block(2 * MIB - 2048)]
+    found = getattr(replayed(events, [segment(*blocks)]), name)
+    peak, single = found.peak_event, [found.at(moment) for moment in range(-1, 5)]
+    assert "after" not in vars(found)
+    assert single == values(found)
+    assert peak == {"reserved": 0}.get(name, 2)
+
+
+def test_a_curve_can_be_pickled(replayed):
+    found = replayed([event("alloc", A, 1000)], [segment(block(1024, 1000))]).active
+    assert values(pickle.loads(pickle.dumps(found))) == [0, 1024]
 
 
 @pytest.mark.parametrize("after", [(5, 4, 5), (4, 3), ()])

@@ -38,7 +38,7 @@ def test_stacks_of_one_line_are_summed_up_and_those_that_go_on_come_first():
 
 
 def test_the_ends_of_iterations_are_what_was_allocated_then():
-    timeline = small_report().timeline.allocated_bytes
+    timeline = small_report().timeline.allocated.after
     rows = (IterationRow(0, 0, 2, 1, 1), IterationRow(1, 3, 5, 1, 4))
     assert report_of(iterations=rows).end_bytes == (timeline[2], timeline[5])
 

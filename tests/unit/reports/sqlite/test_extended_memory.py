@@ -20,6 +20,7 @@ from snapconv.reports.sqlite.skyline_memory import TABLES
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 from tests.report_builder import (
+    curve,
     int32,
     int64,
     small_frames,
@@ -269,7 +270,7 @@ def test_the_peak_view_sums_to_the_peak(ask):
 
 
 def test_at_every_event_the_live_view_sums_to_the_timeline(ask):
-    timeline = small_timeline().allocated_bytes.tolist()
+    timeline = small_timeline().allocated.after.tolist()
     moments = [Moment(PEAK_ALLOCATED, -1, None, 1024)]
     moments += [Moment(f"after {event}", event, None, size) for event, size in enumerate(timeline)]
     sql = """SELECT moment.size_bytes, (SELECT sum(block_bytes) FROM snapconv_live_allocations AS live
@@ -301,7 +302,8 @@ def test_a_device_that_never_allocated_is_a_whole_report(ask):
     allocations = take(empty.allocations, none64)
     allocations = replace(allocations, table=take(allocations.table, none64))
     stacks = StackTable(small_frames((), (), none64), int64(0), none32)
-    timeline = replace(empty.timeline, **{field.name: none64 for field in fields(empty.timeline)})
+    names = [field.name for field in fields(empty.timeline)]
+    timeline = replace(empty.timeline, **{name: curve() for name in names} | {"time_us": none64})
     report = small_report(
         allocations=allocations, stacks=stacks, is_project=np.zeros(0, np.bool_), timeline=timeline
     )
@@ -310,7 +312,7 @@ def test_a_device_that_never_allocated_is_a_whole_report(ask):
 
 
 def test_columns_of_different_lengths_are_refused(tmp_path):
-    timeline = replace(small_timeline(), active_bytes=int64(1, 2))
+    timeline = replace(small_timeline(), active=curve(1, 2))
     with pytest.raises(ValueError, match="zip"):
         write_memory_reports([(tmp_path / "a", small_report(timeline=timeline))], extended=True, force=False)
 
@@ -342,7 +344,8 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
 @pytest.mark.parametrize("n_rows", [0, 1, 15, 16, 17, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 17])
 def test_every_row_arrives_once_and_in_order_whatever_their_number(ask, n_rows):
     values = np.arange(n_rows, dtype=np.int64)
-    timeline = replace(small_timeline(), **{field.name: values for field in fields(small_timeline())})
+    names = [field.name for field in fields(small_timeline())]
+    timeline = replace(small_timeline(), **dict.fromkeys(names, curve(*values)) | {"time_us": values})
     sql = (
         "SELECT count(*), coalesce(sum(event = time_us AND event = reserved_bytes), 0) FROM snapconv_timeline"
     )
