@@ -20,24 +20,44 @@ FREED_BY_LINE = Reason(
 ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad")
 
 
-def _batch_of_graph(features: Features) -> BoolColumn:
-    """A batch that only the graph referenced, made just before the first module that saves anything."""
+def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
+    """Rows as large as weights, of a line that makes several in an iteration: noise, moments and copies.
+
+    As large as a weight, or as a block without frames that may be one, or twice as large (full precision).
+    """
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    of_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | unnamed
+    of_model = np.unique(features.sizes[of_model])
+    is_as_large = np.isin(features.sizes, np.concatenate((of_model, 2 * of_model)))
+    stack = features.allocations.stack_id
+    rows = np.flatnonzero((features.outside | features.preexisting_outside) & is_as_large)
+    where = np.stack((stack[rows].astype(np.int64), features.iteration[rows].astype(np.int64)))
+    _, inverse, counts = np.unique(where, axis=1, return_inverse=True, return_counts=True)
+    return features.mask(rows[counts[inverse.reshape(-1)] > 1])
+
+
+def _batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
+    """A batch that only the graph referenced, made just before the first module that saves anything.
+
+    Weights that a program computes, such as those of an inner step, are made there too, one for each.
+    """
     saved = np.flatnonzero(features.by_module & features.is_freed_by_engine)
     first_saved = first_before(features.next_backward, features.alloc, saved, features.n_events)
     is_first = features.alloc < first_saved
-    return features.may_be_input & is_first & features.feeds_module & features.is_freed_by_engine
+    is_freed = is_first & features.feeds_module & features.is_freed_by_engine
+    return features.may_be_input & is_freed & ~made_in_bulk(features, decided)
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
-def batch_of_graph_from_nothing(features: Features, _: Decided) -> BoolColumn:
+def batch_of_graph_from_nothing(features: Features, decided: Decided) -> BoolColumn:
     """A batch that only the graph referenced, copied to the device."""
-    return _batch_of_graph(features) & features.from_nothing
+    return decided.shared(_batch_of_graph, features) & features.from_nothing
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
-def batch_of_graph(features: Features, _: Decided) -> BoolColumn:
+def batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
     """A batch that only the graph referenced, computed."""
-    return _batch_of_graph(features)
+    return decided.shared(_batch_of_graph, features)
 
 
 @rule(FREED_BY_LINE, Category.INPUT, Evidence.FREE_SITE)

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.classification.rules.by_free import USED_IN_FORWARD
+from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
 from snapconv.columns import BoolColumn
@@ -131,21 +131,6 @@ def freed_before_backward(features: Features, _: Decided) -> BoolColumn:
 def outside_and_freed_by_engine(features: Features, _: Decided) -> BoolColumn:
     """Made outside of modules, and freed by the engine."""
     return features.outside & features.is_freed_by_engine & reaches_backward(features)
-
-
-def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
-    """Rows as large as weights, of a line that makes several in an iteration: noise, moments and copies.
-
-    As large as a weight, or as a block without frames that may be one, or twice as large (full precision).
-    """
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
-    of_model = np.unique(features.sizes[decided.has(Category.WEIGHT) | unnamed])
-    is_as_large = np.isin(features.sizes, np.concatenate((of_model, 2 * of_model)))
-    stack = features.allocations.stack_id
-    rows = np.flatnonzero((features.outside | features.preexisting_outside) & is_as_large)
-    where = np.stack((stack[rows].astype(np.int64), features.iteration[rows].astype(np.int64)))
-    _, inverse, counts = np.unique(where, axis=1, return_inverse=True, return_counts=True)
-    return features.mask(rows[counts[inverse.reshape(-1)] > 1])
 
 
 def _between_modules(features: Features) -> BoolColumn:

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, first_before, last_before, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
-from snapconv.classification.rules.by_free import FREED_BY_LINE, USED_IN_FORWARD
+from snapconv.classification.rules.by_free import FREED_BY_LINE, USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_forward import (
     FREED_BEFORE,
     FREED_BY_BACKWARD,
     KEPT_INTO_BACKWARD,
     LIVE_AT_DUMP,
     is_freed_after_own,
-    made_in_bulk,
 )
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.lazy_dataclass import dataclass

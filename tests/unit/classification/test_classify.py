@@ -311,6 +311,22 @@ def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward
     assert categories(found(job)) == [ACTIVATION]
 
 
+@pytest.mark.parametrize(
+    ("n_weights", "expected"),
+    [(1, [INPUT]), (2, [ACTIVATION] * 2)],
+    ids=["a batch", "weights"],
+)
+def test_what_a_line_computes_for_every_weight_is_no_batch_of_the_graph(n_weights, expected, found):
+    job = Job()
+    for _ in range(n_weights):
+        job.alloc(APPLY)
+    computed = [job.alloc(LOAD) for _ in range(n_weights)]
+    job.does(FORWARD, ENGINE)
+    for addr in computed:
+        job.free(addr, RELEASE)
+    assert categories(found(job))[n_weights:] == expected
+
+
 def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
     assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
 
