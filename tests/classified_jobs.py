@@ -38,6 +38,7 @@ def cpp(name: str) -> tuple[str, str]:
 MAIN = frames(("main", "/w/proj/train.py"))
 LOAD = frames(("load_batch", "/w/proj/data.py")) + MAIN
 COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
+INDEX = frames(cpp("at::_ops::index_Tensor::call(at::Tensor const&)")) + LOAD
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL

@@ -207,6 +207,8 @@ def _uses(
     mid_forward, feeds_module = _between_modules(
         phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
     )
+    is_data = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
+    mid_forward &= ~(is_data & _before_graph(phases, lives, origins))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
     named = is_placement.copy()
@@ -256,6 +258,19 @@ def _between_modules(
     next_loss = next_of(alloc[by_loss], alloc, n_events)
     mid_forward = outside & (carried == Phase.FORWARD) & is_last
     return mid_forward, next_module < np.minimum(next_loss, next_backward)
+
+
+def _before_graph(phases: Phases, lives: _Columns, origins: _Columns) -> BoolColumn:
+    """Made before the first module that keeps anything for the next backward, if one does.
+
+    What ran before it was another forward, such as one that acts or labels without gradients.
+    """
+    kept = (
+        origins["is_freed_by_engine"] if phases.free_sites_known else lives["end"] >= lives["next_backward"]
+    )
+    n_events, alloc = len(phases.certain), lives["alloc"]
+    first = first_before(lives["next_backward"], alloc, np.flatnonzero(origins["by_module"] & kept), n_events)
+    return np.asarray((alloc < first) & (first < n_events))
 
 
 def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:

@@ -38,6 +38,7 @@ class Role(IntEnum):
     OFFLOADED = 18
     CACHE_UPDATE = 19
     STATES = 20
+    COLLECTED = 21
 
 
 # What a rule of a user says of code by giving it a role.
@@ -53,6 +54,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.COMMUNICATION: "holds buffers of a collective",
     Role.COPY: "copies a tensor to the device",
     Role.FACTORY: "makes a tensor from nothing",
+    Role.COLLECTED: "puts a tensor together from parts of others",
     Role.RECOMPUTE: "runs a checkpointed forward again",
     Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
     Role.ZEROS: "fills a tensor with zeros",
@@ -358,11 +360,19 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "factory",
         Role.FACTORY,
-        r"^at::_ops::(empty|zeros|ones|full|rand|randn|randint|arange|linspace|eye|tensor|scalar_tensor)"
+        r"^at::_ops::(empty|zeros|ones|full|rand|randn|randint|randperm|arange|linspace|eye|tensor|scalar_tensor)"
         r"(_\w+)?::call|THPVariable_(tensor|as_tensor|from_numpy)|torch::utils::(tensor_ctor|legacy_tensor)",
         "",
         "a tensor made from nothing",
         "2.1-2.13; seen 2.5-2.9",
+    ),
+    FrameRule(
+        "collected",
+        Role.COLLECTED,
+        r"^at::_ops::(index_Tensor|index_select|gather|take|masked_select|cat|stack)::(call|redispatch)",
+        "",
+        "rows chosen by number, or pieces side by side: batches of what lies on the device are made so",
+        "2.1-2.13",
     ),
     FrameRule(
         "zeros",

@@ -15,7 +15,9 @@ from tests.classified_jobs import (
     DESTROYED,
     ENGINE,
     FORWARD,
+    INDEX,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
     OTHER,
@@ -309,6 +311,25 @@ def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward
     job.free(saved, DESTROYED)
     job.does(*following)
     assert categories(found(job)) == [ACTIVATION]
+
+
+@pytest.mark.parametrize(
+    ("made_by", "saved_first", "expected"),
+    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, ACTIVATION)],
+    ids=["rows of data", "between the modules of one graph", "computed of what the first forward made"],
+)
+def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
+    made_by, saved_first, expected, found
+):
+    job = Job()
+    job.does(FORWARD)
+    before = [job.alloc(FORWARD, OTHER)] * saved_first
+    batch, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
+    job.does(LOSS, ENGINE)
+    for addr in (*before, saved):
+        job.free(addr, RELEASE)
+    job.free(batch, MAIN)
+    assert categories(found(job)) == [expected]
 
 
 @pytest.mark.parametrize(
