@@ -172,10 +172,11 @@ def between_modules_and_freed(features: Features, _: Decided) -> BoolColumn:
 def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
     """Made outside of modules, by a line that makes one, and a module runs next.
 
-    Not between modules: what one of them feeds to the next is made there as often as a batch is.
+    Not between modules: what one of them feeds to the next is made there as often as a batch is. What is
+    put together from parts of others is a batch, however large: nobody copies weights so.
     """
     used = features.may_be_input & features.feeds_module & features.is_freed & ~features.mid_forward
-    return used & ~made_in_bulk(features, decided)
+    return used & (features.made_through(Role.COLLECTED) | ~made_in_bulk(features, decided))
 
 
 @rule(FREED_SOON, Category.TEMPORARY, Evidence.LIFETIME)

@@ -333,6 +333,21 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
 
 
 @pytest.mark.parametrize(
+    ("made_by", "expected"), [(INDEX, INPUT), (LOAD, Category.UNKNOWN)], ids=["chosen rows", "any code"]
+)
+def test_only_what_is_put_together_is_a_batch_where_a_line_makes_several_as_large_as_weights(
+    made_by, expected, found
+):
+    job = Job()
+    job.alloc(APPLY)
+    batches = [job.alloc(made_by) for _ in range(2)]
+    job.does(FORWARD)
+    for addr in batches:
+        job.free(addr, MAIN)
+    assert categories(found(job))[1:] == [expected] * 2
+
+
+@pytest.mark.parametrize(
     ("n_weights", "expected"),
     [(1, [INPUT]), (2, [ACTIVATION] * 2)],
     ids=["a batch", "weights"],
