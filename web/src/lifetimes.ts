@@ -16,52 +16,45 @@ export interface Lifetimes {
   nLeftOut: number;
 }
 
-// Of more than so many, looking through the kinds, the largest first, is faster than sorting.
-const MANY = 50_000;
-
 /** The `most` largest allocations that are live somewhere between two events. */
-export function largest(rows: Rows, from: number, to: number, most: number, many = MANY): { rows: Int32Array; nLeftOut: number } {
-  const { alloc, freed, kindOf, kinds } = rows;
-  const ranks = ranksBySize(rows);
-  const isIn = (row: number) => alloc[row] <= to && freed[row] > from;
-  // The rank of its kind, then its row, in one number: numbers are sorted many times as fast as rows.
-  const keys: number[] = [];
+export function largest(rows: Rows, from: number, to: number, most: number): { rows: Int32Array; nLeftOut: number } {
+  const { row, alloc, freed } = bySize(rows);
+  const found: number[] = [];
   let n = 0;
-  for (let row = 0; row < rows.n; row++) {
-    if (isIn(row) && ++n <= many) keys.push(ranks.of[kindOf[row]] * rows.n + row);
-  }
-  let found: number[] = [];
-  if (n <= many) found = [...(n > most ? Float64Array.from(keys).sort() : keys)].slice(0, most).map((key) => key % rows.n);
-  for (let rank = 0; n > many && rank < kinds.n && found.length < most; rank++) {
-    const kind = ranks.order[rank];
-    for (let row = kinds.first[kind]; row < kinds.first[kind + 1] && found.length < most; row++) {
-      if (isIn(row)) found.push(row);
-    }
+  for (let i = 0; i < alloc.length; i++) {
+    if (alloc[i] <= to && freed[i] > from && n++ < most) found.push(row[i]);
   }
   const chosen = Int32Array.from(found);
-  chosen.sort((a, b) => alloc[a] - alloc[b] || a - b);
+  chosen.sort((a, b) => rows.alloc[a] - rows.alloc[b] || a - b);
   return { rows: chosen, nLeftOut: n - chosen.length };
 }
 
-interface Ranks {
-  /** The kinds, the largest first. */
-  order: Int32Array;
-  /** The place of every kind among them. */
-  of: Int32Array;
+/** All rows, the largest first, and their events in that order: every frame of a pan goes through them. */
+interface BySize {
+  row: Int32Array;
+  alloc: Int32Array;
+  freed: Int32Array;
 }
 
-const RANKS = new WeakMap<Rows, Ranks>();
+const BY_SIZE = new WeakMap<Rows, BySize>();
 
-function ranksBySize(rows: Rows): Ranks {
-  let ranks = RANKS.get(rows);
-  if (!ranks) {
-    const order = Int32Array.from({ length: rows.kinds.n }, (_, kind) => kind);
-    order.sort((a, b) => rows.kinds.bytes[b] - rows.kinds.bytes[a] || a - b);
-    ranks = { order, of: new Int32Array(rows.kinds.n) };
-    for (let rank = 0; rank < order.length; rank++) ranks.of[order[rank]] = rank;
-    RANKS.set(rows, ranks);
+function bySize(rows: Rows): BySize {
+  let sorted = BY_SIZE.get(rows);
+  if (!sorted) {
+    const { kinds, kindOf } = rows;
+    const sizes = Float64Array.from(new Set(kinds.bytes)).sort().reverse();
+    const rankOf = new Map(Array.from(sizes, (bytes, rank) => [bytes, rank]));
+    const rank = Int32Array.from(kinds.bytes, (bytes) => rankOf.get(bytes) as number);
+    // Counted, not compared: millions of rows have few sizes.
+    const next = new Int32Array(sizes.length + 1);
+    for (let i = 0; i < rows.n; i++) next[rank[kindOf[i]] + 1]++;
+    for (let i = 0; i < sizes.length; i++) next[i + 1] += next[i];
+    const row = new Int32Array(rows.n);
+    for (let i = 0; i < rows.n; i++) row[next[rank[kindOf[i]]]++] = i;
+    sorted = { row, alloc: row.map((i) => rows.alloc[i]), freed: row.map((i) => rows.freed[i]) };
+    BY_SIZE.set(rows, sorted);
   }
-  return ranks;
+  return sorted;
 }
 
 export function lifetimes(rows: Rows, columns: PixelColumns, most: number): Lifetimes {
