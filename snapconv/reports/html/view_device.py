@@ -10,7 +10,7 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_argument, device_name
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.file_verdict import FileVerdict, find_verdict
-from snapconv.findings.segment_lifetimes import find_segment_lifetimes
+from snapconv.findings.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
 from snapconv.findings.span_lanes import SpanLanes, find_span_lanes
 from snapconv.findings.tensor_names import tensor_names
 from snapconv.findings.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
@@ -52,7 +52,8 @@ class ViewDevice:
 def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) -> ViewDevice:
     """Put together what a page shows of one device."""
     level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_bins(analysis))
-    streams = np.unique(np.concatenate(_streams(analysis)))
+    segments = find_segment_lifetimes(analysis.device)
+    streams = np.unique(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(snapshot, project, rows.stack_ids)
     spans = find_span_lanes(snapshot, find_spans(snapshot, analysis.device), most=_MOST_SPANS)
@@ -74,7 +75,7 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
         **stacks.columns,
         **times,
         "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
-        **_segment_columns(analysis, streams),
+        **_segment_columns(segments, streams, base_addr(analysis)),
     }
     facts = {
         **_facts(analysis),
@@ -89,11 +90,6 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
 
 def _bins(analysis: DeviceAnalysis) -> int:
     return min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
-
-
-def _streams(analysis: DeviceAnalysis) -> tuple[Int64Column, ...]:
-    device = analysis.device
-    return analysis.allocations.stream, device.events.stream, device.segments.stream
 
 
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
@@ -204,10 +200,9 @@ def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Colu
         step *= 2
 
 
-def _segment_columns(analysis: DeviceAnalysis, streams: Int64Column) -> Columns:
-    found = find_segment_lifetimes(analysis.device)
+def _segment_columns(found: SegmentLifetimes, streams: Int64Column, base: int) -> Columns:
     return {
-        "segment_addr": encode_column(found.addr - base_addr(analysis), differences=True),
+        "segment_addr": encode_column(found.addr - base, differences=True),
         "segment_bytes": encode_column(found.n_bytes),
         "segment_stream": encode_column(np.searchsorted(streams, found.stream)),
         "segment_pool": encode_column(found.pool_id + 1),

@@ -97,12 +97,15 @@ def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
     for key in keys:
         mixed = (mixed ^ key.astype(np.int64).view(np.uint64)) * _MIX_1
         mixed ^= (mixed >> np.uint64(29)) * _MIX_2
-    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    # With return_index too, NumPy sorts in another way, which takes several times as long.
+    found, kind = np.unique(mixed, return_inverse=True)
     kind = kind.reshape(-1)
+    first = np.empty(len(found), np.int64)
+    first[kind[::-1]] = np.arange(len(kind))[::-1]  # of several, what is written last stays
     if not all(np.array_equal(key[first][kind], key) for key in keys):
         _, first, kind = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
         kind = kind.reshape(-1)
-    by_appearance = np.argsort(first)
-    number = np.empty(len(first), np.int64)
-    number[by_appearance] = np.arange(len(first))
-    return number[kind], first[by_appearance]
+    is_first = np.zeros(len(kind), np.bool_)
+    is_first[first] = True
+    number = (np.cumsum(is_first) - 1)[first]
+    return number[kind], np.flatnonzero(is_first)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category
+from snapconv.findings import timeline_levels
 from snapconv.findings.timeline_levels import bytes_by_category, timeline_level
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
@@ -38,7 +39,9 @@ def by_hand(replayed, category, event):
     return [int(n_bytes[live & (category == number)].sum()) for number in range(len(Category))]
 
 
-def test_bytes_by_category_are_those_of_what_is_live(replayed):
+@pytest.mark.parametrize("many", [0, 1_000])
+def test_bytes_by_category_are_those_of_what_is_live(replayed, monkeypatch, many):
+    monkeypatch.setattr(timeline_levels, "_MANY", many)
     found = replayed(trace_of(20))
     category = alternating(found)
     events = np.array([-1, 0, 5, 30, 60])

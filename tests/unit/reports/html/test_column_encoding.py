@@ -51,6 +51,15 @@ def test_a_signed_column_has_the_numbers_themselves(values):
     assert decoded(encode_column(np.array(values, np.int64), signed=True)) == values
 
 
+@pytest.mark.parametrize("period", [1, 3_000, 200_000])
+@pytest.mark.parametrize("most", [1, 200, 30_000])
+def test_a_large_column_is_read_back_however_much_of_it_repeats(period, most):
+    values = np.tile(np.random.default_rng(1).integers(0, most, period), 200_000 // period)
+    column = encode_column(values)
+    assert decoded(column) == values.tolist()
+    assert len(column.base64) < 4 / 3 * 0.05 * len(values) * column.width or period == 200_000
+
+
 def test_a_steady_column_takes_next_to_nothing():
     column = encode_column(np.arange(100_000) * 37, differences=True)
     assert (column.width, len(column.base64) < 300) == (1, True)
