@@ -175,14 +175,17 @@ class Machine:
             finally:
                 self._is_busy = False
         while self._late_frees:
-            late_index, late_addr = self._late_frees.popleft()
-            self.free(late_index, late_addr)
+            try:
+                late = self._late_frees.popleft()
+            except IndexError:  # another thread has done it just now
+                break
+            self.free(*late)
         return result
 
     def record_stream(self, index: int, addr: int, stream: int) -> None:
         """Let a block's free wait for a stream, if there is a block."""
         if addr:
-            self.devices[index].allocator.record_stream(addr, stream)
+            self._alone(self.devices[index].allocator.record_stream, addr, stream)
 
     def synchronize(self, index: int | None = None) -> None:
         """Let all work of a device end: the next allocation completes what waited for it."""

@@ -2,11 +2,13 @@
 
 With any dispatch mode active, torch's autograd takes the out-of-place path where it would otherwise add
 into memory without other references (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
-Such a result's allocation is deferred for a moment: if the very next thing is that its first operand
-is freed, then it has that operand's block, and nothing was allocated.
+Such a result's allocation is deferred for a moment: if the very next thing that its thread does is that its
+first operand is freed, then it has that operand's block, and nothing was allocated.
 """
 
 import sys
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,15 +30,16 @@ _OWN_FOLDER = str(Path(__file__).parents[1])
 _ENGINE_CALLERS = {"_engine_run_backward", "backward", "grad"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Undecided:
+    thread: int
     placement: Placement
     operands: list[Placement]
     frames: Frames | None
 
 
 class Transfers:
-    """At most one deferred allocation."""
+    """At most one deferred allocation of each thread: what another thread does meanwhile decides nothing."""
 
     def __init__(self, machine: Machine, placements: Placements) -> None:
         from torch import _C
@@ -45,9 +48,9 @@ class Transfers:
         self._is_grad_enabled = _C.is_grad_enabled
         self._machine = machine
         self._placements = placements
-        self._undecided: _Undecided | None = None
-        self._failure: BaseException | None = None
-        machine.settle = self.settle
+        self._undecided: list[_Undecided] = []
+        self._failures: dict[int, BaseException] = {}
+        machine.settle = self.settle_all
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
         """Hold a new placement's allocation back if its operation may have been in place on a GPU."""
@@ -64,7 +67,8 @@ class Transfers:
         if not operands:
             return False
         self.settle()
-        self._undecided = _Undecided(placement, operands, self._machine.allocation_frames())
+        frames = self._machine.allocation_frames()
+        self._undecided.append(_Undecided(threading.get_ident(), placement, operands, frames))
         return True
 
     def _is_candidate(self, operation: Operation) -> bool:
@@ -74,28 +78,54 @@ class Transfers:
 
     def take_over(self, freed: Placement) -> bool:
         """Let the undecided result have the block of an operand that is freed; return whether it does."""
-        undecided = self._undecided
-        if undecided is None or not any(operand is freed for operand in undecided.operands):
-            return False
-        self._undecided = None
-        undecided.placement.addr = freed.addr
-        return True
+        for undecided in list(self._undecided):
+            if any(operand is freed for operand in undecided.operands) and self._take(undecided):
+                undecided.placement.addr = freed.addr
+                return True
+        return False
 
     def settle(self) -> None:
-        """Allocate what was deferred."""
-        undecided, self._undecided = self._undecided, None
-        if undecided is None:
+        """Allocate what this thread deferred."""
+        if self._undecided:
+            thread = threading.get_ident()
+            for undecided in list(self._undecided):
+                if undecided.thread == thread:
+                    self._allocate(undecided)
+
+    def settle_used(self, placements: Iterable[Placement | None]) -> None:
+        """Allocate what another thread deferred and this one uses."""
+        if self._undecided:
+            thread, used = threading.get_ident(), [*placements]
+            for undecided in list(self._undecided):
+                if undecided.thread != thread and undecided.placement in used:
+                    self._allocate(undecided)
+
+    def settle_all(self) -> None:
+        """Allocate what any thread deferred."""
+        for undecided in list(self._undecided):
+            self._allocate(undecided)
+
+    def _take(self, undecided: _Undecided) -> bool:
+        """Say whether it is this call that decides; of several threads one does."""
+        try:
+            self._undecided.remove(undecided)
+        except ValueError:
+            return False
+        return True
+
+    def _allocate(self, undecided: _Undecided) -> None:
+        if not self._take(undecided):
             return
         placement = undecided.placement
         assert placement.device is not None
         try:
             placement.addr = self._machine.malloc(placement.device, placement.n_bytes, undecided.frames)
         except RuntimeError as error:  # raised by the next operation: this may be inside a deallocation
-            self._failure = error
+            self._failures[undecided.thread] = error
 
     def raise_failure(self) -> None:
-        """Raise the error of a deferred allocation."""
-        failure, self._failure = self._failure, None
+        """Raise the error of a deferred allocation of this thread."""
+        failure = self._failures.pop(threading.get_ident(), None) if self._failures else None
         if failure is not None:
             raise failure
 

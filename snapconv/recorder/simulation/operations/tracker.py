@@ -111,6 +111,7 @@ class Tracker:
             operation = self._operations[func] = describe(func)
         tensors = self._tensors(args, kwargs)
         inputs = [self.placements.of(tensor) for tensor in tensors]
+        self.transfers.settle_used(inputs)
         # After a fault of ours, a tensor may be on the CPU that the program has put on a device.
         if len(tensors) > 1 and self.guard.failure is None and _differ(inputs):
             self._same_device.check(operation, func, args, tensors)
@@ -226,11 +227,13 @@ class Tracker:
             return
         if not self.transfers.take_over(placement):
             self.transfers.settle()
+            self.transfers.settle_used([placement])
             self.machine.free(placement.device, placement.addr)
 
     def locate(self, tensor: Any) -> Location | None:
         """Tell where a tensor's storage lies on the simulated devices."""
         self.transfers.settle()
+        self.transfers.settle_used([self.placements.of(tensor)])
         return self.placements.locate(tensor)
 
     def has_values(self, tensor: Any) -> bool:

@@ -1,0 +1,147 @@
+"""Allocations deferred in backward belong to their thread; none is made twice, or never."""
+
+import sys
+import threading
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from snapconv.recorder.simulation import SimulationOptions
+from snapconv.recorder.simulation.devices.machine import Machine
+from snapconv.recorder.simulation.operations.in_place_sums import Transfers
+from snapconv.recorder.simulation.tensors.placements import Placement
+
+SCATTER = SimpleNamespace(name="index_put")
+
+
+class CountingMachine:
+    """Gives addresses, and fails where it is told to."""
+
+    def __init__(self):
+        self.n_made, self.fails = 0, False
+
+    def allocation_frames(self):
+        return None
+
+    def malloc(self, _device, _n_bytes, _frames):
+        if self.fails:
+            raise RuntimeError("full")
+        self.n_made += 1
+        return 4096
+
+
+@pytest.fixture
+def machine():
+    return CountingMachine()
+
+
+@pytest.fixture
+def transfers(machine):
+    """Every operand is its own placement, and a backward is running."""
+    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand))
+    transfers._graph_task, transfers._is_grad_enabled = lambda: 0, lambda: False
+    return transfers
+
+
+def placed(addr=0):
+    return Placement(0, addr, 512, has_values=False)
+
+
+def deferred(transfers, operand):
+    result = placed()
+    assert transfers.may_start(SCATTER, [operand], result)
+    return result
+
+
+def on_another_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def test_an_operation_of_another_thread_does_not_decide(transfers, machine):
+    operand = placed(512)
+    result = deferred(transfers, operand)
+    on_another_thread(transfers.settle)
+    assert transfers.take_over(operand)
+    assert (result.addr, machine.n_made) == (512, 0)
+
+
+def test_an_operation_of_the_same_thread_decides(transfers, machine):
+    operand = placed(512)
+    result = deferred(transfers, operand)
+    transfers.settle()
+    assert not transfers.take_over(operand)
+    assert (result.addr, machine.n_made) == (4096, 1)
+
+
+def test_a_figure_counts_what_every_thread_deferred(transfers, machine):
+    results = [deferred(transfers, placed(512))]
+    on_another_thread(lambda: results.append(deferred(transfers, placed(512))))
+    machine.settle()
+    assert [result.addr for result in results] == [4096, 4096]
+    assert machine.n_made == 2
+
+
+def test_what_another_thread_uses_is_allocated(transfers, machine):
+    result, unused = deferred(transfers, placed(512)), placed(512)
+    transfers.settle_used([result])
+    assert machine.n_made == 0
+    on_another_thread(lambda: transfers.settle_used([unused, None]))
+    assert machine.n_made == 0
+    on_another_thread(lambda: transfers.settle_used([result, unused]))
+    assert (result.addr, machine.n_made) == (4096, 1)
+
+
+def test_a_failure_is_raised_in_the_thread_that_deferred(transfers, machine):
+    deferred(transfers, placed(512))
+    machine.fails = True
+    raised = []
+
+    def settle():
+        transfers.settle_all()
+        try:
+            transfers.raise_failure()
+        except RuntimeError as error:
+            raised.append(error)
+
+    on_another_thread(settle)
+    assert not raised
+    with pytest.raises(RuntimeError, match="full"):
+        transfers.raise_failure()
+    transfers.raise_failure()  # once
+
+
+def test_of_many_threads_one_allocates(transfers, machine):
+    n_deferred, before = 300, sys.getswitchinterval()
+
+    def work():
+        for _ in range(n_deferred):
+            deferred(transfers, placed(512))
+            transfers.settle_all()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert machine.n_made == 4 * n_deferred
+
+
+def test_a_late_free_that_another_thread_has_done_is_no_fault():
+    class Taken(deque):
+        def popleft(self):
+            self.clear()
+            return super().popleft()
+
+    machine = Machine(SimulationOptions())
+    machine._late_frees = Taken([(0, 512)])
+    machine.synchronize()
+    assert not machine._late_frees
