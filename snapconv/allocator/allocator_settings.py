@@ -11,7 +11,6 @@ from snapconv.lazy_dataclass import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB
-GIB = 1024 * MIB
 
 # c10/core/AllocatorConfig.h (before 2.9: the head of c10/cuda/CUDACachingAllocator.cpp).
 MIN_BLOCK_BYTES = 512

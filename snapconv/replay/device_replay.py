@@ -184,7 +184,7 @@ def _allocation_table(
     known[rows], is_exact[rows] = _sizes_from_space(
         lifetimes.addr[rows], requested[rows], sizes.least_space, rules
     )
-    stack = np.where(lifetimes.alloc_event >= 0, _rows(events.stack_id, lifetimes.alloc_event, -1), -1)
+    stack = _rows(events.stack_id, lifetimes.alloc_event, -1)
     stack = np.where((stack < 0) & (block >= 0), _rows(blocks.stack_id, block, -1), stack)
     pool = _rows(device.segments.pool_id, segment, -1)
     if events.pool_id is not None:

@@ -107,14 +107,14 @@ def _proof_of_loss(device: DeviceSnapshot) -> str:
 
 
 def _begins_within_a_free(events: EventTable) -> bool:
-    """Whether the trace lost the first half of the free that it begins with.
+    """Whether the trace, which has events, lost the first half of the free that it begins with.
 
     A free is recorded in two halves, one right after the other (23,148 of 23,148 in real traces), unless
     a stream still uses the block: where other frees waited, this one may have done so too, from before
     recording began.
     """
     is_real = events.action != Action.UNKNOWN
-    first = int(is_real.argmax()) if len(events) else 0
+    first = int(is_real.argmax())
     if not is_real.any() or events.action[first] != Action.FREE_COMPLETED:
         return False
     happened = np.flatnonzero(is_real)

@@ -54,6 +54,22 @@ def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
     assert settings.as_snapshot()["roundup_power2_divisions"]["128"] == 2
 
 
+@pytest.mark.parametrize(("n_bytes", "rounded"), [(700_000, 786_432), (5 * MIB - 1, 5 * MIB)])
+def test_the_divisions_of_the_first_interval_are_those_of_all_that_is_smaller(n_bytes, rounded):
+    """Quarters between 512 KiB and 1 MiB are 128 KiB apart; from 2 MiB on there are none."""
+    found = AllocatorSettings.from_conf("roundup_power2_divisions:[1:4,>:1]")
+    assert found.round_size(n_bytes) == rounded
+
+
+def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unless_it_is_set():
+    large = AllocatorSettings.from_conf("large_segment_size_mb:40")
+    assert large.max_non_split_rounding_bytes == 40 * MIB
+    assert large.changed("max_split_size_mb:64").max_non_split_rounding_bytes == 40 * MIB
+    own = AllocatorSettings.from_conf("large_segment_size_mb:40,max_non_split_rounding_mb:50")
+    assert own.max_non_split_rounding_bytes == 50 * MIB
+    assert AllocatorSettings().changed("max_split_size_mb:64").max_non_split_rounding_bytes == 20 * MIB
+
+
 def test_torch_npu_adds_32_bytes_before_rounding():
     settings = AllocatorSettings(padding_bytes=32)
     assert [settings.round_size(n) for n in (1, 480, 481, 512)] == [512, 512, 1024, 1024]
@@ -77,6 +93,7 @@ def test_options_for_other_things_are_skipped():
         "large_segment_size_mb:10",
         "roundup_power2_divisions:[256:-1]",
         "expandable_segments",
+        "expandable_segments:",
     ],
 )
 def test_a_setting_that_torch_refuses_is_refused(conf):

@@ -188,6 +188,22 @@ def test_a_pending_free_completes_in_the_malloc_after_its_stream_is_done():
     assert actions(model)[-2:] == ["free_completed", "alloc"]
 
 
+def test_a_block_that_is_given_back_later_is_active_until_all_pending_frees_are_complete():
+    model = allocator()
+    small = model.pool((0, 0), is_small=True)
+    first, second = (model.take(small, 0, KIB, KIB) for _ in range(2))
+    addrs = [first.addr, second.addr]
+    model.give_back_later(first)
+    model.give_back_later(second)
+    assert (model.allocated_bytes, model.active_bytes) == (0, 2 * KIB)
+    model.complete(first)
+    assert (model.active_bytes, first.is_active) == (KIB, False)
+    model.process_events()
+    assert model.active_bytes == 0
+    freed = [(r.action, r.addr) for r in model.history[-4:]]
+    assert freed == [(action, addr) for action in ("free_requested", "free_completed") for addr in addrs]
+
+
 def test_use_on_the_own_stream_defers_nothing():
     model = allocator()
     addr = model.malloc(KIB, stream=3)
@@ -331,6 +347,13 @@ def test_recording_may_start_late_and_the_ring_keeps_the_newest():
     assert model.n_recorded == 3
 
 
+@pytest.mark.parametrize(("wanted", "kept"), [(0, 1), (1, 1), (2, 2)])
+def test_a_ring_keeps_as_many_events_as_wanted_and_at_least_one(wanted, kept):
+    model = allocator(max_entries=wanted)
+    model.free(model.malloc(1))
+    assert actions(model) == ["free_requested", "free_completed"][2 - kept :]
+
+
 def test_a_snapshot_event_follows_the_snapshot_that_it_is_about():
     model = allocator(device=1)
     model.malloc(1)
@@ -380,6 +403,21 @@ def test_garbage_collection_goes_on_until_enough_is_released():
     model = gc_model(120 * MIB)
     assert [e.size // MIB for e in model.history if e.action == "segment_free"] == [30, 24]
     assert model.reserved_bytes == 72 * MIB
+
+
+@pytest.mark.parametrize(
+    ("conf", "limit", "n_searches"),
+    [
+        ("", 80 * MIB, 0),
+        ("garbage_collection_threshold:0.5", None, 0),
+        ("garbage_collection_threshold:0.5", 80 * MIB, 2),
+    ],
+)
+def test_the_age_of_blocks_is_counted_where_garbage_is_collected_only(conf, limit, n_searches):
+    model = allocator(conf, limit=limit)
+    model.malloc(1)
+    model.malloc(1)
+    assert model.pool((0, 0), is_small=True).n_searches == n_searches
 
 
 def test_garbage_is_collected_with_a_memory_fraction_only():

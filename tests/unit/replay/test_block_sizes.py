@@ -155,6 +155,45 @@ def test_segments_that_are_returned_at_the_dump_come_back_on_the_way():
     assert found.n_conflicts == 0
 
 
+def test_each_of_several_segments_is_taken_away_by_itself():
+    """Undone, the first, the third and the second leave; the blocks before each are in the others."""
+    starts = [S, S + 20 * MIB, S + 60 * MIB]
+    events = [
+        *[("segment_alloc", starts[1], 20 * MIB), ("alloc", starts[1], 3 * MIB)],
+        *[("segment_alloc", starts[2], 12 * MIB), ("alloc", starts[2], 11 * MIB + MIB // 2)],
+        *[("segment_alloc", S, 12 * MIB), ("alloc", S, 11 * MIB + MIB // 2)],
+    ]
+    segments = list(zip(starts, (12 * MIB, 20 * MIB, 12 * MIB), strict=True))
+    found = derive(*events, segments=segments, live=starts)
+    assert sizes(found) == [0, 3 * MIB, 0, 12 * MIB, 0, 12 * MIB]
+    assert found.n_conflicts == 0
+
+
+def test_among_thousands_of_blocks_the_neighbour_is_the_next_one():
+    """Blocks 1 KiB apart, each with a gap of 512 bytes that is half filled and not split off."""
+    addrs = [S + 1024 * i for i in range(1500)]
+    events = [("alloc", addr, 700) for addr in addrs]
+    found = derive(*events, segments=[(S, 2 * MIB)], live=addrs)
+    assert set(sizes(found)) == {1024}
+    assert found.n_conflicts == 0
+
+
+def test_an_expandable_range_that_comes_back_leaves_the_gap_before_it_outside():
+    events = [("free", S + 25 * MIB, 512), ("segment_unmap", S + 40 * MIB, 20 * MIB)]
+    found = derive(*events, segments=[(S, 20 * MIB)], is_expandable=True)
+    assert (found.n_conflicts, found.least_space) == (1, {})
+
+
+def test_a_range_that_was_joined_to_its_right_neighbour_leaves_with_it():
+    middle = S + 20 * MIB
+    events = [
+        *[("free", middle + 20 * MIB, 512), ("segment_map", middle, 40 * MIB)],
+        ("segment_unmap", middle, 20 * MIB),
+    ]
+    found = derive(*events, segments=[(middle + 20 * MIB, 20 * MIB)], is_expandable=True)
+    assert (found.n_conflicts, found.least_space) == (1, {})
+
+
 def test_adjacent_ordinary_segments_stay_apart():
     events = [("alloc", S, 11 * MIB), *freed(S, 11 * MIB), ("segment_free", S, 12 * MIB)]
     found = derive(*events, segments=[(S + 12 * MIB, 20 * MIB)], live=[])
@@ -236,6 +275,17 @@ def test_another_preexisting_block_limits_the_space():
     events = [*freed(S + 4 * MIB, 3 * MIB), *freed(S, 3 * MIB)]
     found = derive(*events, segments=[(S, 20 * MIB)])
     assert found.least_space == {S: 4 * MIB, S + 4 * MIB: 16 * MIB}
+
+
+def test_a_block_that_stays_until_the_dump_has_no_space_of_its_own():
+    found = derive(*freed(S + 512, 512), segments=[(S, 2 * MIB)], live=[S])
+    assert found.least_space == {S + 512: 2 * MIB - 512}
+
+
+def test_the_space_of_a_preexisting_block_ends_with_its_segment_and_no_later_block():
+    events = [*freed(S, 512), *freed(S + 2 * MIB, 512)]
+    found = derive(*events, segments=[(S, 2 * MIB), (S + 2 * MIB, 2 * MIB)])
+    assert found.least_space == {S: 2 * MIB, S + 2 * MIB: 2 * MIB}
 
 
 def test_a_traced_block_has_no_space_of_its_own():

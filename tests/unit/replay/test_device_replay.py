@@ -147,6 +147,13 @@ def test_mapped_ranges_are_reserved_bytes(replayed):
     assert values(replayed(events, [segment(block(2 * MIB))]).reserved) == [0, 20 * MIB, 2 * MIB]
 
 
+def test_what_was_reserved_before_the_first_event_and_what_came_later_add_up(replayed):
+    """Equal sizes: all their bits overlap."""
+    later = segment(block(2 * MIB), addr=S + 2 * MIB)
+    found = replayed([event("segment_alloc", S + 2 * MIB, 2 * MIB)], [GONE, later])
+    assert values(found.reserved) == [2 * MIB, 4 * MIB]
+
+
 def test_curves_cannot_be_written_to(replayed):
     found = replayed([event("alloc", A, 512)], [segment(block(512, 512))])
     with pytest.raises(ValueError, match="read-only"):
@@ -202,6 +209,13 @@ def test_stacks_and_streams_come_from_the_alloc_or_else_from_the_block(replayed)
     assert (rows.stack_id >= 0).all()
     assert rows.free_stack_id[0] == -1
     assert rows.pool_id.tolist() == [0, -1]
+
+
+def test_an_allocation_that_was_freed_has_the_stack_of_its_alloc_wherever_in_the_trace(replayed):
+    events = [event("snapshot", 0, 0), event("alloc", B, 512, FRAMES), event("free", B, 512, OTHER_FRAMES)]
+    rows = replayed(events, [GONE]).allocations
+    assert (rows.stack_id >= 0).all()
+    assert rows.stack_id[0] != rows.free_stack_id[0]
 
 
 def test_the_pool_of_an_event_counts_where_the_block_is_not_in_the_segments(replayed):
@@ -352,6 +366,17 @@ def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_complet
 
 def test_frees_without_any_request_were_not_requested_earlier(replayed):
     assert slugs(replayed([FREED[1]], [GONE])) == []
+
+
+def test_a_free_that_lost_its_request_was_not_requested_before_an_alloc_of_the_trace(replayed):
+    other = [event(action, B, 512) for action in ("alloc", "free_requested", "free_completed")]
+    assert slugs(replayed([ALLOC, FREED[1], *other], [GONE])) == []
+
+
+def test_a_curve_that_is_one_byte_below_zero_shows_that_events_are_missing(replayed):
+    found = replayed([event("segment_alloc", S, 1)])
+    assert values(found.reserved) == [-1, 0]
+    assert "negative-bytes" in slugs(found)
 
 
 def test_the_note_separates_blocks_that_wait_from_frees_that_were_requested_earlier(replayed):

@@ -1,7 +1,9 @@
 """The verdict on a trace, with the sentence that supports it."""
 
 import pickle
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from snapconv.replay.device_replay import replay
@@ -86,6 +88,28 @@ def test_a_late_trace_of_a_usual_length_is_truncated(decided, n_events):
     assert f"exactly {n_events} events" in reason
 
 
+# What torch's docs, torchtitan and Megatron-LM name, and round numbers of the same size.
+LIMITS = [10**n * digit for n in (5, 6) for digit in (1, 2, 5)] + [10_000_000]
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_late_trace_is_truncated_where_it_has_just_as_many_events_as_people_let_it_have(
+    tmp_path, limit, beside
+):
+    snapshot = load_snapshot(started_late(3).write(tmp_path / "snapshot.pickle"))
+    (device,) = snapshot.devices
+    first = device.events
+    long = {  # columns that repeat one value without memory for it
+        field.name: np.broadcast_to(column[:1], limit + beside)
+        for field in fields(first)
+        if (column := getattr(first, field.name)) is not None
+    }
+    late = replace(device, events=replace(first, **long))
+    found = decide_history(snapshot, late, replay(snapshot, device))
+    assert found.verdict is (Verdict.STARTED_LATE if beside else Verdict.TRUNCATED)
+
+
 @pytest.mark.parametrize("n_events", [2, 512, 1000, 1023, 1025, 9_999])
 def test_a_late_trace_of_another_length_is_not_called_truncated(decided, n_events):
     assert decided(started_late(n_events))[0] is Verdict.STARTED_LATE
@@ -104,6 +128,21 @@ def test_where_other_frees_waited_the_first_one_may_have_waited_too(decided):
     verdict, reason = decided(builder, keep=5)
     assert verdict is Verdict.STARTED_LATE
     assert "1 of them (1000 B) freed in the trace" in reason
+
+
+def test_a_request_at_a_lower_address_is_no_first_half_of_the_free_behind_it(decided):
+    """Two frees whose halves cross: so frees wait here, and the first one may have waited too."""
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).alloc(512)
+    low, high = (
+        event["addr"] for event in builder.events if event["action"] == "alloc" and event["size"] == 512
+    )
+    for action, addr in [
+        *[("free_requested", high), ("free_requested", low)],
+        *[("free_completed", high), ("free_completed", low)],
+    ]:
+        builder.event(action, addr=addr, size=512)
+    builder._live.clear()
+    assert decided(builder, keep=7)[0] is Verdict.STARTED_LATE
 
 
 def test_a_trace_that_has_no_first_halves_lost_none(decided):
@@ -168,7 +207,7 @@ def test_every_device_is_decided_by_its_own_trace(tmp_path):
     assert verdicts == [Verdict.COMPLETE, Verdict.STARTED_LATE]
 
 
-@pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False)])
+@pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False), ("aborted", False)])
 def test_of_a_capture_the_verdict_shows_how_far_the_recording_went(decided, ended, goes_on):
     """A program that goes on may need more later; one that ended early has a note of its own."""
     marks = [

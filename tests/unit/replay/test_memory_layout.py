@@ -9,9 +9,10 @@ import pytest
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.replay.device_replay import replay
-from snapconv.replay.memory_layout import layout_at, layouts
+from snapconv.replay.memory_layout import is_small_segment, layout_at, layouts
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.segment_table import BlockState
+from tests.builders import ADDR as S
 from tests.builders import TraceBuilder
 
 REAL = Path(__file__).parents[4] / "shared" / "snapshots"
@@ -111,6 +112,64 @@ def test_blocks_outside_of_every_segment_are_conflicts_and_no_rows(tmp_path):
     device, allocations = load(tmp_path, raw)
     layout = layout_at(device, allocations, 2)
     assert (layout.n_conflicts, layout.blocks.n_bytes.tolist()) == (1, [512])
+
+
+def expandable(*ranges):
+    """A device that has expandable ranges of (first MiB, end, stream) at the dump."""
+    builder = TraceBuilder()
+    for first, end, stream in ranges:
+        place = {"address": S + first * MIB, "stream": stream, "is_expandable": True, "segment_type": "large"}
+        builder.segment((end - first) * MIB, traced=False, **place)
+    return builder
+
+
+def unmapped(builder, first, end, stream=0):
+    """The ranges, in MiB and with their streams, before the last event: one that released a range."""
+    builder.event("segment_unmap", addr=S + first * MIB, size=(end - first) * MIB, stream=stream)
+    return builder
+
+
+def ranges_before(tmp_path, builder):
+    layout = layout_at(*load(tmp_path, builder.snapshot()), -1)
+    rows = shown(layout)[0]
+    return [((a - S) // MIB, (a + n - S) // MIB, stream) for a, n, stream, _ in rows], layout.n_conflicts
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 7), (7, 0)])
+def test_expandable_ranges_that_touch_are_one_for_the_same_stream_only(tmp_path, left, right):
+    before = unmapped(expandable((0, 20, left), (40, 60, left)), 20, 40, left)
+    assert ranges_before(tmp_path, before) == ([(0, 60, left)], 0)
+    before = unmapped(expandable((0, 20, left)), 20, 40, right)
+    assert ranges_before(tmp_path, before) == ([(0, 20, left), (20, 40, right)], 0)
+
+
+@pytest.mark.parametrize(("first", "end"), [(10, 30), (30, 50), (45, 55)])
+def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conflict(tmp_path, first, end):
+    before = unmapped(expandable((0, 20, 0), (40, 60, 0)), first, end)
+    assert ranges_before(tmp_path, before) == ([(0, 20, 0), (40, 60, 0)], 1)
+
+
+def test_where_there_is_no_segment_there_are_no_pieces(tmp_path):
+    layout = layout_at(*load(tmp_path, TraceBuilder().event("snapshot").snapshot()), 0)
+    assert shown(layout) == ([], [])
+    assert layout.n_conflicts == 0
+
+
+def test_blocks_that_overlap_by_a_byte_are_a_conflict(tmp_path):
+    raw = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512, traced=False).snapshot()
+    first = raw["segments"][0]["blocks"][0]
+    first["size"] = 513
+    assert layout_at(*load(tmp_path, raw), -1).n_conflicts == 1
+
+
+@pytest.mark.parametrize(("size", "is_small"), [(2, True), (20, False), (22, True), (40, False)])
+def test_a_range_is_of_a_large_pool_where_it_is_whole_pages_of_20_mib(size, is_small):
+    assert is_small_segment(size * MIB, is_expandable=True) is is_small
+
+
+@pytest.mark.parametrize(("size", "is_small"), [(2, True), (4, False), (20, False), (22, False)])
+def test_an_ordinary_segment_is_of_a_small_pool_where_it_has_2_mib(size, is_small):
+    assert is_small_segment(size * MIB, is_expandable=False) is is_small
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real snapshots are not here")

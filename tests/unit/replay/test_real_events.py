@@ -48,8 +48,10 @@ def test_other_events_after_the_marker_are_real():
         ((MARK, A), (SEGMENT, A), (ALLOC, B)),
         ((MARK, A), (SEGMENT, A), (SEGMENT, A)),
         ((SEGMENT, A), (ALLOC, A), (MARK, A)),
+        ((Action.EMPTY_CACHE, A), (SEGMENT, A), (ALLOC, A)),
+        ((Action.FREE, A), (SEGMENT, A), (ALLOC, A)),
     ]:
-        assert real(*rows) == [0, 1, 2]
+        assert real(*rows, (MARK, B)) == [0, 1, 2, 3]
 
 
 def test_a_trace_without_workspaces_is_left_alone():
