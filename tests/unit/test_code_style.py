@@ -50,6 +50,34 @@ def test_every_module_has_a_docstring(path: Path):
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
+# What changes while it is built or used; the recorder is its own guest, and not meant here.
+NOT_FROZEN = {
+    "snapconv/allocator/allocator_trace.py:Ledger": "dataclass(slots=True, eq=False)",
+    "snapconv/allocator/blocks.py:Block": "dataclass(slots=True, eq=False)",
+    "snapconv/naming/weights/param_tree.py:Module": "dataclass(slots=True)",
+    "snapconv/snapshot/event_table.py:TraceReader": "dataclass(slots=True)",
+    "snapconv/snapshot/readers/pickle_scan.py:_Walk": "dataclass(slots=True)",
+    "snapconv/stacks/project_lines.py:SourceLine": "dataclass(frozen=True, slots=True, order=True)",
+}
+
+
+def test_data_is_frozen_and_has_slots():
+    found = {}
+    for path in PACKAGE_FILES:
+        text = path.read_text(encoding="utf-8")
+        if "@dataclass" in text and not path.is_relative_to(ROOT / "snapconv" / "recorder"):
+            classes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+            found |= {
+                f"{name_of(path)}:{node.name}": ast.unparse(decorator)
+                for node in classes
+                for decorator in node.decorator_list
+                if ast.unparse(decorator).startswith("dataclass")
+            }
+    assert len(found) > 100
+    usual = "dataclass(frozen=True, slots=True)"
+    assert {place: decorator for place, decorator in found.items() if decorator != usual} == NOT_FROZEN
+
+
 def test_every_relative_link_of_the_readme_leads_to_a_file():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)

@@ -1,6 +1,7 @@
 """Expandable segments that an allocator takes over: which ranges are parts of one, and where they may grow.
 
-S: the first range; MiB everywhere. Pages of the large pool have 20 MiB; of 80 MiB torch reserves 90, five pages.
+S: the first range; MiB everywhere.
+Pages of the large pool have 20 MiB; of 80 MiB torch reserves 90: five pages.
 """
 
 import pytest

@@ -130,7 +130,8 @@ def unmapped(builder, first, end, stream=0):
 
 
 def ranges_before(tmp_path, builder):
-    layout = layout_at(*load(tmp_path, builder.snapshot()), -1)
+    device, allocations = load(tmp_path, builder.snapshot())
+    layout = layout_at(device, allocations, -1)
     rows = shown(layout)[0]
     return [((a - S) // MIB, (a + n - S) // MIB, stream) for a, n, stream, _ in rows], layout.n_conflicts
 
@@ -150,7 +151,8 @@ def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conf
 
 
 def test_where_there_is_no_segment_there_are_no_pieces(tmp_path):
-    layout = layout_at(*load(tmp_path, TraceBuilder().event("snapshot").snapshot()), 0)
+    device, allocations = load(tmp_path, TraceBuilder().event("snapshot").snapshot())
+    layout = layout_at(device, allocations, 0)
     assert shown(layout) == ([], [])
     assert layout.n_conflicts == 0
 
@@ -159,7 +161,8 @@ def test_blocks_that_overlap_by_a_byte_are_a_conflict(tmp_path):
     raw = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512, traced=False).snapshot()
     first = raw["segments"][0]["blocks"][0]
     first["size"] = 513
-    assert layout_at(*load(tmp_path, raw), -1).n_conflicts == 1
+    device, allocations = load(tmp_path, raw)
+    assert layout_at(device, allocations, -1).n_conflicts == 1
 
 
 @pytest.mark.parametrize(("size", "is_small"), [(2, True), (20, False), (22, True), (40, False)])
