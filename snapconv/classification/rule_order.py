@@ -16,6 +16,7 @@ from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWAR
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.columns import Int64Column
 from snapconv.lazy_dataclass import dataclass
 from snapconv.stop_signals import stage
@@ -24,6 +25,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *USER_RULES,
     *RECORDED,
     *BY_FRAMES,
+    *OF_UPDATES,
     *BY_FREE,
     *BY_OPTIMIZER,
     *BY_PLACEMENT,

@@ -11,6 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.frozen_forwards import frozen_modules_ran
+from snapconv.classification.functional_updates import functional_updates
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.classification.size_references import (
     SMALL_BYTES,
@@ -53,10 +54,11 @@ _W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
 def _split(features: Features, decided: Decided) -> SizeSplit:
     """Compare the open blocks without an alloc with the gradients and states that are known."""
     in_backward = features.by_engine & decided.has(Category.TEMPORARY)
+    updates = decided.shared(functional_updates, features)
     unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
     known = Preexisting(
         candidates=decided.is_open & unnamed,
-        gradients=decided.has(Category.GRADIENT),
+        gradients=decided.has(Category.GRADIENT) & ~updates.inner,
         states=decided.has(Category.OPTIMIZER_STATE),
         summed=in_backward,
         iteration=features.iteration,

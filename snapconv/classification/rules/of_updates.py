@@ -1,0 +1,34 @@
+"""Weights that a program computes from others and their gradients, and differentiates through."""
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import Features
+from snapconv.classification.functional_updates import functional_updates
+from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.columns import BoolColumn
+
+COMPUTED = Reason(
+    "one-for-every-gradient-and-in-a-graph",
+    "computed between two backwards by a line that makes one for every gradient, and a later backward goes "
+    "through it: fast weights",
+    uses_phases=True,
+)
+DIFFERENTIATED = Reason(
+    "gradient-that-is-differentiated",
+    "made by a backward that a later one goes through, and not by it: used to compute fast weights",
+    uses_phases=True,
+)
+
+
+@rule(COMPUTED, Category.ACTIVATION, Evidence.LIFETIME)
+def fast_weights(features: Features, decided: Decided) -> BoolColumn:
+    """Weights that a step of functions computes, and that the next forward is given."""
+    return decided.shared(functional_updates, features).computed
+
+
+@rule(DIFFERENTIATED, Category.ACTIVATION, Evidence.LIFETIME)
+def differentiated_gradients(features: Features, decided: Decided) -> BoolColumn:
+    """The results of the inner backward, however they are freed."""
+    return decided.shared(functional_updates, features).differentiated
+
+
+OF_UPDATES: tuple[PipelineRule, ...] = (fast_weights, differentiated_gradients)
