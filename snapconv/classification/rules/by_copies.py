@@ -39,6 +39,7 @@ from snapconv.classification.size_splits import (
     split_by_states,
     split_by_structure,
 )
+from snapconv.classification.two_step_updates import kept_between_two_steps
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
@@ -59,7 +60,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
     known = Preexisting(
         candidates=decided.is_open & unnamed,
         gradients=decided.has(Category.GRADIENT) & ~updates.inner,
-        states=decided.has(Category.OPTIMIZER_STATE),
+        states=decided.has(Category.OPTIMIZER_STATE) & ~decided.shared(kept_between_two_steps, features),
         summed=in_backward,
         iteration=features.iteration,
         run=features.alloc_run_last,

@@ -1,9 +1,10 @@
-"""Weights that a program computes from others and their gradients, and differentiates through."""
+"""Weights that a program computes from others, and what optimizers of two steps keep between them."""
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.functional_updates import functional_updates
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.classification.two_step_updates import kept_between_two_steps
 from snapconv.columns import BoolColumn
 
 COMPUTED = Reason(
@@ -15,6 +16,12 @@ COMPUTED = Reason(
 DIFFERENTIATED = Reason(
     "gradient-that-is-differentiated",
     "made by a backward that a later one goes through, and not by it: used to compute fast weights",
+    uses_phases=True,
+)
+BETWEEN_STEPS = Reason(
+    "one-for-every-gradient-between-two-steps",
+    "computed once between the two backwards of an iteration by a line that makes one for every gradient, "
+    "and kept beyond the second: how far the weights were moved",
     uses_phases=True,
 )
 
@@ -31,4 +38,10 @@ def differentiated_gradients(features: Features, decided: Decided) -> BoolColumn
     return decided.shared(functional_updates, features).differentiated
 
 
-OF_UPDATES: tuple[PipelineRule, ...] = (fast_weights, differentiated_gradients)
+@rule(BETWEEN_STEPS, Category.OPTIMIZER_STATE, Evidence.LIFETIME)
+def kept_between_steps(features: Features, decided: Decided) -> BoolColumn:
+    """What is added to the weights before the second forward, and subtracted after its backward."""
+    return decided.shared(kept_between_two_steps, features)
+
+
+OF_UPDATES: tuple[PipelineRule, ...] = (fast_weights, differentiated_gradients, kept_between_steps)

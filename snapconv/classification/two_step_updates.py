@@ -1,0 +1,67 @@
+"""What an optimizer of two steps keeps from its first to its second: how far it moved each weight.
+
+Sharpness-aware minimization goes along the gradient, computes another one there, and goes back.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.features import Features, at
+from snapconv.classification.functional_updates import functional_updates, outlives_backward
+from snapconv.classification.rule import Decided
+from snapconv.columns import BoolColumn
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import Role
+
+_NEARLY = 0.9
+
+
+def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
+    """Rows of a line that runs after the first backward of an iteration only, whose gradients are cleared.
+
+    As many bytes as the results of that backward, which zero_grad frees before the next one, and kept beyond
+    that. Not copies: those may be of gradients, and without C++ frames nothing shows it. Nothing where no
+    step shows what is one iteration: the sums of several batches look the same.
+    """
+    if not (features.has_cpp and features.phases.has_steps):
+        return np.zeros(len(features.alloc), np.bool_)
+    updates = decided.shared(functional_updates, features)
+    rows = np.flatnonzero(updates.in_no_graph & ~features.made_through(Role.CLONE))
+    results = outlives_backward(features) & ~features.is_freed_by_engine
+    run, stack = features.alloc_run_last, features.allocations.stack_id
+    next_run = features.phases.next_after(Phase.BACKWARD, run.astype(np.int64))
+    cleared = results & (features.end < next_run) & _freed_in_zero_grad(features)
+    n_wanted, n_cleared = (_bytes_of_runs(features, found) for found in (results, cleared))
+    keys, group = np.unique(np.stack((stack[rows], run[rows])), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    n_bytes = np.bincount(group, features.sizes[rows], keys.shape[1])
+    wanted, is_cleared = n_wanted[keys[1]], n_cleared[keys[1]] >= _NEARLY * n_wanted[keys[1]]
+    fits = is_cleared & (n_bytes >= _NEARLY * wanted) & (n_bytes <= wanted / _NEARLY)
+    second = features.next_backward[rows]
+    kept = features.end[rows] > at(features.phases.run_end, second, features.n_events)
+    through_forward = features.next_forward[rows] < second
+    is_once = _runs_once(features)[stack[rows]]
+    return features.mask(rows[fits[group] & kept & through_forward & is_once])
+
+
+def _freed_in_zero_grad(features: Features) -> BoolColumn:
+    annotated = at(features.phases.in_zero_grad, features.end).astype(np.bool_)
+    return annotated | features.freed_through(Role.ZERO_GRAD)
+
+
+def _bytes_of_runs(features: Features, found: BoolColumn) -> NDArray[np.float64]:
+    """For each event that is the last of a run, the bytes of the rows that the run made."""
+    run = features.alloc_run_last[found]
+    return np.bincount(run, features.sizes[found], features.n_events + 1).astype(np.float64)
+
+
+def _runs_once(features: Features) -> BoolColumn:
+    """Per stack, whether it allocates after no more than one backward of an iteration."""
+    after = at(features.phases.phase, features.alloc) == Phase.BACKWARD
+    rows = np.flatnonzero(after & features.outside & (features.allocations.stack_id >= 0))
+    of_rows = features.allocations.stack_id[rows], features.iteration[rows], features.alloc_run_last[rows]
+    runs = np.unique(np.stack(of_rows), axis=1)
+    iterations, n_runs = np.unique(runs[:2], axis=1, return_counts=True)
+    is_once = np.ones(len(features.roles.stacks), np.bool_)
+    is_once[iterations[0][n_runs > 1]] = False
+    return is_once
