@@ -9,6 +9,7 @@ from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 from tests.classified_jobs import (
     APPLY,
@@ -258,8 +259,8 @@ def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
 
-# In test_by_copies.py, test_recorded.py, the recorder's tests of metadata, and test_inference.py.
-OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE}
+# In tests of their own, and the recorder's tests of metadata.
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE, *OF_UPDATES}
 
 
 def test_every_reason_has_a_job_that_it_decides():
