@@ -102,6 +102,7 @@ else:
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_what_takes_too_much_memory_is_killed_with_its_children(script):
     program = f"{FORKING}# of {os.getpid()}"
     with Path(os.devnull).open("wb") as output:

@@ -16,6 +16,7 @@ from snapconv.cli.app import COMMANDS, main
 from snapconv.native.library import kind
 from snapconv.version import VERSION
 
+NEEDS_UNIX = pytest.mark.skipif(os.name != "posix", reason="needs a device that is a file")
 FRAMES = [
     {"name": "forward", "filename": "/home/me/project/net.py", "line": 7},
     {"name": "<module>", "filename": "/home/me/project/train.py", "line": 3},
@@ -228,7 +229,7 @@ def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
     [
         ("no/r.sqlite", "create it first"),
         ("sub", "a folder"),
-        ("/dev/null", "regular"),
+        pytest.param("/dev/null", "regular", marks=NEEDS_UNIX),
         ("-", "name a file"),
         ("newdir/", "newdir/NAME.memory.sqlite"),
         ("sub/", "sub/NAME.memory.sqlite"),

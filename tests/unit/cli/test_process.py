@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import pty
 import signal
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.cli.app import main
+
+pty = pytest.importorskip("pty", reason="needs pseudo-terminals, and the signals of Unix")
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])

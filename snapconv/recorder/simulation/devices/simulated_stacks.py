@@ -15,15 +15,20 @@ from snapconv.recorder.simulation.devices import stack_surroundings as surroundi
 from snapconv.recorder.simulation.devices.stack_surroundings import Frame, native
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
-_ENGINE_CALLS = (("_engine_run_backward", "torch/autograd/graph.py"),)
+# Files end as the system writes paths: on Windows with other slashes.
+_ENGINE_CALLS = (("_engine_run_backward", str(Path("torch/autograd/graph.py"))),)
 # These do more than call the engine: they count only where a node is being evaluated.
 _ENGINE_CALLS_BEFORE_2_3 = (
-    ("backward", "torch/autograd/__init__.py"),
-    ("grad", "torch/autograd/__init__.py"),
+    ("backward", str(Path("torch/autograd/__init__.py"))),
+    ("grad", str(Path("torch/autograd/__init__.py"))),
 )
 # What torch puts between a mode and its caller (torch/_compile.py, torch/_dynamo/eval_frame.py).
-_MODE_FRAMES = {("inner", "torch/_compile.py"), ("_fn", "torch/_dynamo/eval_frame.py")}
-_DETOUR = ("handle_torch_function", "torch/overrides.py")
+_MODE_FRAMES = {
+    ("inner", str(Path("torch/_compile.py"))),
+    ("_fn", str(Path("torch/_dynamo/eval_frame.py"))),
+}
+_DETOUR = ("handle_torch_function", str(Path("torch/overrides.py")))
+_CALLED_OPERATION = str(Path("torch/_ops.py"))
 # How a mode's dispatch shows in C++; a GPU's operations are not boxed.
 _PLUMBING = ("pythonTLSSnapshotFallback", "BoxedKernel", "make_boxed_from_unboxed_functor", "callBoxed")
 # The C++ function that calls the simulation: everything nearer to the leaf is its own.
@@ -45,7 +50,7 @@ _EMPTY_OF_COMPILED = (
     "std::optional<c10::Device>)",
     "torch::dynamo::(anonymous namespace)::_empty_strided_device(_object*, _object*, c10::DeviceType, bool)",
 )
-_COMPILED_CALLS = ("empty_for_compiled", f"{_OWN_FOLDER}/operations/compilation.py")
+_COMPILED_CALLS = ("empty_for_compiled", str(Path(_OWN_FOLDER, "operations", "compilation.py")))
 # What a node frees once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
@@ -198,7 +203,7 @@ def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         frame
         for i, frame in enumerate(python)
-        if not is_own[i] and not (is_own[i + 1] and frame["filename"].endswith("torch/_ops.py"))
+        if not is_own[i] and not (is_own[i + 1] and frame["filename"].endswith(_CALLED_OPERATION))
     ]
 
 

@@ -6,6 +6,7 @@ Such a result's allocation is deferred for a moment: if the very next thing that
 first operand is freed, then it has that operand's block, and nothing was allocated.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ _SCATTERS = {"index_put", "_index_put_impl", "scatter", "scatter_add", "index_ad
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 # Who calls the engine: the first since torch 2.3, the others before.
+_ENGINE_FOLDER = f"{os.sep}autograd{os.sep}"
 _ENGINE_CALLERS = {"_engine_run_backward", "backward", "grad"}
 
 
@@ -135,4 +137,4 @@ def _is_called_by_engine() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
         frame = frame.f_back
-    return frame.f_code.co_name in _ENGINE_CALLERS and "/autograd/" in frame.f_code.co_filename
+    return frame.f_code.co_name in _ENGINE_CALLERS and _ENGINE_FOLDER in frame.f_code.co_filename
