@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Int8Column = NDArray[np.int8]
 Int32Column = NDArray[np.int32]
 Int64Column = NDArray[np.int64]
+# Row numbers of an EventTable, -1 where there is none: no trace has 2^31 events.
+EventColumn = Int32Column
 UInt64Column = NDArray[np.uint64]
 BoolColumn = NDArray[np.bool_]
 # Milliseconds; NaN where there is no time.
@@ -23,6 +25,7 @@ _CHUNK_ROWS = 1 << 16
 _SHOWN = 5
 
 _Table = TypeVar("_Table", bound=Any)
+_Numbers = TypeVar("_Numbers", bound=NDArray[np.integer[Any]])
 
 
 def read_only(table: _Table) -> _Table:
@@ -73,11 +76,13 @@ def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int)
     return sums
 
 
-def first_known(first: Int64Column, *others: Int64Column) -> Int64Column:
+def first_known(first: _Numbers, *others: _Numbers) -> _Numbers:
     """Row by row the first value that is known; -1 where none is."""
+    known: Any = first
     for other in others:
-        first = np.where(first >= 0, first, other)
-    return first
+        known = np.where(known >= 0, known, other)
+    found: _Numbers = known
+    return found
 
 
 _BLOCK = 64

@@ -81,10 +81,10 @@ def small_frames(names: tuple[str, ...], filenames: tuple[str, ...], lines: Int6
 
 def small_allocations() -> AllocationColumns:
     table = AllocationTable(
-        alloc_event=int64(-1, 0, 1, 6),
-        free_requested_event=int64(-1, 4, 2, -1),
-        free_completed_event=int64(-1, 5, 3, -1),
-        end_event=int64(-1, 5, 3, -1),
+        alloc_event=int32(-1, 0, 1, 6),
+        free_requested_event=int32(-1, 4, 2, -1),
+        free_completed_event=int32(-1, 5, 3, -1),
+        end_event=int32(-1, 5, 3, -1),
         addr=int64(0x7F0000000000, 0x7F0000000400, 0x7F0000000C00, WRAPPED_ADDR),
         stream=int64(0, 0, -1, 0),
         requested_bytes=int64(1000, 2000, 500, 1000),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
+from snapconv.columns import BoolColumn, EventColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
@@ -38,9 +38,9 @@ class Features:
     # The requested size in bytes.
     sizes: Int64Column
     # The event of the alloc; -1 for what is pre-existing.
-    alloc: Int64Column
+    alloc: EventColumn
     # The end of use: the program's own free (free_requested), or else the end of the block.
-    end: Int64Column
+    end: EventColumn
     # alloc >= 0: allocated in the trace.
     is_traced: BoolColumn
     # The block is still there when the snapshot is taken.
@@ -58,9 +58,9 @@ class Features:
     # The phase that the event of the end shows by itself; 0 where it shows none.
     end_phase: Int8Column
     # The first event after the alloc that shows backward.
-    next_backward: Int64Column
+    next_backward: EventColumn
     # The first event after the alloc that shows forward.
-    next_forward: Int64Column
+    next_forward: EventColumn
     # The iteration of the alloc; -1 for what is pre-existing.
     iteration: Int32Column
     # Allocated by the autograd engine, or in a recorded backward.
@@ -145,6 +145,8 @@ def find_features(
 
 
 _Columns = dict[str, NDArray[Any]]
+# Of events: as int64, or as int32 where there are many.
+Rows = NDArray[np.integer[Any]]
 
 
 def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
@@ -238,11 +240,11 @@ def _is_forward(phases: Phases, roles: StackRoles, stack_id: Int32Column, phase:
 
 def _between_modules(
     phases: Phases,
-    alloc: Int64Column,
+    alloc: EventColumn,
     outside: BoolColumn,
     by_module: BoolColumn,
     by_loss: BoolColumn,
-    next_backward: Int64Column,
+    next_backward: EventColumn,
 ) -> tuple[BoolColumn, BoolColumn]:
     """The columns ``mid_forward`` and ``feeds_module``.
 
@@ -300,20 +302,20 @@ def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -
     return np.where(known, column[np.where(known, rows, 0)], np.asarray(missing, column.dtype))
 
 
-def next_of(events: Int64Column, after: NDArray[np.integer[Any]], missing: int) -> Int64Column:
+def next_of(events: Rows, after: Rows, missing: int) -> Rows:
     """For each event the first later one of ``events``."""
-    found = np.append(np.sort(events), missing)
+    found = np.append(np.sort(events), events.dtype.type(missing))
     return np.asarray(found[np.searchsorted(found[:-1], after, side="right")])
 
 
-def last_before(events: Int64Column, before: Int64Column) -> Int64Column:
+def last_before(events: Rows, before: Rows) -> Rows:
     """For each event the last earlier one of ``events``, which are in order; -1 where there is none."""
-    found = np.append(events, -1)
+    found = np.append(events, events.dtype.type(-1))
     return np.asarray(found[np.searchsorted(events, before) - 1])
 
 
-def first_before(following: Int64Column, alloc: Int64Column, rows: Int64Column, missing: int) -> Int64Column:
+def first_before(following: EventColumn, alloc: EventColumn, rows: Int64Column, missing: int) -> EventColumn:
     """For each row the first alloc of the given rows that the same event follows; ``missing`` for none."""
-    first = np.full(missing + 1, missing)
+    first = np.full(missing + 1, missing, alloc.dtype)
     np.minimum.at(first, following[rows], alloc[rows])
     return np.asarray(first[following])

@@ -58,7 +58,7 @@ def of_one_model(
     for _, rows in by_size(gradients, allocations.requested_bytes):
         _, n_of_run = np.unique(run[rows], return_counts=True)
         alloc, end = np.sort(allocations.alloc_event[rows]), allocations.end_event[rows]
-        end = np.sort(np.where(end < 0, np.iinfo(np.int64).max, end))
+        end = np.sort(np.where(end < 0, np.iinfo(np.int32).max, end))
         n_live = np.arange(1, len(rows) + 1) - np.searchsorted(end, alloc, side="right")
         most = max(int(n_of_run.max()), int(n_live.max()))
         kept.append(rows[np.argsort(allocations.alloc_event[rows], kind="stable")][-most:])
@@ -77,7 +77,7 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     if not len(gradients) or not len(known.whole) or known.n_states is None:
         return gradients[:0]
     end = allocations.end_event[gradients]
-    end = np.where(end < 0, np.iinfo(np.int64).max, end)
+    end = np.where(end < 0, np.iinfo(np.int32).max, end)
     found, which = np.unique(sizes[gradients], return_inverse=True)
     size = np.concatenate((which, which))
     change = np.repeat((-1, 1), len(gradients))

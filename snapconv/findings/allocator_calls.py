@@ -127,9 +127,15 @@ _BEFORE, _ITSELF, _AFTER, _PLACES = 0, 1, 2, 3
 _Part = tuple[Int64Column, NDArray[Any], Int64Column]
 
 
-def _part(event: Int64Column, operation: Operation, *, place: int, row: Int64Column | None = None) -> _Part:
+def _part(
+    event: NDArray[np.integer[Any]], operation: Operation, *, place: int, row: Int64Column | None = None
+) -> _Part:
     none = np.full(len(event), -1, np.int64)
-    return event * _PLACES + place, np.full(len(event), operation), none if row is None else row
+    return (
+        event.astype(np.int64) * _PLACES + place,
+        np.full(len(event), operation),
+        none if row is None else row,
+    )
 
 
 def _of_allocations(events: EventTable, replayed: Replay, freed_before: Mapping[int, int]) -> list[_Part]:
@@ -160,7 +166,9 @@ def _of_allocations(events: EventTable, replayed: Replay, freed_before: Mapping[
     ]
 
 
-def _free_part(event: Int64Column, where: NDArray[np.bool_], operation: Operation, *, place: int) -> _Part:
+def _free_part(
+    event: NDArray[np.integer[Any]], where: NDArray[np.bool_], operation: Operation, *, place: int
+) -> _Part:
     rows = np.flatnonzero(where)
     return _part(event[rows], operation, place=place, row=rows)
 

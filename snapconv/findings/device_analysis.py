@@ -140,7 +140,7 @@ def analyze_device(
     classification = classify(features, pipeline_of(is_host=device.is_host))
     category = classification.category
     named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
-    iterations, iteration = tuple(_iterations(replayed.allocated, phases)), _iteration_of(allocations, phases)
+    iterations = tuple(_iterations(replayed.allocated, phases))
     peak = replayed.allocated.peak_event
     peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
     activation_event, activation_rows = _activations(allocations, category, peak_iteration)
@@ -155,7 +155,7 @@ def analyze_device(
         classification=classification,
         named=named,
         modules=find_modules(facts.module_calls, allocations, category, recorded),
-        iteration=iteration,
+        iteration=features.iteration,
         iterations=iterations,
         growth=(),
         weights=weights,
@@ -234,13 +234,6 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
         yield Iteration(
             first, after - 1, -1 if at_start else peak, before if at_start else int(allocated.after[peak])
         )
-
-
-def _iteration_of(allocations: AllocationTable, phases: Phases) -> Int32Column:
-    traced = allocations.alloc_event >= 0
-    of_event = np.full(len(allocations), -1, np.int32)
-    of_event[traced] = phases.iteration[allocations.alloc_event[traced]]
-    return of_event
 
 
 def _activations(

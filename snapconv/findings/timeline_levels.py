@@ -7,7 +7,7 @@ that was allocated within it, and what both consisted of. Pages, notebooks and t
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import Int8Column, Int64Column, read_only, sums_by
+from snapconv.columns import EventColumn, Int8Column, Int64Column, read_only, sums_by
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 
@@ -52,7 +52,7 @@ def bytes_by_category(allocations: AllocationTable, category: Int8Column, events
     return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
 
 
-def _n_before(events: Int64Column, wanted: Int64Column) -> Int64Column:
+def _n_before(events: Int64Column, wanted: EventColumn) -> Int64Column:
     """How many of the events, ascending, are before each wanted one; both are -1 or more."""
     if len(events) < _MANY:
         return np.searchsorted(events, wanted)

@@ -16,7 +16,7 @@ from snapconv.snapshot.recorded.metadata_rows import RecordedMemory
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000
-_NEVER = np.iinfo(np.int64).max
+_NEVER = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True)

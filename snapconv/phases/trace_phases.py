@@ -5,10 +5,12 @@ Columns in, columns out.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, EventColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
@@ -76,14 +78,14 @@ class Phases:
         least, most = self.states_range or (0, 1)
         return least if least == most else None
 
-    def next_after(self, phase: Phase, event: Int64Column) -> Int64Column:
+    def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """For each given event (-1: the start) the first later one that shows this phase.
 
         The number of events where there is none.
         """
         n = len(self.certain)
-        shown = np.flatnonzero(self.certain == phase)
-        return np.concatenate((shown, [n]))[np.searchsorted(shown, event, side="right")]
+        shown = np.append(np.flatnonzero(self.certain == phase), n).astype(np.int32)
+        return shown[np.searchsorted(shown[:-1], event, side="right")]
 
 
 @stage

@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, chunks, first_known, read_only, table_html
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int32Column,
+    Int64Column,
+    chunks,
+    first_known,
+    read_only,
+    table_html,
+)
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
@@ -40,10 +49,10 @@ class AllocationTable:
     (which is in ``block_bytes``) and the space it had.
     """
 
-    alloc_event: Int64Column
-    free_requested_event: Int64Column
-    free_completed_event: Int64Column
-    end_event: Int64Column
+    alloc_event: EventColumn
+    free_requested_event: EventColumn
+    free_completed_event: EventColumn
+    end_event: EventColumn
     addr: Int64Column
     stream: Int64Column
     requested_bytes: Int64Column
@@ -61,7 +70,7 @@ class AllocationTable:
         return table_html(self)
 
     @property
-    def freed_event(self) -> Int64Column:
+    def freed_event(self) -> EventColumn:
         """Where each stopped counting as allocated: at its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
 
@@ -210,11 +219,11 @@ def _allocation_table(
     return read_only(table)
 
 
-def _rows(column: NDArray[Any], rows: Int64Column, missing: int) -> NDArray[Any]:
+def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int) -> NDArray[Any]:
     """``column[rows]``, with ``missing`` where a row is -1."""
     if not len(column):
         return np.full(len(rows), missing, np.int64)
-    found = column[rows]
+    found: NDArray[Any] = column[rows]
     found[rows < 0] = missing
     return found
 

@@ -3,9 +3,20 @@
 Events in, one row per lifetime out. Uses addresses and order, not sizes of blocks.
 """
 
-import numpy as np
+from typing import Any, TypeVar
 
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, first_known, read_only, take
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int8Column,
+    Int64Column,
+    first_known,
+    read_only,
+    take,
+)
 from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled
@@ -14,6 +25,7 @@ from snapconv.snapshot.segment_table import BlockState, BlockTable
 from snapconv.stop_signals import stage
 
 _ALLOC, _REQUESTED, _COMPLETED = 0, 1, 2
+_Number = TypeVar("_Number", bound=np.integer[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +37,10 @@ class Lifetimes:
     that is live at the dump. Rows: pre-existing ones by address, then by their alloc event.
     """
 
-    alloc_event: Int64Column
-    free_requested_event: Int64Column
-    free_completed_event: Int64Column
-    end_event: Int64Column
+    alloc_event: EventColumn
+    free_requested_event: EventColumn
+    free_completed_event: EventColumn
+    end_event: EventColumn
     addr: Int64Column
     block_id: Int64Column
     n_orphan_frees: int
@@ -70,11 +82,11 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr, len(events)))
 
 
-def _joined(first: Int64Column, then: Int64Column) -> Int64Column:
-    return np.concatenate((first, then)) if len(first) else then
+def _joined(first: Int64Column, then: NDArray[_Number]) -> NDArray[_Number]:
+    return np.concatenate((first.astype(then.dtype), then)) if len(first) else then
 
 
-def _order(alloc: Int64Column, addr: Int64Column, n_events: int) -> Int64Column:
+def _order(alloc: EventColumn, addr: Int64Column, n_events: int) -> Int64Column:
     """The rows without an alloc by address, then the others by their alloc, without a sort."""
     first = np.flatnonzero(alloc < 0)
     first = first[np.argsort(addr[first], kind="stable")]
@@ -110,7 +122,8 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> Lifetimes | No
     found = pair_compiled(compiled, kind, events.addr, is_release)
     if found is None:
         return None
-    (alloc, requested, completed, end, addr), n_orphans, n_implicit = found
+    (*found_events, addr), n_orphans, n_implicit = found
+    alloc, requested, completed, end = (column.astype(np.int32) for column in found_events)
     return Lifetimes(
         alloc_event=alloc,
         free_requested_event=requested,
@@ -139,15 +152,15 @@ def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
 def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
     event, kind, addr = _kinds(events)
     if not len(event):
-        none = np.empty(0, np.int64)
-        return Lifetimes(none, none, none, none, none, none, 0, 0, 0)
+        none, no_event = np.empty(0, np.int64), np.empty(0, np.int32)
+        return Lifetimes(no_event, no_event, no_event, no_event, none, none, 0, 0, 0)
     is_new_addr = np.concatenate(([True], addr[1:] != addr[:-1]))
     before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))
     # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
     begins = is_new_addr | (kind == _ALLOC) | ((before >= kind) & (before != _ALLOC))
     row = np.cumsum(begins) - 1
     first = np.flatnonzero(begins)
-    columns = np.full((3, len(first)), -1, np.int64)
+    columns = np.full((3, len(first)), -1, np.int32)
     columns[kind, row] = event
     alloc, requested, completed = columns
     requested = np.where(_is_merged_free(events, completed) & (requested < 0), completed, requested)
@@ -168,21 +181,21 @@ def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
     return take(rows, keep)
 
 
-def _is_merged_free(events: EventTable, completed: Int64Column) -> BoolColumn:
+def _is_merged_free(events: EventTable, completed: EventColumn) -> BoolColumn:
     return np.asarray((completed >= 0) & (events.action[completed] == Action.FREE))
 
 
 def _ends(
-    alloc: Int64Column,
-    requested: Int64Column,
-    completed: Int64Column,
+    alloc: EventColumn,
+    requested: EventColumn,
+    completed: EventColumn,
     addr: Int64Column,
     is_release: BoolColumn,
-) -> Int64Column:
+) -> EventColumn:
     """Where each lifetime ended: at its completed free, or by the next alloc at the same address."""
     at_request = (completed < 0) & (requested >= 0) & is_release[requested]
     completed = np.where(at_request, requested, completed)
-    next_alloc = np.full(len(alloc), -1, np.int64)
+    next_alloc = np.full(len(alloc), -1, np.int32)
     same = (addr[1:] == addr[:-1]) & (alloc[1:] >= 0)
     next_alloc[:-1][same] = alloc[1:][same]
     return first_known(completed, next_alloc)

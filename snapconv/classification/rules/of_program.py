@@ -21,7 +21,7 @@ from snapconv.classification.rules.in_forward import (
     LIVE_AT_DUMP,
     is_freed_after_own,
 )
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, EventColumn, Int64Column
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
@@ -197,7 +197,7 @@ class _Functions:
     """What is made before a backward without any module, and where that forward begins (event by row)."""
 
     rows: BoolColumn
-    begin: Int64Column
+    begin: EventColumn
 
     def made_by_forward(self, features: Features) -> BoolColumn:
         """What the forward made itself."""
