@@ -27,6 +27,7 @@ from snapconv.allocator.allocator_trace import (
 )
 from snapconv.allocator.blocks import AddressSource, AddressSpace, Block, BlockPool
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
+from snapconv.allocator.release_choice import old_segments, oversize_segments, release_order
 from snapconv.errors import RecorderError
 from snapconv.units import format_bytes
 
@@ -340,9 +341,7 @@ class CachingAllocator:
         return self._pools[pool_id, is_small]
 
     def _release_order(self) -> list[BlockPool]:
-        # torch releases large before small in the default pool, small before large in private ones.
-        pools = [pool for pool in self._pools.values() if pool.id in self._releasable]
-        return sorted(pools, key=lambda pool: (pool.is_private, pool.id, pool.is_small != pool.is_private))
+        return release_order(pool for pool in self._pools.values() if pool.id in self._releasable)
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """Take the best free block out of the pool, if one may serve (get_free_block)."""
@@ -374,34 +373,16 @@ class CachingAllocator:
         return block
 
     def _collect_garbage(self, frames: Frames | None) -> None:
-        """Give back the oldest unsplit free segments above the threshold (garbage_collect_cached_blocks).
+        """Give back the oldest free segments above the threshold (garbage_collect_cached_blocks).
 
-        As in torch 2.1 to 2.13: only with a memory fraction, only in the default large pool. A block's age is
-        the number of searches in its pool since it was freed; those of average age and more go at once.
+        As in torch 2.1 to 2.13: only with a memory fraction, only in the default large pool.
         """
         threshold = self.settings.garbage_collection_threshold
         if self.limit is None or not threshold:
             return
         wanted = self.reserved_bytes - int(threshold * self.limit)
-        pool = self.pool(DEFAULT_POOL, is_small=False)
-        whole = [block for block in pool.free_blocks() if block.is_whole_segment] if wanted > 0 else []
-        total_age = sum(pool.n_searches - block.gc_base for block in whole)
-        released, n_left = 0, len(whole)
-        while released < wanted and n_left:
-            average = total_age / n_left
-            kept = []
-            for block in whole:
-                age = pool.n_searches - block.gc_base
-                if block.reservation is not None or age < average:
-                    kept.append(block)
-                    continue
-                released += block.size
-                total_age -= age
-                n_left -= 1
-                self._release_segment(block, frames)
-            if len(kept) == len(whole):
-                break
-            whole = kept
+        for block in old_segments(self.pool(DEFAULT_POOL, is_small=False), wanted):
+            self._release_segment(block, frames)
 
     def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Request memory from the device (alloc_block)."""
@@ -462,19 +443,10 @@ class CachingAllocator:
         if limit is None:
             return False
         wanted = max(size, limit)
-        large_enough = pool.at_least(stream, wanted)
-        if large_enough and large_enough[0].reservation is None:
-            victims = large_enough[:1]
-        else:
-            victims = [block for block in pool.below(stream, wanted) if block.size >= limit]
-        released = 0
-        # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
-        for block in (block for block in victims if block.reservation is None and block.is_whole_segment):
-            if released >= wanted:
-                break
-            released += block.size
+        chosen = oversize_segments(pool, stream, wanted=wanted, limit=limit)
+        for block in chosen:
             self._release_segment(block, frames)
-        return released >= wanted
+        return sum(block.size for block in chosen) >= wanted
 
     def _release_segment(self, block: Block, frames: Frames | None) -> None:
         """Give an unsplit segment back to the device (release_block)."""

@@ -3,7 +3,6 @@
 They bring optimizers of their own, and take no other, whatever a setup says.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -315,6 +314,12 @@ class ReplayBuffer:
         return [kept[picked] for kept in self.all()]
 
 
+def follow_slowly(network: nn.Module, target: nn.Module) -> None:
+    """Move a copy of a network a little towards it."""
+    for parameter, slow in zip(network.parameters(), target.parameters(), strict=True):
+        slow.data.copy_(0.005 * parameter.data + 0.995 * slow.data)
+
+
 def actor_critic(_setup: Setup) -> Iterations:
     """Soft actor-critic: two critics, slow copies of them, a temperature, and all that was ever seen."""
     n_seen, n_actions, n_envs = 40, 8, 32
@@ -358,12 +363,8 @@ def actor_critic(_setup: Setup) -> Iterations:
         a_optimizer.zero_grad()
         alpha_loss.backward()
         a_optimizer.step()
-        pairs = itertools.chain(
-            zip(qf1.parameters(), qf1_target.parameters(), strict=True),
-            zip(qf2.parameters(), qf2_target.parameters(), strict=True),
-        )
-        for parameter, target in pairs:
-            target.data.copy_(0.005 * parameter.data + 0.995 * target.data)
+        follow_slowly(qf1, qf1_target)
+        follow_slowly(qf2, qf2_target)
         yield Known(
             inputs=(*buffer.all(), obs, seen, then, done, reward, is_over),
             weights=(*qf1_target.parameters(), *qf2_target.parameters(), log_alpha),

@@ -50,9 +50,9 @@ def policy(setup: Setup) -> Iterations:
     n_steps, n_envs, n_seen, n_actions = 16, 128, 48, 6
     agent = Agent(n_seen, n_actions).to(DEVICE)
     optimizer = make_optimizer(setup, agent.parameters())
-    seen = torch.zeros((n_steps, n_envs, n_seen)).to(DEVICE)
-    actions = torch.zeros((n_steps, n_envs, n_actions)).to(DEVICE)
-    log_chances, rewards, dones, values = (torch.zeros((n_steps, n_envs)).to(DEVICE) for _ in range(4))
+    shapes = ((n_steps, n_envs, n_seen), (n_steps, n_envs, n_actions), *[(n_steps, n_envs)] * 4)
+    buffers = tuple(torch.zeros(shape).to(DEVICE) for shape in shapes)
+    seen, actions, log_chances, rewards, dones, values = buffers
     next_seen = torch.randn(n_envs, n_seen).to(DEVICE)
     next_done = torch.zeros(n_envs).to(DEVICE)
     while True:
@@ -92,13 +92,7 @@ def policy(setup: Setup) -> Iterations:
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
-        yield Known(
-            inputs=(
-                *(seen, actions, log_chances, rewards, dones, values),
-                *(advantages, returns, next_seen, next_done),
-            ),
-            states=states_of(optimizer),
-        )
+        yield Known(inputs=(*buffers, advantages, returns, next_seen, next_done), states=states_of(optimizer))
 
 
 # --- graphs
