@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapconv.allocator.allocator_settings import (
-    GIB,
     MIB,
     N_ROUNDUP_INTERVALS,
     NPU_PADDING_BYTES,
@@ -13,6 +12,8 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.replay.rounding import RoundingRules
+
+GIB = 1 << 30
 
 any_settings = st.builds(
     AllocatorSettings,
