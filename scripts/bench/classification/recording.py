@@ -240,6 +240,8 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             handle.remove()
 
 
+# The name of what the entry itself named, in the rows of a capture's metadata.
+NAMED_BY_ENTRY = "told"
 # The tensors that an entry tells of, by key of a capture's metadata, or else by category.
 _WITHOUT_A_KEY = ("gradient", "kv_cache")
 _KEYS = {
@@ -256,5 +258,5 @@ def _note(told: dict[str, list[Row]], known: Known, step: int) -> None:
     """Note where the tensors lie that an entry tells of."""
     for key, name in _KEYS.items():
         for tensor in getattr(known, name):
-            about = {"iteration": step, "name": "told", **shape_and_type(tensor)}
+            about = {"iteration": step, "name": NAMED_BY_ENTRY, **shape_and_type(tensor)}
             told[key] += [about | row for row in where_memory_lies(tensor)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from recording import Recording, Row
+from recording import NAMED_BY_ENTRY, Recording, Row
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
@@ -56,6 +56,7 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     is_kept = ~(_is_freed_in_module(allocations, recorded) & moments.ends_in_own_forward())
     of_matches = _recorded(matches, moments, is_kept)
     category = np.where(is_open(category), of_matches, category)
+    category[_named_inputs(allocations, device.events, recorded, category)] = Category.INPUT
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
@@ -71,6 +72,17 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
         for row in rows:
             category[_lies_at(allocations, events, row)] = Category[name.upper()]
     return category
+
+
+def _named_inputs(
+    allocations: AllocationTable, events: EventTable, recorded: Recording, category: Int8Column
+) -> Int64Column:
+    """What the entry itself names as a batch, and was saved: the next one may be fetched in a forward."""
+    rows = [row for row in recorded.raw["snapconv"]["inputs"] if row.get("name") == NAMED_BY_ENTRY]
+    named = np.zeros(len(category), np.bool_)
+    for row in rows:
+        named[_lies_at(allocations, events, row)] = True
+    return np.flatnonzero(named & (category == Category.ACTIVATION))
 
 
 def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int64Column:
