@@ -100,6 +100,7 @@ class _Kept:
     """Allocations that were live when their iteration ended, and the iterations that made and freed them.
 
     ``key`` is what they are compared by: a stack or a line. ``is_weak_evidence``: three iterations do.
+    ``after_last_step``: made when the last optimizer step of the trace was over.
     """
 
     row: Int64Column
@@ -108,6 +109,11 @@ class _Kept:
     freed: Int64Column
     n_bytes: Int64Column
     is_weak_evidence: BoolColumn
+    after_last_step: BoolColumn
+
+
+# Growth of NEVER_FREED, with the bytes of each of its iterations.
+_Run = tuple[Growth, Int64Column]
 
 
 def find_growth(
@@ -154,7 +160,10 @@ def _kept(
     # still there.
     is_evidence = np.concatenate((has_frames, [False]))[stack] & np.bool_(_is_last_complete(phases))
     is_evidence &= ~np.isin(category[row], _MADE_ON_FIRST_USE)
-    return _Kept(row, stack, made[row], freed[row], allocations.block_bytes[row], is_evidence)
+    steps = np.flatnonzero(phases.certain == Phase.OPTIMIZER)
+    after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
+    after &= made[row] == phases.n_iterations - 1
+    return _Kept(row, stack, made[row], freed[row], allocations.block_bytes[row], is_evidence, after)
 
 
 def _is_last_complete(phases: Phases) -> bool:
@@ -204,7 +213,7 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[Growth, Int64Column,
     stays = outlived & (kept.freed == n_iterations)
     late_bytes = dict(_sums(take(kept, np.flatnonzero(outlived & ~stays))))
     for key, one in _groups(take(kept, np.flatnonzero(stays))):
-        run = _last_run(one, n_iterations)
+        run = _longer(_last_run(one, n_iterations), _run_after_steps(one, n_iterations))
         if run and late_bytes.get(key, 0) * 10 <= run[0].n_bytes:
             yield *run, one
 
@@ -221,7 +230,7 @@ def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
     ordered = take(kept, np.lexsort((kept.row, kept.made, kept.key)))
     is_first = np.diff(ordered.key, prepend=-2) != 0
     starts = np.flatnonzero(is_first)
-    is_new = is_first | (np.diff(ordered.made, prepend=-2) != 0)
+    is_new = is_first | (np.diff(ordered.made + ordered.after_last_step, prepend=-2) != 0)
     n_made = np.add.reduceat(is_new.astype(np.int64), starts) if len(starts) else starts
     ends = [*starts[1:].tolist(), len(ordered.row)]
     for start, end, n in zip(starts.tolist(), ends, n_made.tolist(), strict=False):
@@ -229,7 +238,7 @@ def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
             yield int(ordered.key[start]), take(ordered, np.arange(start, end))
 
 
-def _last_run(one: _Kept, n_iterations: int) -> tuple[Growth, Int64Column] | None:
+def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
     """The last iterations, equally far apart, that each kept something, with the bytes of each.
 
     None where there are too few, or where the next one should have come before the end of the trace.
@@ -251,6 +260,25 @@ def _last_run(one: _Kept, n_iterations: int) -> tuple[Growth, Int64Column] | Non
     n_bytes = int(sums[start:].sum())
     growth = Growth(int(one.key[0]), Fate.NEVER_FREED, first, last, period, n_bytes, rows)
     return growth, sums[start:]
+
+
+def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
+    """The same of what is made after every step, and so in the iteration after it; the last step has none."""
+    if not one.after_last_step.any():
+        return None
+    found = _last_run(replace(one, made=one.made + one.after_last_step), n_iterations + 1)
+    if not found:
+        return None
+    growth, sums = found
+    first, last = max(growth.first_iteration - 1, 0), growth.last_iteration - 1
+    return replace(growth, first_iteration=first, last_iteration=last), sums
+
+
+def _longer(one: _Run | None, other: _Run | None) -> _Run | None:
+    """The run of more iterations; of equals the first."""
+    if one and other:
+        return other if other[0].n_iterations > one[0].n_iterations else one
+    return one or other
 
 
 def _by_iteration(one: _Kept, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:

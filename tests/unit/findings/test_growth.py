@@ -112,6 +112,17 @@ def test_three_iterations_are_the_fewest(suspects):
 
 
 @pytest.mark.parametrize(
+    ("n", "expected"), [(2, []), (3, [("keep", 0, 2, 3 * 5120)]), (6, [("keep", 0, 5, 6 * 5120)])]
+)
+def test_what_is_left_behind_after_each_step_counts_for_that_step(n, expected, suspects):
+    training = Training()
+    for _ in range(n):
+        training.step()
+        training.alloc(KEEP)
+    assert suspects(training) == expected
+
+
+@pytest.mark.parametrize(
     ("n", "confidence"),
     [(3, Confidence.WEAK), (4, Confidence.FAIR), (7, Confidence.FAIR), (8, Confidence.STRONG)],
 )
