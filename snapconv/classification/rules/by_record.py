@@ -176,25 +176,20 @@ def copied_state(features: Features, decided: Decided) -> BoolColumn:
     return _copies_of(features, decided, Category.OPTIMIZER_STATE)
 
 
-def made_like_inputs(features: Features, decided: Decided) -> BoolColumn:
-    """What stays and was made by the very code that made inputs, and nothing else.
+@rule(LIKE_INPUTS, Category.INPUT, Evidence.METADATA)
+def next_batch(features: Features, decided: Decided) -> BoolColumn:
+    """What stays and was made by the very code that made recorded inputs, and nothing else.
 
     A loop may fetch the next batch before backward: it is there, unused, when a recording ends.
     """
+    if features.recorded is None:
+        return np.zeros(len(features.alloc), np.bool_)
     stack = features.allocations.stack_id
     is_input = decided.has(Category.INPUT)
     of_inputs = np.unique(stack[(stack >= 0) & is_input])
     of_others = np.unique(stack[(stack >= 0) & ~is_input & ~decided.is_open])
     like_inputs = np.isin(stack, np.setdiff1d(of_inputs, of_others))
     return np.asarray(like_inputs & features.is_traced & features.is_live_at_dump)
-
-
-@rule(LIKE_INPUTS, Category.INPUT, Evidence.METADATA)
-def next_batch(features: Features, decided: Decided) -> BoolColumn:
-    """The next batch, where those before it were recorded as inputs."""
-    if features.recorded is None:
-        return np.zeros(len(features.alloc), np.bool_)
-    return made_like_inputs(features, decided)
 
 
 RECORDED: tuple[Rule, ...] = (

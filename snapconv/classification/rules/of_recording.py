@@ -1,6 +1,6 @@
 """What a recording has evidence for once the rules about phases have been evaluated.
 
-Attributes of modules, moments of optimizers that are none of torch's, and batches like others.
+Attributes of modules, and moments of optimizers that are none of torch's.
 """
 
 from collections import Counter
@@ -10,7 +10,6 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
-from snapconv.classification.rules.by_record import LIKE_INPUTS, made_like_inputs
 from snapconv.columns import BoolColumn
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -67,14 +66,6 @@ def zeros_for_parameters(features: Features, decided: Decided) -> BoolColumn:
     return found
 
 
-@rule(LIKE_INPUTS, Category.INPUT, Evidence.LIFETIME)
-def next_batch_by_lifetime(features: Features, decided: Decided) -> BoolColumn:
-    """The next batch in a recording, where those before it are inputs by their lifetime."""
-    if features.recorded is None:
-        return np.zeros(len(features.alloc), np.bool_)
-    return made_like_inputs(features, decided)
-
-
 OF_RECORDING: tuple[Rule, ...] = (written_attribute, constant_attribute)
 # After what is found by gradients: its moments are evidence for other rules.
-LAST: tuple[Rule, ...] = (zeros_for_parameters, next_batch_by_lifetime)
+LAST: tuple[Rule, ...] = (zeros_for_parameters,)
