@@ -4,6 +4,7 @@ The bounds for a file of N bytes: 384 MiB of memory and 20 s of processor time, 
 much for every report, far below what the same content would be without repetition.
 """
 
+import gzip
 import json
 import pickle
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.metadata_builder import metadata, parameter
+from tests.metadata_builder import memory_row, metadata, parameter, phase
 from tests.timing_builder import small_trace
 
 pytestmark = pytest.mark.skipif(
@@ -156,6 +157,23 @@ def parameters(n: int) -> bytes:
     return pickle.dumps(raw, 4)
 
 
+def phases(n: int) -> bytes:
+    """So many phases of three to an iteration, and a gradient and a state in each."""
+    marks = [phase(("forward", "backward", "optimizer")[i % 3], i, i + 1, i // 3) for i in range(n)]
+    steps = [
+        {"iteration": i, "kind": "memory", "began_us": 3 * i, "ended_us": 3 * i + 3} for i in range(n // 3)
+    ]
+    rows = [memory_row(65536 + 512 * i, 512, 3 * i + 2, parameter=0) for i in range(n // 3)]
+    recorded = metadata(
+        parameters=[parameter("layer.w", 65536, 512, 1)],
+        gradients=[{**row, "iteration": i} for i, row in enumerate(rows)],
+        optimizer_states=[{**row, "state": "exp_avg"} for row in rows],
+        phases=marks,
+        iterations=steps,
+    )
+    return pickle.dumps({"segments": [], "device_traces": [timed(n // 2)], "snapconv": recorded}, 4)
+
+
 def timed(n: int) -> list:
     return [{**alloc([]), "addr": 65536 + 512 * i, "time_us": 2 * i} for i in range(n)]
 
@@ -181,6 +199,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     ),
     "4,000 failed requests of one deep stack": lambda: failures(4000),
     "one parameter 50,000 times": lambda: parameters(50_000),
+    "1,500 phases, gradients and states": lambda: phases(1500),
     "a stack of 20,000 frames on 1 of 32 devices": lambda: dump(
         [], [alloc(frames(20_000))], *([alloc([])] for _ in range(31))
     ),
@@ -236,3 +255,11 @@ def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(tmp_path)
     (capture / "timing.json").write_text(json.dumps(trace))
     n_bytes = sum(file.stat().st_size for file in capture.iterdir())
     check(tmp_path, capture, n_bytes)
+
+
+def test_a_packed_file_costs_no_more_than_what_it_contains_allows(tmp_path):
+    content = json.dumps({"segments": [], "device_traces": [[alloc(frames(1))] * 3000]}).encode()
+    file = tmp_path / "x.json.gz"
+    file.write_bytes(gzip.compress(content))
+    assert file.stat().st_size < len(content) // 50
+    check(tmp_path, file, len(content))
