@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from dataclasses import dataclass
 
 from snapconv.recorder.simulation.devices.machine import Machine
@@ -28,7 +29,7 @@ class Workspace:
 class BlasWorkspaces:
     """One workspace per device, stream and thread: torch has one handle per thread.
 
-    The autograd engine's thread is another than the caller's on a GPU, so backward gets its own. ``made``
+    Backward runs on a thread of its own for each device on a GPU, whoever calls it. ``made``
     has them all, for those who compare what is inferred of a run with what is true.
     """
 
@@ -38,16 +39,17 @@ class BlasWorkspaces:
         self._graph_task = _C._current_graph_task_id
         self._machine = machine
         self._n_bytes = workspace_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-        self._there: set[tuple[int, int, bool]] = set()
+        self._there: dict[tuple[int, int, int | None], object] = {}
         self.made: list[Workspace] = []
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
         if operation not in _USES_BLAS:
             return
-        key = (device, self._machine.device(device).stream, self._graph_task() != -1)
-        if key not in self._there:
-            self._there.add(key)
+        thread = threading.get_ident() if self._graph_task() == -1 else None
+        key = (device, self._machine.device(device).stream, thread)
+        mine = object()
+        if self._there.setdefault(key, mine) is mine:  # of two threads in backward, one makes it
             frames = self._machine.allocation_frames(within=_FRAMES)
             self.made.append(Workspace(device, self._machine.malloc(device, self._n_bytes, frames)))
 

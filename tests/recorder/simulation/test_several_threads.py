@@ -1,4 +1,4 @@
-"""Allocations deferred in backward belong to their thread; none is made twice, or never."""
+"""What a simulated job does on several threads: no allocation is made twice, or never."""
 
 import sys
 import threading
@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 from snapconv.recorder.simulation import SimulationOptions
 from snapconv.recorder.simulation.devices.machine import Machine
+from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces
 from snapconv.recorder.simulation.operations.in_place_sums import Transfers
 from snapconv.recorder.simulation.tensors.placements import Placement
 
@@ -145,3 +146,17 @@ def test_a_late_free_that_another_thread_has_done_is_no_fault():
     machine._late_frees = Taken([(0, 512)])
     machine.synchronize()
     assert not machine._late_frees
+
+
+def test_every_thread_has_a_workspace_and_all_backwards_of_a_device_share_one():
+    workspaces = BlasWorkspaces(Machine(SimulationOptions()))
+
+    def multiply():
+        for in_backward in (False, True, False, True):
+            workspaces._graph_task = lambda now=in_backward: 0 if now else -1
+            workspaces.note("mm", 0)
+
+    multiply()
+    assert len(workspaces.made) == 2
+    on_another_thread(multiply)
+    assert len(workspaces.made) == 3
