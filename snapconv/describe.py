@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.capture_format import timing_file
+from snapconv.columns import distinct
 from snapconv.devices import device_kind, device_name
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
@@ -177,8 +178,8 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         n_segments=len(segments),
         n_blocks=len(blocks),
         n_live_blocks=int(np.count_nonzero(live)),
-        n_pools=len(np.unique(segments.pool_id)),
-        n_streams=len(np.unique(segments.stream)),
+        n_pools=len(distinct(segments.pool_id)),
+        n_streams=len(distinct(segments.stream)),
         reserved_bytes=int(segments.total_bytes.sum()),
         active_bytes=int(blocks.block_bytes[live].sum()),
         n_checked_sizes=replayed.size_check.n_checked,

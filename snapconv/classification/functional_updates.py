@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 
@@ -36,15 +36,15 @@ def functional_updates(features: Features, _: Decided) -> FunctionalUpdates:
     """Find the lines, by the sizes of what they make and by what frees that."""
     outlives = outlives_backward(features)
     results = outlives & ~features.is_freed_by_engine
-    rows = _candidates(features, np.unique(features.sizes[results]))
+    rows = _candidates(features, distinct(features.sizes[results]))
     run, stack = features.alloc_run_last, features.allocations.stack_id
-    runs_gone_through = np.unique(run[outlives & features.is_freed_by_engine & _in_later_run(features)])
+    runs_gone_through = distinct(run[outlives & features.is_freed_by_engine & _in_later_run(features)])
     is_gone_through = np.isin(run[rows], runs_gone_through)
-    by_graph = np.unique(stack[rows][features.is_freed_by_engine[rows]])
+    by_graph = distinct(stack[rows][features.is_freed_by_engine[rows]])
     computed = rows[np.isin(stack[rows], by_graph) | is_gone_through]
     # A batch is made before its first backward; what is made there beside fast weights is their copies.
     after_backward = at(features.phases.phase, features.alloc[computed]) == Phase.BACKWARD
-    inner = np.unique(run[computed[after_backward]])
+    inner = distinct(run[computed[after_backward]])
     differentiated = np.intersect1d(inner, runs_gone_through)
     rest = rows[~np.isin(stack[rows], stack[computed])]
     return FunctionalUpdates(

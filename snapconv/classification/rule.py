@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -155,7 +155,7 @@ class RoleRule:
         evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
         where = self.where(features, decided) & (stack >= 0)
         rule_ids = roles.rule_id[self.role][stack] if roles.has.shape[1] else np.full(len(stack), -1)
-        for number in np.unique(rule_ids[where]).tolist():
+        for number in distinct(rule_ids[where]).tolist():
             if number >= 0:
                 slug = roles.rules[number].slug
                 yield Proposal(where & (rule_ids == number), self.category, evidence, slug)

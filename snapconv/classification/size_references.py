@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.features import of_fullest
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 
@@ -52,7 +52,7 @@ def of_one_model(
     An iteration with several backwards that frees its gradients between them, as one that looks for flat
     minima, has a gradient of every parameter several times.
     """
-    if len(np.unique(run[gradients])) < 2:
+    if len(distinct(run[gradients])) < 2:
         return gradients
     kept = [gradients[:0]]
     for _, rows in by_size(gradients, allocations.requested_bytes):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from snapconv.classification.features import Features, at
 from snapconv.classification.functional_updates import functional_updates, outlives_backward
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, distinct
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -27,6 +27,8 @@ def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
         return np.zeros(len(features.alloc), np.bool_)
     updates = decided.shared(functional_updates, features)
     rows = np.flatnonzero(updates.in_no_graph & ~features.made_through(Role.CLONE))
+    if not len(rows):
+        return features.mask(rows)
     results = outlives_backward(features) & ~features.is_freed_by_engine
     run, stack = features.alloc_run_last, features.allocations.stack_id
     next_run = features.phases.next_after(Phase.BACKWARD, run.astype(np.int64))
@@ -59,9 +61,12 @@ def _runs_once(features: Features) -> BoolColumn:
     """Per stack, whether it allocates after no more than one backward of an iteration."""
     after = at(features.phases.phase, features.alloc) == Phase.BACKWARD
     rows = np.flatnonzero(after & features.outside & (features.allocations.stack_id >= 0))
-    of_rows = features.allocations.stack_id[rows], features.iteration[rows], features.alloc_run_last[rows]
-    runs = np.unique(np.stack(of_rows), axis=1)
-    iterations, n_runs = np.unique(runs[:2], axis=1, return_counts=True)
+    # One number for stack and iteration, and one for those and the run.
+    n_iterations, n_runs = features.phases.n_iterations, features.n_events + 1
+    stack = features.allocations.stack_id[rows].astype(np.int64)
+    iteration = stack * n_iterations + features.iteration[rows]
+    runs = distinct(iteration * n_runs + features.alloc_run_last[rows])
+    iterations, counts = np.unique(runs // n_runs, return_counts=True)
     is_once = np.ones(len(features.roles.stacks), np.bool_)
-    is_once[iterations[0][n_runs > 1]] = False
+    is_once[iterations[counts > 1] // n_iterations] = False
     return is_once

@@ -7,7 +7,7 @@ that was allocated within it, and what both consisted of. Pages, notebooks and t
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import EventColumn, Int8Column, Int64Column, read_only, sums_by
+from snapconv.columns import EventColumn, Int8Column, Int64Column, distinct, read_only, sums_by
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 
@@ -70,7 +70,7 @@ def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> T
     starts = np.arange(0, n_events, events_per_bin)
     max_event = _first_extremes(replay.allocated.after, events_per_bin)
     min_event = _first_extremes(-replay.allocated.after, events_per_bin)
-    wanted = np.unique(np.concatenate((max_event, min_event)))
+    wanted = distinct(np.concatenate((max_event, min_event)))
     by_category = bytes_by_category(replay.allocations, category, wanted)
     return read_only(
         TimelineLevel(

@@ -12,6 +12,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.columns import distinct
 from snapconv.findings.allocator_calls import AllocatorCalls, Operation
 from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
@@ -383,7 +384,7 @@ class _Run:
             yield f"{start.n_outside} blocks of before the trace are in no segment and left out"
         if self.trial.settings.garbage_collection_threshold and start.segments:
             yield "what was free before the trace is taken as free since it began"
-        if len(np.unique(calls.stream)) > 1:
+        if len(distinct(calls.stream)) > 1:
             yield "several streams: frees complete where the trace completed them"
         if calls.n_unsure_returns:
             yield (

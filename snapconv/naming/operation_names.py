@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.classification.user_rules import UserRules
-from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.columns import Int32Column, Int64Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
@@ -118,7 +118,7 @@ def _split(rows: Int64Column, visit: Int64Column) -> Iterator[Int64Column]:
     begins = np.flatnonzero(np.diff(visit, prepend=-1))
     lengths = np.diff(begins, append=len(visit))
     yield rows[None, : lengths[0]]
-    for length in np.unique(lengths[1:]).tolist():
+    for length in distinct(lengths[1:]).tolist():
         yield rows[begins[1:][lengths[1:] == length][:, None] + np.arange(length)]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from snapconv.columns import distinct
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
@@ -44,7 +45,7 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
 
 def _by_names(snapshot: Snapshot) -> Iterator[tuple[int, int] | None]:
     named = snapshot.annotations.name_id
-    for name in np.unique(named[named >= 0]).tolist():
+    for name in distinct(named[named >= 0]).tolist():
         step = _STEP.match(snapshot.texts[name])
         if step:
             yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.name, step[1]))
@@ -53,7 +54,7 @@ def _by_names(snapshot: Snapshot) -> Iterator[tuple[int, int] | None]:
 def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[tuple[int, int] | None]:
     stacks = snapshot.stacks
     in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
-    for frame in np.unique(stacks.frame_ids[in_optimizer]).tolist():
+    for frame in distinct(stacks.frame_ids[in_optimizer]).tolist():
         path = _file(stacks, frame)
         if _FILE.search(path):
             yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.file, path))

@@ -19,6 +19,7 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     chunks,
+    distinct,
     first_known,
     read_only,
     table_html,
@@ -380,7 +381,7 @@ def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: Roundi
 
 
 def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | None:
-    present = set(np.unique(events.action).tolist())
+    present = set(distinct(events.action).tolist())
     ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
     if Action.FREE_COMPLETED not in present and ended_at_request.any():
         return Note(

@@ -65,7 +65,9 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     block_of_open = _find(traced.addr[is_open], blocks.addr[live], live)
     block_id = np.full(len(traced), -1, np.int64)
     block_id[is_open] = block_of_open
-    untraced = np.setdiff1d(live, block_of_open)
+    is_untraced = blocks.state != BlockState.INACTIVE
+    is_untraced[block_of_open[block_of_open >= 0]] = False
+    untraced = np.flatnonzero(is_untraced)
     none = np.full(len(untraced), -1, np.int64)
     rows = Lifetimes(
         alloc_event=_joined(none, traced.alloc_event),

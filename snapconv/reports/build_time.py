@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from snapconv.columns import MsColumn
+from snapconv.columns import MsColumn, distinct
 from snapconv.notes import Note
 from snapconv.reports.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.reports.time_report import (
@@ -109,7 +109,7 @@ def _operations(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
     calls = timing.calls
     rows = (calls.iteration == iteration) & ((calls.phase == _FORWARD) | ~np.isnan(calls.backward_ms))
     totals = []
-    for name_id in np.unique(calls.name_id[rows]).tolist():
+    for name_id in distinct(calls.name_id[rows]).tolist():
         own = rows & (calls.name_id == name_id)
         forward = own & (calls.phase == _FORWARD)
         totals.append(

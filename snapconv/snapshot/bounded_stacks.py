@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.columns import Int32Column, Int64Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import MAX_TEXT, FrameTable, StackTable
@@ -61,7 +61,7 @@ def _with_traced_lines(stacks: StackTable) -> tuple[StackTable, int]:
         return stacks, 0
     lines = _TracedLines(frames)
     wanted = has_trace[stacks.frame_ids]
-    owners = np.unique(np.searchsorted(stacks.offsets, np.flatnonzero(wanted), side="right") - 1)
+    owners = distinct(np.searchsorted(stacks.offsets, np.flatnonzero(wanted), side="right") - 1)
     pieces, n_cut, done = [], 0, 0
     lengths = np.diff(stacks.offsets)
     for stack in owners.tolist():

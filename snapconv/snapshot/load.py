@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.capture_format import snapshot_file
-from snapconv.columns import take
+from snapconv.columns import distinct, take
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.garbage_collector import collector_off
@@ -291,7 +291,7 @@ class _Reading:
     def _split_devices(
         self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: "_Overflow"
     ) -> list[DeviceSnapshot]:
-        with_memory = set(np.unique(segments.device).tolist())
+        with_memory = set(distinct(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
         none = TraceReader(self.stacks, self.texts, self.pools, Counter(), Counter()).read([], "")
         return [

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
@@ -121,7 +121,7 @@ def _in_hook(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_
     function[owner] = function_of[stacks.frame_ids[places]]
     is_foreign[owner] = may_be_hook[stacks.frame_ids[places]]
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
-    of_program = np.unique(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
+    of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     is_called = is_foreign & ~np.isin(function, of_program) & is_engine & np.bool_(len(of_program) > 0)
     return np.asarray(is_called, np.bool_)

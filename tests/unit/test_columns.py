@@ -1,9 +1,9 @@
-"""What all tables share: maxima of many ranges at once."""
+"""What all tables share: maxima of many ranges at once, and the different values of a column."""
 
 import numpy as np
 import pytest
 
-from snapconv.columns import range_maxima
+from snapconv.columns import distinct, range_maxima
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
@@ -26,3 +26,8 @@ def test_long_ranges_cost_no_more_than_short_ones():
     values = np.arange(1_000_000)
     first, last = np.zeros(100_000, np.int64), np.full(100_000, 999_999)
     assert set(range_maxima(values, first, last).tolist()) == {999_999}
+
+
+@pytest.mark.parametrize("values", [[], [3], [2, 2], [5, -1, 5, 0, -1]])
+def test_the_different_values_of_a_column_stand_in_order(values):
+    assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))

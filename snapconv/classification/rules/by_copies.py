@@ -40,7 +40,7 @@ from snapconv.classification.size_splits import (
     split_by_structure,
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 
@@ -98,7 +98,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
     n_states = None if known.has_several_steps else known.n_states
     is_weak = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
-    if is_weak and split_by_structure(found, rows, sizes, np.unique(sizes[known.summed]), n_states):
+    if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
         return found
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
     if by_gradients and is_whole and split_by_precision(found, rows, sizes, in_half(sizes[gradients]), known):

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, distinct
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -27,12 +27,13 @@ def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
     """
     unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
     of_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | unnamed
-    of_model = np.unique(features.sizes[of_model])
-    is_as_large = np.isin(features.sizes, np.concatenate((of_model, 2 * of_model)))
-    stack = features.allocations.stack_id
-    rows = np.flatnonzero((features.outside | features.preexisting_outside) & is_as_large)
-    where = np.stack((stack[rows].astype(np.int64), features.iteration[rows].astype(np.int64)))
-    _, inverse, counts = np.unique(where, axis=1, return_inverse=True, return_counts=True)
+    sizes = distinct(features.sizes[of_model])
+    rows = np.flatnonzero(features.outside | features.preexisting_outside)
+    rows = rows[np.isin(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]
+    # One number for stack and iteration, either of which may be -1.
+    stack = features.allocations.stack_id[rows].astype(np.int64)
+    where = stack * (features.phases.n_iterations + 1) + features.iteration[rows]
+    _, inverse, counts = np.unique(where, return_inverse=True, return_counts=True)
     return features.mask(rows[counts[inverse.reshape(-1)] > 1])
 
 
@@ -45,7 +46,8 @@ def _batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
     first_saved = first_before(features.next_backward, features.alloc, saved, features.n_events)
     is_first = features.alloc < first_saved
     is_freed = is_first & features.feeds_module & features.is_freed_by_engine
-    return features.may_be_input & is_freed & ~made_in_bulk(features, decided)
+    found = features.may_be_input & is_freed
+    return found & ~made_in_bulk(features, decided) if found.any() else found
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
@@ -66,7 +68,9 @@ def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColu
     freed_at = features.allocations.free_stack_id.astype(np.int64)
     site = np.where(features.is_freed_by_engine, freed_at, -1)
     preexisting = ~features.is_traced & (site >= 0)
-    rows = np.flatnonzero(np.isin(site, np.unique(site[preexisting])))
+    if not preexisting.any():
+        return preexisting
+    rows = np.flatnonzero(np.isin(site, distinct(site[preexisting])))
     sizes, size = np.unique(features.sizes[rows], return_inverse=True)
     _, kind = np.unique(site[rows] * len(sizes) + size.reshape(-1), return_inverse=True)
     kind = kind.reshape(-1)

@@ -7,7 +7,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
@@ -186,8 +186,8 @@ def next_batch(features: Features, decided: Decided) -> BoolColumn:
         return np.zeros(len(features.alloc), np.bool_)
     stack = features.allocations.stack_id
     is_input = decided.has(Category.INPUT)
-    of_inputs = np.unique(stack[(stack >= 0) & is_input])
-    of_others = np.unique(stack[(stack >= 0) & ~is_input & ~decided.is_open])
+    of_inputs = distinct(stack[(stack >= 0) & is_input])
+    of_others = distinct(stack[(stack >= 0) & ~is_input & ~decided.is_open])
     like_inputs = np.isin(stack, np.setdiff1d(of_inputs, of_others))
     return np.asarray(like_inputs & features.is_traced & features.is_live_at_dump)
 

@@ -8,7 +8,7 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, distinct
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -110,7 +110,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     if not may_be.any():
         return may_be
     outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
-    rows = np.flatnonzero(features.in_forward & np.isin(stack_id, np.unique(stack_id[may_be])))
+    rows = np.flatnonzero(features.in_forward & np.isin(stack_id, distinct(stack_id[may_be])))
     stack, width = stack_id[rows].astype(np.int64), features.n_events + 2
     keys = stack * width + features.alloc[rows]
     order = np.argsort(keys)

@@ -11,7 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -100,7 +100,7 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
         weights[pool[_embedding(sizes[pool], layers)]] = True
         weights[pool[_between(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
-    weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
+    weights[rows] |= np.isin(sizes[rows], distinct(sizes[weights]))
     return weights
 
 
@@ -218,7 +218,7 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
                     weights[of_size] = True
             weights[pool[_embedding(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
-    weights[rows] |= np.isin(sizes[rows], np.unique(sizes[weights]))
+    weights[rows] |= np.isin(sizes[rows], distinct(sizes[weights]))
     return weights
 
 

@@ -21,7 +21,7 @@ from snapconv.classification.rules.in_forward import (
     LIVE_AT_DUMP,
     is_freed_after_own,
 )
-from snapconv.columns import BoolColumn, EventColumn, Int64Column
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
@@ -182,7 +182,7 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     if np.any(features.phases.certain == Phase.OPTIMIZER):
         return np.zeros(len(sizes), np.bool_)
     gradients = sizes[_gradients(features, decided)]
-    known = np.concatenate((np.unique(sizes[decided.has(Category.WEIGHT)]), gradients))
+    known = np.concatenate((distinct(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
     after &= np.isin(sizes, known) & made_in_bulk(features, decided)
     filled = features.made_through(Role.FACTORY) | np.bool_(not features.has_cpp)
@@ -265,7 +265,7 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
         return _Replaced(rows[:0], rows[:0])
     sizes, width = features.sizes, features.n_events + 1
     by_program = features.is_traced & ~features.is_freed_by_engine
-    new = np.flatnonzero(by_program & np.isin(sizes, np.unique(sizes[rows])))
+    new = np.flatnonzero(by_program & np.isin(sizes, distinct(sizes[rows])))
     new = new[np.argsort(table.stack_id[new], kind="stable")]
     line, stacks_with = innermost_python(stacks)[table.free_stack_id[rows]], stacks_by_frame(stacks)
     replacement = np.full(len(rows), -1, np.int64)
@@ -384,7 +384,7 @@ def _like_others(features: Features, decided: Decided) -> dict[Category, BoolCol
     preexisting = by_program & ~features.is_traced & decided.is_open
     seen = np.flatnonzero(by_program & features.is_traced & np.isin(site, site[preexisting]))
     lived, found = features.end - features.alloc, {}
-    for which in map(Category, np.unique(category[seen]).tolist()):
+    for which in map(Category, distinct(category[seen]).tolist()):
         of_which = seen[category[seen] == which]
         only = np.setdiff1d(site[of_which], site[seen[category[seen] != which]])
         found[which] = preexisting & np.isin(site, only)

@@ -10,7 +10,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, distinct
 from snapconv.torch_knowledge.frame_patterns import Role
 
 ATTRIBUTE = Reason(
@@ -58,7 +58,7 @@ def zeros_for_parameters(features: Features, decided: Decided) -> BoolColumn:
     wanted = of_model, Counter({2 * size: n for size, n in of_model.items()})
     stack, kept = features.allocations.stack_id, features.outside & features.is_live_at_dump
     rows = np.flatnonzero(kept & decided.is_open & features.made_through(Role.ZEROS) & (stack >= 0))
-    for of_line in np.unique(stack[rows]).tolist():
+    for of_line in distinct(stack[rows]).tolist():
         made = rows[stack[rows] == of_line]
         sizes = Counter(features.sizes[made].tolist())
         is_list = len(made) >= _LEAST_PARAMETERS and len(sizes) >= _LEAST_SIZES

@@ -6,7 +6,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import reason_of
-from snapconv.columns import Int64Column
+from snapconv.columns import Int64Column, distinct
 from snapconv.devices import device_argument, device_name
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.file_verdict import FileVerdict, find_verdict
@@ -53,7 +53,7 @@ def view_device(snapshot: Snapshot, project: Project, analysis: DeviceAnalysis) 
     """Put together what a page shows of one device."""
     level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_bins(analysis))
     segments = find_segment_lifetimes(analysis.device)
-    streams = np.unique(np.concatenate((analysis.allocations.stream, segments.stream)))
+    streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(snapshot, project, rows.stack_ids)
     spans = find_span_lanes(snapshot, find_spans(snapshot, analysis.device), most=_MOST_SPANS)
@@ -147,7 +147,7 @@ def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
 
 
 def _span_facts(snapshot: Snapshot, spans: SpanLanes) -> Mapping[str, object]:
-    used = np.unique(spans.name_id)
+    used = distinct(spans.name_id)
     return {
         "span_names": [page_text(snapshot.texts[i]) for i in used.tolist()],
         "n_spans_left_out": spans.n_left_out,

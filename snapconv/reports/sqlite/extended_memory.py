@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import sums_by
+from snapconv.columns import distinct, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.reports.memory_report import (
@@ -195,7 +195,7 @@ def _of_moments(
 def _stacks(report: MemoryReport) -> list[TableRows]:
     ids, stacks = report.own_stacks, report.stacks.take(report.own_stacks)
     is_whole = len(stacks) == len(report.stacks)
-    frames = np.arange(len(stacks.frames)) if is_whole else np.unique(stacks.frame_ids).astype(np.int64)
+    frames = np.arange(len(stacks.frames)) if is_whole else distinct(stacks.frame_ids).astype(np.int64)
     n_frames = np.diff(stacks.offsets)
     first = np.full(len(stacks), -1, np.int32)
     first[n_frames > 0] = stacks.frame_ids[stacks.offsets[:-1][n_frames > 0]]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from snapconv.columns import Int64Column
+from snapconv.columns import Int64Column, distinct
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
@@ -11,7 +11,7 @@ def sparkline(values: Int64Column, *, width: int = 60) -> str:
     """Draw values from 0 to their greatest in at most so many characters; empty where there are none."""
     if not len(values):
         return ""
-    starts = np.unique(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.int64))
+    starts = distinct(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.int64))
     most = np.maximum.reduceat(values, starts)
     greatest = int(most.max())
     if greatest <= 0:
