@@ -53,6 +53,7 @@ def _try_key(key: str, patterns: Iterable[tuple[str, str]], texts: Sequence[str]
             capture_output=True,
             timeout=seconds,
             check=False,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # of Windows
         )
     except subprocess.TimeoutExpired as error:
         number = max(len((error.stdout or b"").split()) - 1, 0)
