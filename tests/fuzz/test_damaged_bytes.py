@@ -67,9 +67,9 @@ def test_a_damaged_file_is_read_or_refused_in_our_own_words(name, tmp_path):
             content = gzip.compress(mutate(PLAIN["protocol-4"], rng), 1)
         elif name == "html" and number % 2:
             content = html(mutate(PLAIN["protocol-4"], rng))
-        started = time.perf_counter()
+        started = time.process_time()
         verdicts[verdict(path, content)] += 1
-        assert time.perf_counter() - started < MAX_SECONDS, f"case {number}"
+        assert time.process_time() - started < MAX_SECONDS, f"case {number}"
     assert set(sys.modules) == modules
     # The damage is worth the name, and not so heavy that nothing is read any more.
     assert verdicts["read"] > N_CASES // 50

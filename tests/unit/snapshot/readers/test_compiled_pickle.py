@@ -148,9 +148,9 @@ def test_frames_that_come_one_by_one_take_linear_time(tmp_path):
     trace = b"](}(\x8c\x06action\x8c\x05alloc\x8c\x06frames](" + one + b"e" + (one + b"a") * 20_000 + b"uee"
     path = tmp_path / "x.pickle"
     path.write_bytes(b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](" + trace + b"u.")
-    started = time.perf_counter()
+    started = time.process_time()
     goes_through_core(path)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_an_interruption_between_two_windows_frees_the_reader():
