@@ -16,6 +16,7 @@ from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWAR
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.columns import Int64Column
 from snapconv.lazy_dataclass import dataclass
@@ -37,6 +38,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *OF_RECORDING,
     *OF_PROGRAM,
     *LAST,
+    *OF_UNKNOWN,
 )
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.
 HOST_PIPELINE: tuple[PipelineRule, ...] = (*USER_RULES, *OF_HOST)

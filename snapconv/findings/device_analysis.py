@@ -10,8 +10,9 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
+from snapconv.classification.rules.of_unknown import PERSISTENT
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, sums_by
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.findings.dominant_lines import dominant_lines_note
 from snapconv.findings.growth import Growth, find_growth, growth_notes
 from snapconv.lazy_dataclass import dataclass
@@ -318,10 +319,21 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified; {_better_recording(found)}"
+            f"{format_bytes(unknown)} of the peak could not be classified{_of_it_persistent(found, live)}; "
+            f"{_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
         )
+
+
+def _of_it_persistent(found: DeviceAnalysis, live: BoolColumn) -> str:
+    """Say how much of what is unknown the program kept all the time; empty for nothing."""
+    reasons = found.classification.reasons
+    if PERSISTENT.slug not in reasons:
+        return ""
+    rows = live & (found.classification.reason_id == reasons.index(PERSISTENT.slug))
+    n_bytes = int(found.allocations.block_bytes[rows].sum())
+    return f", {format_bytes(n_bytes)} of it persistent since before the recording" if n_bytes else ""
 
 
 def _better_recording(found: DeviceAnalysis) -> str:

@@ -9,6 +9,7 @@ from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 from tests.classified_jobs import (
@@ -260,7 +261,7 @@ def test_a_life_decides(life, slug, category, evidence, found):
 
 
 # In tests of their own, and the recorder's tests of metadata.
-OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE, *OF_UPDATES}
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE, *OF_UPDATES, *OF_UNKNOWN}
 
 
 def test_every_reason_has_a_job_that_it_decides():
@@ -420,7 +421,17 @@ def test_what_has_no_evidence_stays_unknown(stack, found):
     job = Job()
     job.older(stack)
     job.alloc(stack)
-    assert found(job) == [(Category.UNKNOWN, Evidence.NONE, "none")] * 2
+    older, newer = found(job)
+    assert older == (Category.UNKNOWN, Evidence.NONE, "persistent-since-before-the-recording")
+    assert newer == (Category.UNKNOWN, Evidence.NONE, "none")
+
+
+def test_what_the_trace_frees_was_not_kept_all_the_time(found):
+    job = Job()
+    block = job.older(MAIN)
+    job.does(LOAD)
+    job.free(block, MAIN)
+    assert [reason for _, _, reason in found(job)] == ["none"]
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
     builder.alloc(4096, frames=MAIN)
     (note,) = [note for note in analysed(builder).notes if note.slug == "much-unknown"]
     assert advice in note.message
+    assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
 
 
 def columns(value, path):
