@@ -28,9 +28,6 @@ _TRIED = (
     "tests/unit/test_recorded_capture.py",
 )
 
-# What reads the sources, and sees decorators: for lines that run when their module is imported.
-_OF_SOURCES = "tests/unit/test_code_style.py::test_data_is_frozen_and_has_slots"
-
 # Tests of what the compiled core does run these instead where there is no core.
 _TWINS = (
     "snapconv/replay/lifetimes.py",
@@ -50,10 +47,10 @@ class CoverageMap:
     def tests_of(self, path: str, line: int, *, seconds: float) -> list[str]:
         """Return the tests that run a line, in the order in which to try them, until the seconds are used."""
         lines = self.by_line.get(path, {})
-        tests = lines.get(line) or frozenset().union(*lines.values()) | {_OF_SOURCES}
+        tests = lines.get(line) or frozenset().union(*lines.values())
         if path in _TWINS:
             tests = tests.union(*self.by_line.get(_COMPILED, {}).values())
-        own = ("tests/unit/" + path.split("/")[1] + "/", _OF_SOURCES)
+        own = "tests/unit/" + path.split("/")[1] + "/"
         ordered = sorted(
             tests, key=lambda test: (not test.startswith(own), self.seconds.get(test, 1.0), test)
         )

@@ -29,6 +29,7 @@ _MAX_MEMORY_BYTES = 6 << 30
 # What the compiled core does has a twin in Python, which runs where there is no core; scripts/test runs both.
 _CORES = {"replay": ("no", "auto")}
 _WALL_PER_CPU = 6
+_OF_DECORATORS = "tests/unit/test_code_style.py::test_data_is_frozen_and_has_slots"
 # Nobody reads how a test failed: no rewriting of assertions, which would compile all of it anew.
 _WITHOUT = ("cacheprovider", "cov", "xdist", "unraisableexception", "threadexception")
 _PYTEST = ("-x", "-q", "--assert=plain", *(f"-pno:{plugin}" for plugin in _WITHOUT))
@@ -78,12 +79,18 @@ def run(copy: Path, sample: list[Mutant], lines: CoverageMap, *, seconds: float)
     _check_unchanged(copy, sample, lines, seconds=seconds)
     outcomes = []
     for i, mutant in enumerate(sample, 1):
-        tests = lines.tests_of(mutant.path, mutant.line, seconds=seconds)
+        tests = tests_of(mutant, lines, seconds=seconds)
         outcome = Outcome(mutant, *_try(copy, mutant, tests, seconds=seconds))
         outcomes.append(outcome)
         print(f"{i}/{len(sample)} {outcome.verdict} ({outcome.n_tests} tests) {mutant.id}", flush=True)
     _check_unchanged(copy, sample, lines, seconds=seconds)
     return outcomes
+
+
+def tests_of(mutant: Mutant, lines: CoverageMap, *, seconds: float) -> list[str]:
+    """Return what to try a change with: of a decorator first the test that reads them in the sources."""
+    tests = lines.tests_of(mutant.path, mutant.line, seconds=seconds)
+    return [_OF_DECORATORS, *tests] if mutant.source.lstrip().startswith("@dataclass") else tests
 
 
 def _check_unchanged(copy: Path, sample: list[Mutant], lines: CoverageMap, *, seconds: float) -> None:

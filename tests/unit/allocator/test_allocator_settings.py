@@ -54,6 +54,11 @@ def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
     assert settings.as_snapshot()["roundup_power2_divisions"]["128"] == 2
 
 
+def test_no_max_split_size_is_written_as_torch_writes_it():
+    assert AllocatorSettings().as_snapshot()["max_split_size"] == -1
+    assert AllocatorSettings.from_conf("max_split_size_mb:64").as_snapshot()["max_split_size"] == 64 * MIB
+
+
 @pytest.mark.parametrize(("n_bytes", "rounded"), [(700_000, 786_432), (5 * MIB - 1, 5 * MIB)])
 def test_the_divisions_of_the_first_interval_are_those_of_all_that_is_smaller(n_bytes, rounded):
     """Quarters between 512 KiB and 1 MiB are 128 KiB apart; from 2 MiB on there are none."""

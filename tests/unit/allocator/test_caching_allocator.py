@@ -109,6 +109,12 @@ def test_a_free_block_still_shows_the_request_of_its_last_use():
     assert model.segments()[0]["requested_size"] == 0
 
 
+def test_what_was_never_used_shows_no_request():
+    model = allocator()
+    model.malloc(100)
+    assert [block["requested_size"] for block in model.segments()[0]["blocks"]] == [100, 0]
+
+
 def test_splitting_loses_the_stack_of_the_segment():
     # alloc_found_block hands out a new Block, without context_when_segment_allocated.
     model = allocator()

@@ -79,6 +79,27 @@ def test_without_a_capacity_a_segment_may_have_a_tebibyte_in_whole_pages_and_no_
         model.malloc(whole * MIB + 512)
 
 
+def test_of_address_space_a_segment_has_an_eighth_more_than_the_device_in_whole_pages():
+    model = CachingAllocator(settings=EXPANDABLE, capacity=80 * MIB)
+    large, small = model.malloc(3 * MIB), model.malloc(1)
+    assert small - large == 100 * MIB
+
+
+def test_a_range_up_to_the_next_segment_has_no_hole_behind_it():
+    model = adopted(used_range(0, 20), used_range(20, 20, stream=7))
+    large = model.pool((0, 0), is_small=False)
+    assert (len(large.unmapped_blocks(0)), len(large.unmapped_blocks(7))) == (0, 1)
+
+
+def test_only_what_is_not_mapped_lets_a_free_block_grow():
+    """Both blocks stand before used ones: the first is the smaller, whatever is behind it."""
+    model = CachingAllocator(settings=EXPANDABLE)
+    first, _, second, _ = (model.malloc(size * MIB) for size in (12, 100, 14, 3))
+    model.free(first)
+    model.free(second)
+    assert model.malloc(2 * MIB) == first
+
+
 def test_a_segment_keeps_the_stack_of_its_first_page():
     # map_block sets context_when_segment_allocated where there is none and nothing is before it.
     model = CachingAllocator(settings=EXPANDABLE)

@@ -286,6 +286,14 @@ def test_the_bounds_of_several_blocks_add_up(replayed):
     assert note.message.endswith("up to 2.00 MiB higher")
 
 
+def test_a_preexisting_block_outside_of_every_segment_has_no_bound_to_add(replayed):
+    outside = event("free", S - 40 * MIB, 3 * MIB)
+    found = replayed([outside, event("free", A, 3 * MIB)], [segment(block(20 * MIB))])
+    note = next(note for note in found.notes if note.slug == "inexact-block-sizes")
+    assert note.message.startswith("2 blocks")
+    assert note.message.endswith("up to 1.00 MiB higher")
+
+
 def test_padding_of_torch_npu_is_seen_in_the_live_blocks(replayed):
     found = replayed([event("alloc", A, 512)], [segment(block(1024, 512), block(1024, 512))])
     assert found.rules.settings.padding_bytes == NPU_PADDING_BYTES

@@ -150,6 +150,13 @@ def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conf
     assert ranges_before(tmp_path, before) == ([(0, 20, 0), (40, 60, 0)], 1)
 
 
+def test_the_pool_of_a_released_segment_is_unknown_where_events_have_none(tmp_path):
+    builder = TraceBuilder().segment(traced=False)
+    builder.event("segment_free", addr=S + 20 * MIB, size=2 * MIB)
+    device, allocations = load(tmp_path, builder.snapshot())
+    assert layout_at(device, allocations, -1).segments.pool_id.tolist() == [0, -1]
+
+
 def test_where_there_is_no_segment_there_are_no_pieces(tmp_path):
     device, allocations = load(tmp_path, TraceBuilder().event("snapshot").snapshot())
     layout = layout_at(device, allocations, 0)

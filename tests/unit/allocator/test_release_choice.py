@@ -1,0 +1,69 @@
+"""Which free segments go back to the device: sizes and ages by hand, in MiB and searches."""
+
+import pytest
+
+from snapconv.allocator.allocator_settings import MIB
+from snapconv.allocator.blocks import Block, BlockPool
+from snapconv.allocator.release_choice import old_segments, oversize_segments, release_order
+
+
+def pool_of(*blocks):
+    """A pool with free segments of (size, age), each at an address of its own."""
+    pool = BlockPool((0, 0), is_small=False)
+    oldest = max(age for _, age in blocks)
+    for place, (size, age) in enumerate(sorted(blocks, key=lambda block: -block[1])):
+        pool.n_searches = oldest - age
+        pool.insert(Block(place << 40, size * MIB, 0, pool))
+    pool.n_searches = oldest
+    return pool
+
+
+def chosen(pool, wanted):
+    return [block.size // MIB for block in old_segments(pool, wanted * MIB)]
+
+
+def test_nothing_is_released_where_nothing_is_wanted():
+    assert chosen(pool_of((20, 3), (30, 1)), 0) == []
+
+
+def test_those_of_average_age_and_more_go_at_once():
+    assert chosen(pool_of((20, 6), (30, 4), (40, 2)), 1) == [20, 30]
+
+
+def test_the_average_is_that_of_the_segments_that_are_left():
+    """The ages 10, 4 and 2 have the average 5.3; without the first 3, so that only the second goes too."""
+    pool = pool_of((20, 10), (30, 4), (40, 2))
+    assert chosen(pool, 20) == [20]
+    assert chosen(pool, 21) == [20, 30]
+    assert chosen(pool, 51) == [20, 30, 40]
+
+
+def test_segments_of_which_a_part_is_used_stay():
+    pool = pool_of((20, 4), (30, 4))
+    (used, _) = pool.free_blocks()
+    used.link(Block(1, 512, 0, pool), None)
+    assert chosen(pool, 99) == [30]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes"),
+    [
+        (55, [60]),  # the smallest that is enough
+        (60, [60]),
+        (61, [80]),
+        (100, [80, 60]),  # none is enough: the largest first, and none below the limit
+        (139, [80, 60]),
+        (500, [80, 60, 50]),
+    ],
+)
+def test_as_few_oversize_segments_as_are_enough(wanted, sizes):
+    pool = pool_of((12, 1), (50, 1), (60, 1), (80, 1))
+    found = oversize_segments(pool, 0, wanted=wanted * MIB, limit=50 * MIB)
+    assert [block.size // MIB for block in found] == sizes
+    assert oversize_segments(pool, 7, wanted=wanted * MIB, limit=50 * MIB) == []
+
+
+def test_large_pools_are_emptied_first_but_for_private_ones():
+    pools = [BlockPool(pool_id, is_small=small) for pool_id in ((0, 1), (0, 0)) for small in (True, False)]
+    order = [(pool.id, pool.is_small) for pool in release_order(pools)]
+    assert order == [((0, 0), False), ((0, 0), True), ((0, 1), True), ((0, 1), False)]
