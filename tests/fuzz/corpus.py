@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import snapconv
 from snapconv.errors import SnapconvError
 from tests.builders import MIB, START_US, Raw, TraceBuilder, frame
+
+# Draws other cases than those of every run.
+SEED = os.environ.get("SNAPCONV_SEED", "")
 
 FORWARD = [
     frame("linear", "/x/site-packages/torch/nn/functional.py", 2300),
