@@ -121,7 +121,7 @@ def match(cut: AllocationTable, whole: AllocationTable, n_lost: int) -> Int64Col
 
     def keys(table: AllocationTable, n_before: int) -> list[tuple[int, int, int]]:
         alloc = np.maximum(table.alloc_event - n_before, -1)
-        end = np.where(table.end_event >= 0, table.end_event - n_before, np.iinfo(np.int64).max)
+        end = np.where(table.end_event >= 0, table.end_event - n_before, np.int64(np.iinfo(np.int64).max))
         return list(zip(table.addr.tolist(), alloc.tolist(), end.tolist(), strict=True))
 
     rows = {key: row for row, key in enumerate(keys(whole, n_lost)) if key[2] >= 0}

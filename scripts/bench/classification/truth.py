@@ -27,7 +27,8 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
 
-_NEVER = np.iinfo(np.int64).max
+# A column of events may be narrower: of a Python integer NumPy would keep the low bits only.
+_NEVER = np.int64(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, slots=True)
