@@ -151,7 +151,7 @@ class _Moments:
         self, allocations: AllocationTable, events: EventTable, phases: Int8Column, recorded: Recording
     ) -> None:
         assert events.time_us is not None
-        self.alloc = allocations.alloc_event
+        self.alloc = allocations.alloc_event.astype(np.int64)
         end = allocations.freed_event
         self.end = np.where(end >= 0, end, _NEVER)
         self.marked_phase = phases[self.alloc]

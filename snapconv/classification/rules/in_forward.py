@@ -30,6 +30,10 @@ CACHE_GREW = Reason(
     "made anew by a cache of keys and values in a forward without a backward, and kept there",
     uses_phases=True,
 )
+CACHE_LENGTHENED = Reason(
+    "cache-that-lengthened",
+    "made anew by one line in forwards of an inference, each time longer by the same, and kept until then",
+)
 RAN_AGAIN = Reason(
     "kept-while-its-line-ran-again",
     "made in forward without a backward, and still there when its line had run twice more and "
@@ -81,6 +85,23 @@ def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
     if only_infers(features):
         kept = kept | _is_live_after_forward(features)
     return features.made_through(Role.CACHE_UPDATE) & kept
+
+
+@rule(CACHE_LENGTHENED, Category.KV_CACHE, Evidence.LIFETIME)
+def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
+    """What a line makes anew for every token, each time longer by the same, and the program keeps."""
+    found = np.zeros(len(features.alloc), np.bool_)
+    if not only_infers(features):
+        return found
+    kept = decided.shared(_outlives_its_line, features) | _is_live_after_forward(features)
+    stack, sizes = features.allocations.stack_id, features.sizes
+    rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
+    rows = rows[np.lexsort((features.alloc[rows], stack[rows]))]
+    for of_line in np.split(rows, np.flatnonzero(np.diff(stack[rows])) + 1):
+        begins = np.flatnonzero(np.diff(sizes[of_line], prepend=-1))
+        more = np.diff(sizes[of_line[begins]])
+        found[of_line] = len(more) >= _LEAST_RUNS_AGAIN and more[0] > 0 and bool(np.all(more == more[0]))
+    return found
 
 
 @rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
@@ -246,6 +267,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     freed_by_engine,
     kept_into_backward,
     cache_that_grew,
+    cache_that_lengthened,
     in_forward_and_live_at_dump,
     kept_while_its_line_ran_again,
     freed_before_backward,

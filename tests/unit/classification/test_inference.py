@@ -272,3 +272,41 @@ def test_other_numbers_and_copied_data_are_no_cache(n_blocks, stack, found):
         job.alloc(stack, CACHE)
     job.does(FORWARD)
     assert not {Category.ACTIVATION, Category.KV_CACHE} & {category for category, *_ in found(job, CACHE)}
+
+
+def decoded(sizes, *, backward=False):
+    """Two layers whose line makes a block of each of these sizes, token by token, and frees those before."""
+    job, before = Job(), []
+    for size in sizes:
+        longer = [job.alloc(FORWARD, size) for _ in range(2)]
+        job.does(MAIN)
+        for addr in before:
+            job.free(addr, MAIN)
+        before = longer
+    if backward:
+        job.does(ENGINE)
+    return job
+
+
+LENGTHENED = [20 * KIB, 24 * KIB, 28 * KIB, 32 * KIB]
+
+
+def test_what_a_line_makes_longer_by_the_same_for_every_token_is_a_cache(found):
+    job = decoded(LENGTHENED)
+    for size in LENGTHENED:
+        assert found(job, size) == [(Category.KV_CACHE, Evidence.LIFETIME, "cache-that-lengthened")] * 2
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        decoded([20 * KIB] * 4),
+        decoded([20 * KIB, 24 * KIB, 30 * KIB, 32 * KIB]),
+        decoded(LENGTHENED[::-1]),
+        decoded(LENGTHENED[:2]),
+        decoded(LENGTHENED, backward=True),
+    ],
+    ids=["equal", "by different steps", "shorter", "two lengths", "training"],
+)
+def test_what_does_not_lengthen_so_is_no_cache(job, found):
+    assert Category.KV_CACHE not in {category for category, *_ in found(job, 20 * KIB)}
