@@ -1,8 +1,10 @@
 """The standard library's ``dataclass``, but that a frozen one gets its methods when they are first called.
 
-The standard one compiles six functions for a frozen class, which takes 0.4 ms with CPython 3.11; a command
-imports 150 such classes and makes instances of few, so that it was a sixth of all time for a small file. Type
-checkers see the standard one.
+The standard one compiles six functions for a frozen class, and a command imports 150 such classes and makes
+instances of few. In processor time, CPython 3.11, 10^4 events to SQLite take 0.23 s, with the standard one
+0.29 s, where the imports of NumPy, Typer, msgspec and sqlite3 alone take 0.16 s. Structs of msgspec would
+save no more: 150 classes take 2 ms and not 16, and msgspec, which no pickle needs, 12 ms. And they are no
+dataclasses, as users find all tables to be. Type checkers see the standard one.
 """
 
 import dataclasses

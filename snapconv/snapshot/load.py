@@ -19,13 +19,15 @@ from snapconv.notes import Note
 from snapconv.progress import Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.compiled_events import CompiledTraceReader
-from snapconv.snapshot.era import Era, Traits, infer_era
+from snapconv.snapshot.era import Era, infer_era
 from snapconv.snapshot.event_table import EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
+from snapconv.snapshot.file_notes import Oddities, notes_of_file
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
+from snapconv.snapshot.ring_overflow import Overflow
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings_table import (
     AnnotationTable,
@@ -186,7 +188,7 @@ class _Reading:
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
         recorded = self._read_recorded(raw.get(METADATA_KEY))
-        overflow = _Overflow(raw, recorded)
+        overflow = Overflow(raw, recorded)
         devices = self._split_devices(traces, *memory, overflow)
         if len(host_trace) or len(host_memory[0]):
             devices.append(
@@ -203,7 +205,14 @@ class _Reading:
             is_plot=is_plot,
             backend=backend_of(traces, stacks, settings_keys),
         )
-        self._note_oddities(traits, stacks, has_host_blocks=len(host_memory[1]) > 0)
+        met = Oddities(
+            unknown_actions=self.unknown_actions,
+            unknown_keys=self.unknown_keys,
+            sizes_missing=self.sizes_missing,
+            n_embedded=self.container.n_embedded,
+            has_host_blocks=len(host_memory[1]) > 0,
+        )
+        self.notes.extend(notes_of_file(met, traits, stacks))
         return Snapshot(
             path=self.path,
             container=self.container,
@@ -289,7 +298,7 @@ class _Reading:
         return events.take(np.argsort(events.time_us, kind="stable"))
 
     def _split_devices(
-        self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: "_Overflow"
+        self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: Overflow
     ) -> list[DeviceSnapshot]:
         with_memory = set(distinct(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
@@ -304,55 +313,6 @@ class _Reading:
             )
             for device in sorted(with_memory | with_events)
         ]
-
-    def _note_oddities(self, traits: Traits, stacks: StackTable, *, has_host_blocks: bool) -> None:
-        add = self.notes.append
-        if self.unknown_actions:
-            add(
-                Note(
-                    "unknown-action",
-                    f"actions that are not known were left out: {_counted(self.unknown_actions)}",
-                )
-            )
-        if self.unknown_keys:
-            add(Note("unknown-keys", f"keys that are not known were left out: {_counted(self.unknown_keys)}"))
-        if traits.n_events and not traits.timed_events:
-            add(
-                Note(
-                    "no-timestamps",
-                    "the events have no times (torch before 2.2): order is known, duration is not",
-                )
-            )
-        if not len(stacks.frames):
-            add(
-                Note(
-                    "no-stacks",
-                    "no allocation has a stack: record with context='all' and dump before recording is "
-                    "switched off to see which line allocated what",
-                )
-            )
-        if self.sizes_missing:
-            add(
-                Note(
-                    "no-requested-size",
-                    "blocks lack the requested size (torch 1.x): the block's own size stands in",
-                )
-            )
-        if self.container.n_embedded > 1:
-            add(
-                Note(
-                    "several-embedded",
-                    f"the page embeds {self.container.n_embedded} snapshots: this is the first",
-                )
-            )
-        if not traits.n_events and not traits.has_blocks and not has_host_blocks:
-            add(
-                Note(
-                    "empty-snapshot",
-                    "the file has neither memory nor events: the process had not used the device, or had "
-                    "no driver (torch writes such a file without complaint)",
-                )
-            )
 
 
 def _settings(
@@ -399,33 +359,3 @@ def _trace(value: object, where: str) -> Trace:
 def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[int], None]:
     """Report the events of one trace as a part of those of all."""
     return lambda done: report("reading", n_before + done, n_events)
-
-
-@dataclass(frozen=True, slots=True)
-class _Overflow:
-    """Whether a ring buffer overflowed, by: the file (torch newer than 2.13), or else its recorder."""
-
-    raw: dict[str, object]
-    recorded: Metadata | None
-
-    def of(self, device: int) -> bool | None:
-        """The flag is at the top or in the settings, one or per device; None where it is not known."""
-        settings = self.raw.get("allocator_settings")
-        places = (self.raw, settings if isinstance(settings, dict) else {})
-        for place in places:
-            flag = place.get("trace_alloc_overflowed")
-            if isinstance(flag, list) and device < len(flag):
-                flag = flag[device]
-            if isinstance(flag, bool):
-                return flag
-        return self.recorded.overflowed if self.recorded else None
-
-    def of_host(self, n_events: int) -> bool | None:
-        """No flag is about pinned host memory; a recorder's ring has the same length for it."""
-        length = dict(self.recorded.facts).get("max_entries", "") if self.recorded else ""
-        return n_events >= int(length) if length.isdecimal() else None
-
-
-def _counted(counts: Counter[str]) -> str:
-    shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(5))
-    return shown if len(counts) <= 5 else f"{shown} and {len(counts) - 5} more"

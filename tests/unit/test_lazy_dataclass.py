@@ -9,30 +9,23 @@ import pytest
 from snapconv.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """A class as the project has them."""
+def example(decorate, name):
+    """A class as the project has them, made by one of the two."""
 
-    a: int
-    b: tuple[int, ...] = (1, 2)
-    c: list[int] = dataclasses.field(default_factory=list)
+    class Example:
+        a: int
+        b: tuple[int, ...] = (1, 2)
+        c: list[int] = dataclasses.field(default_factory=list)
 
-    @property
-    def double(self):
-        return 2 * self.a
+        @property
+        def double(self):
+            return 2 * self.a
+
+    Example.__name__ = Example.__qualname__ = name
+    return decorate(frozen=True, slots=True)(Example)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Standard:
-    """The same class."""
-
-    a: int
-    b: tuple[int, ...] = (1, 2)
-    c: list[int] = dataclasses.field(default_factory=list)
-
-    @property
-    def double(self):
-        return 2 * self.a
+Lazy, Standard = example(dataclass, "Lazy"), example(dataclasses.dataclass, "Standard")
 
 
 def outcome(cls, action):
