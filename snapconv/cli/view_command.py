@@ -33,7 +33,12 @@ _Newer = Annotated[
 ]
 _Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="PATH", help="The page's file. Default: SNAPSHOT.view.html."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+    ),
 ]
 _Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 

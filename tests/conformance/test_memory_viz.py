@@ -69,6 +69,24 @@ def test_an_annotation_is_where_torch_prints_it():
     assert "annotate" in line
 
 
+@pytest.mark.parametrize(
+    "wanted", [["--events", "40:90"], ["--events", "10:60", "--redact", "--no-cpp-frames"]]
+)
+@pytest.mark.parametrize("name", ["several_streams", "expandable_segments", "private_pools", "out_of_memory"])
+def test_torchs_pages_can_be_made_of_a_smaller_snapshot_and_hold_it(tmp_path, name, wanted):
+    output = tmp_path / "window.pickle"
+    source = str(FIXTURES / f"{name}.pickle")
+    assert main(["export", source, "--format", "snapshot", "-o", str(output), "--quiet", *wanted]) == 0
+    raw = pickle.loads(output.read_bytes())
+    replayed = snapconv.load(output).devices[0].replay
+    for make in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        page = tmp_path / "page.html"
+        page.write_text(make(raw))
+        assert snapconv.load(page).devices[0].replay.requested.peak == replayed.requested.peak
+    reserved = _memory_viz.Bytes(replayed.reserved.end)
+    assert printed(_memory_viz.segsum(raw), "total_reserved") == repr(reserved)
+
+
 def test_torch_reads_a_smaller_snapshot_as_it_reads_the_window_in_the_whole_one(tmp_path):
     output = tmp_path / "window.pickle"
     source = str(FIXTURES / "training_step.pickle")
