@@ -215,7 +215,7 @@ def split_by_options(
 def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | None:
     """How many of so many copies must be weights, and how many states; None where all may be states.
 
-    A model that ran frozen is at most one further copy of the weights.
+    A model that ran frozen is one further copy of the weights, and there may be others.
     """
     least, most = options.states or (0, n_copies)
     certain = max(n_copies - most, 1), min(least, n_copies - 1)
@@ -223,7 +223,8 @@ def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | N
     if certain[0] >= 2 and beside_second <= most:
         return 2, beside_second
     if options.has_frozen_copy and 1 <= least <= beside_second:
-        return 2, beside_second
+        # More than the least number of states may as well be a third model, as a kept best one.
+        return 2, least
     if options.has_frozen_copy or certain[0] >= 2:
         return certain
     return (1, beside_second) if beside_second >= 2 and least else None

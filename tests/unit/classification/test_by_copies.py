@@ -171,7 +171,7 @@ def test_of_an_optimizer_with_options_no_more_copies_are_states_than_it_can_have
         (SGD, 3, (2, 1, 0)),
         (RMSPROP, 2, (1, 1, 0)),
         (RMSPROP, 3, (2, 1, 0)),
-        (RMSPROP, 4, (2, 2, 0)),
+        (RMSPROP, 4, (2, 1, 1)),  # a second state, or a third model
         (None, 2, (1, 0, 1)),
         (None, 3, (1, 0, 2)),
     ],
