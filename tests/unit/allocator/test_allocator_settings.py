@@ -54,6 +54,18 @@ def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
     assert settings.as_snapshot()["roundup_power2_divisions"]["128"] == 2
 
 
+def test_the_least_size_of_large_segments_is_11_mib():
+    assert AllocatorSettings.from_conf("large_segment_size_mb:11").large_segment_bytes == 11 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "divisions"), [("[>:4]", (0, *[4] * 15)), ("[65536:8]", (8,) * 16), ("[32768:8,>:2]", (8,) * 16)]
+)
+def test_divisions_may_be_named_for_the_largest_sizes_alone(text, divisions):
+    found = AllocatorSettings.from_conf(f"roundup_power2_divisions:{text}")
+    assert found.roundup_power2_divisions == divisions
+
+
 def test_no_max_split_size_is_written_as_torch_writes_it():
     assert AllocatorSettings().as_snapshot()["max_split_size"] == -1
     assert AllocatorSettings.from_conf("max_split_size_mb:64").as_snapshot()["max_split_size"] == 64 * MIB

@@ -448,6 +448,13 @@ def test_a_limit_counts_whole_pages_of_expandable_segments_only_after_they_are_m
         model.malloc(16 * MIB)
 
 
+def test_where_the_device_is_unlimited_a_limit_leaves_nothing_to_name():
+    model = allocator(limit=2 * MIB)
+    with pytest.raises(OutOfMemory) as caught:
+        model.malloc(3 * MIB)
+    assert (caught.value.capacity, caught.value.free_bytes) == (0, 0)
+
+
 def test_settings_are_changed_one_by_one():
     found = AllocatorSettings.from_conf("max_split_size_mb:64,expandable_segments:True")
     changed = found.changed("expandable_segments:False,roundup_power2_divisions:4")

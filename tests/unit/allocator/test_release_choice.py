@@ -35,7 +35,8 @@ def test_the_average_is_that_of_the_segments_that_are_left():
     pool = pool_of((20, 10), (30, 4), (40, 2))
     assert chosen(pool, 20) == [20]
     assert chosen(pool, 21) == [20, 30]
-    assert chosen(pool, 51) == [20, 30, 40]
+    assert len(old_segments(pool, 50 * MIB)) == 2
+    assert len(old_segments(pool, 50 * MIB + 1)) == 3
 
 
 def test_segments_of_which_a_part_is_used_stay():
