@@ -10,7 +10,7 @@ from setups import Setup
 
 
 def run(name: str, n_steps: int, *, on_end: Callable[[], None] | None = None) -> None:
-    """Run some steps; what they tell of their tensors is not looked at."""
+    """Run some steps; the tensors that they name are not looked at."""
     torch.manual_seed(0)
     run_entry(name, Setup(n_steps=n_steps), lambda _: on_end() if on_end else None, call=_call)
 

@@ -5,7 +5,7 @@
     python scripts/bench/classification/captures.py a.capture b.capture   of these captures
 
 Each program runs as an unmodified script under ``snapconv record --simulate``, in a process of its own: what
-the benchmark's programs tell about themselves elsewhere is not used. Ends with 1 where more than LIMIT of the
+the benchmark's programs name themselves elsewhere is not used. Ends with 1 where more than LIMIT of the
 block bytes at the peak of allocated is unknown. Needs torch; a GPU is simulated.
 """
 
@@ -51,7 +51,7 @@ class Share:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what was asked for and return the exit code."""
+    """Measure the chosen captures and return the exit code."""
     options = _options(argv)
     is_over, failed = False, list[str]()
     print("| capture | peak | unknown | share |\n|---|---:|---:|---:|")

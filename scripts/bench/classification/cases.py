@@ -42,7 +42,7 @@ class Bare:
 def bare_snapshots(
     entries: Sequence[str], *, is_quick: bool = False, recordings: Path | None = None
 ) -> Iterator[Bare]:
-    """Make every bare snapshot of the entries; the file is there until the next one is asked for.
+    """Make every bare snapshot of the entries; the file is there until the next one is made.
 
     ``is_quick``: only the four histories of an entry's own setup, and no names of operations.
     ``recordings``: the folder in which what was recorded is kept from run to run.

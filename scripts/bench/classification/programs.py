@@ -35,7 +35,7 @@ class Script:
 
 
 class _EnoughSteps(BaseException):
-    """Ends a script after the last step that is asked for; no library catches it."""
+    """Ends a script after the last step that is wanted; no library catches it."""
 
 
 def end_of_step(**known: Any) -> None:

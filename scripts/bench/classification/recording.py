@@ -1,6 +1,6 @@
 """Record an entry on a simulated device: the snapshot, and everything that is known of its memory.
 
-Names and purposes come from the recorder's observer; what it cannot see, the entry tells itself. Ranges in
+Names and purposes come from the recorder's observer; what it cannot see, the entry names itself. Ranges in
 which modules run inside of backward (a checkpoint computes again) are recorded by hooks of our own.
 """
 
@@ -242,7 +242,7 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
 
 # The name of what the entry itself named, in the rows of a capture's metadata.
 NAMED_BY_ENTRY = "told"
-# The tensors that an entry tells of, by key of a capture's metadata, or else by category.
+# The tensors that an entry names, by key of a capture's metadata, or else by category.
 _WITHOUT_A_KEY = ("gradient", "kv_cache")
 _KEYS = {
     "inputs": "inputs",
@@ -255,7 +255,7 @@ _KEYS = {
 
 
 def _note(told: dict[str, list[Row]], known: Known, step: int) -> None:
-    """Note where the tensors lie that an entry tells of."""
+    """Note where the tensors lie that an entry names."""
     for key, name in _KEYS.items():
         for tensor in getattr(known, name):
             about = {"iteration": step, "name": NAMED_BY_ENTRY, **shape_and_type(tensor)}

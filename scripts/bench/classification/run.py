@@ -31,7 +31,7 @@ RESULTS = Path(__file__).with_name("results.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for and return the exit code."""
+    """Measure the chosen entries and return the exit code."""
     options = _options(argv)
     torch.set_num_threads(1)
     results, ablation = [], Ablation()
@@ -69,7 +69,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _entries(options: argparse.Namespace) -> list[str]:
-    """The entries that were asked for; without a choice, all that have their libraries here."""
+    """The chosen entries; without a choice, all that have their libraries here."""
     chosen = [*(options.entry or ()), *(entry for group in options.group or () for entry in GROUPS[group])]
     if chosen:
         return chosen

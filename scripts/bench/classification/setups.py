@@ -1,4 +1,4 @@
-"""How an entry is to be trained, and what it tells of its tensors that no hook of torch sees."""
+"""How an entry is to be trained, and which of its tensors it names that no hook of torch sees."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Which optimizer trains for how many steps, and whether ``zero_grad`` drops or clears gradients."""
+    """Which optimizer trains for how many steps, and whether ``zero_grad`` frees or clears gradients."""
 
     optimizer: str = "adamw"
     set_to_none: bool = True

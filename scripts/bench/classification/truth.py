@@ -65,7 +65,7 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
 
 
 def _told(allocations: AllocationTable, events: EventTable, recorded: Recording) -> Int8Column:
-    """What the simulation made itself, and what an entry tells of that no capture has a key for."""
+    """What the simulation made itself, and what an entry names that no capture has a key for."""
     category = np.zeros(len(allocations), np.int8)
     is_kept = allocations.end_event < 0
     category[is_kept & np.isin(allocations.addr, recorded.workspaces)] = Category.WORKSPACE
