@@ -115,10 +115,10 @@ def test_what_takes_too_much_memory_is_killed_with_its_children(script):
 
 def test_what_takes_too_long_is_killed_and_a_crash_is_named(script):
     with Path(os.devnull).open("wb") as output:
-        limits = script.Limits(memory_bytes=1 << 30, seconds=1)
+        short, long = (script.Limits(memory_bytes=1 << 30, seconds=seconds) for seconds in (1, 60))
         run = [sys.executable, "-c"]
-        sleeping = script.run_limited([*run, "import time; time.sleep(60)"], output.fileno(), limits)
-        crashing = script.run_limited([*run, "import os; os.abort()"], output.fileno(), limits)
+        sleeping = script.run_limited([*run, "import time; time.sleep(60)"], output.fileno(), short)
+        crashing = script.run_limited([*run, "import os; os.abort()"], output.fileno(), long)
     assert (sleeping, crashing) == ("killed after 1 s", "crashed with signal 6")
 
 

@@ -95,7 +95,7 @@ def test_a_signal_that_has_come_is_for_the_handler_of_that_time(ours, log, monke
     monkeypatch.setattr(script_signals, "_AGAIN_AFTER_S", 0.2)
     ours["work"](interrupt)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which would end this process
-    time.sleep(0.3)
+    wait_for(log, 2)
     assert log == ["worked", "heard"]
 
 
