@@ -147,7 +147,19 @@ def check(what, seed, folder, code, plain):
     return bool(captures)
 
 
-def run_one(launcher, plain, folder, what, seed):
+def run_one(launcher, plain, folder, what, seed, *, may_fail=False):
+    try:
+        return try_one(launcher, plain, folder, what, seed)
+    except AssertionError as error:
+        if not may_fail:
+            raise
+        print(f"failed once: {error}")
+    again = folder / "again"
+    again.mkdir()
+    return try_one(launcher, plain, again, what, seed)
+
+
+def try_one(launcher, plain, folder, what, seed):
     draw = random.Random(seed)
     shutil.copy(HERE / "script.py", folder / "script.py")
     (folder / "out.txt").touch()
@@ -159,14 +171,14 @@ def run_one(launcher, plain, folder, what, seed):
     return check(what, seed, folder, launcher.wait(), plain)
 
 
-def run_many(launcher, plain, tmp_path, ways):
+def run_many(launcher, plain, tmp_path, ways, *, may_fail=False):
     print(f"SNAPCONV_SEED={SEED}")
     draw = random.Random(SEED)
     counts = {}
     for i, what in enumerate(ways):
         folder = tmp_path / str(i)
         folder.mkdir()
-        has_capture = run_one(launcher, plain, folder, what, draw.randrange(10**6))
+        has_capture = run_one(launcher, plain, folder, what, draw.randrange(10**6), may_fail=may_fail)
         n, n_captures = counts.get(what, (0, 0))
         counts[what] = n + 1, n_captures + has_capture
         shutil.rmtree(folder)
@@ -175,7 +187,9 @@ def run_many(launcher, plain, tmp_path, ways):
 
 
 def test_a_program_in_trouble_ends_as_it_does_alone(launcher, plain, tmp_path):
-    run_many(launcher, plain, tmp_path, [*ALONE, *SENT])
+    # A signal comes at another line each time. What only a rare line shows is for the long half to find:
+    # a change that has nothing to do with it must not fail for it.
+    run_many(launcher, plain, tmp_path, [*ALONE, *SENT], may_fail=True)
 
 
 @pytest.mark.skipif(not N_LONG, reason="SNAPCONV_CHAOS_RUNS=400 makes so many")
