@@ -205,14 +205,8 @@ class _Reading:
             is_plot=is_plot,
             backend=backend_of(traces, stacks, settings_keys),
         )
-        met = Oddities(
-            unknown_actions=self.unknown_actions,
-            unknown_keys=self.unknown_keys,
-            sizes_missing=self.sizes_missing,
-            n_embedded=self.container.n_embedded,
-            has_host_blocks=len(host_memory[1]) > 0,
-        )
-        self.notes.extend(notes_of_file(met, traits, stacks))
+        odd = self._oddities(has_host_blocks=len(host_memory[1]) > 0)
+        self.notes.extend(notes_of_file(odd, traits, stacks))
         return Snapshot(
             path=self.path,
             container=self.container,
@@ -227,6 +221,15 @@ class _Reading:
             annotations=annotations,
             notes=tuple(self.notes),
             metadata=recorded,
+        )
+
+    def _oddities(self, *, has_host_blocks: bool) -> Oddities:
+        return Oddities(
+            unknown_actions=self.unknown_actions,
+            unknown_keys=self.unknown_keys,
+            sizes_missing=self.sizes_missing,
+            n_embedded=self.container.n_embedded,
+            has_host_blocks=has_host_blocks,
         )
 
     def _read_recorded(self, raw: object) -> Metadata | None:
