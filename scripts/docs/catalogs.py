@@ -69,7 +69,8 @@ def capture_keys() -> CaptureKeys:
 
 
 def _catalogue(name: str) -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    catalogue: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return catalogue
 
 
 def _json_keys(keys: dict[str, list[str]]) -> tuple[JsonKey, ...]:
