@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import BoolColumn, EventColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    distinct,
+    read_only,
+)
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
@@ -264,7 +272,7 @@ def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Col
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    ends = np.union1d(run_ends, silent_steps - 1)
+    ends = distinct(np.concatenate((run_ends, silent_steps - 1)))
     edges = np.append(ends[ends < n - 1] + 1, n)
     iteration = np.repeat(np.arange(len(edges), dtype=np.int32), np.diff(edges, prepend=0))
     # What follows the last step without another forward or backward still belongs to it.

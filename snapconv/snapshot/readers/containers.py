@@ -4,7 +4,6 @@ Pickles of protocols 2 to 5, the same gzipped, JSON text, and the HTML pages of 
 with pickles embedded. Recognised by content, never by name.
 """
 
-import base64
 import binascii
 import io
 import os
@@ -212,7 +211,7 @@ def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Containe
             "export_memory_timeline contain a picture only"
         )
     try:
-        pickled = base64.b64decode(found[0].replace(b"\\n", b""), validate=False)
+        pickled = binascii.a2b_base64(found[0].replace(b"\\n", b""))
     except binascii.Error as error:
         raise MalformedSnapshotError(f"the snapshot embedded in the page is damaged: {error}") from error
     if pickled[:1] != b"\x80":
