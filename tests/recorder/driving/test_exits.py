@@ -112,8 +112,11 @@ for _ in range(4):
     model(torch.randn(4, 8, device="cuda")).sum().backward()
     optimizer.step()
 
+stop, stopped = threading.Event(), threading.Event()
 def last():
     print("atexit", torch.ones(3, device="cuda").sum().item(), model.weight.is_cuda)
+    stop.set()
+    stopped.wait()
 def first():
     print("first", torch.cuda.memory_allocated() > 0)
     raise LookupError("theirs")
@@ -124,9 +127,11 @@ def late():
     threading.main_thread().join()
     print("thread", torch.ones(3, device="cuda").device)
 def forever():
-    while True:
+    while not stop.is_set():
         torch.ones(3, device="cuda")
         time.sleep(0.01)
+    stopped.set()  # Python aborts a thread that is inside of torch when the interpreter ends
+    time.sleep(3600)
 threading.Thread(target=late).start()
 threading.Thread(target=forever, daemon=True).start()
 sys.exit(5)
