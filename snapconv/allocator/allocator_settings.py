@@ -150,12 +150,8 @@ def _roundup_interval(n_bytes: int) -> int:
 
 
 def _round_to_division(n_bytes: int, divisions: int) -> int:
-    """Round up to the next of ``divisions`` equal steps between two powers of two."""
-    power = 1 << (n_bytes.bit_length() - 1)
-    if power == n_bytes:
-        return n_bytes
-    step = power >> (divisions.bit_length() - 1)
-    return power << 1 if step == 0 else _round_up(n_bytes, step)
+    """Round up to the next of ``divisions`` equal steps, of 512 bytes or more, between two powers of two."""
+    return _round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
 
 
 def split_conf(conf: str) -> dict[str, str]:

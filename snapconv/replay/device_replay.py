@@ -116,8 +116,10 @@ class Curve:
         after = self.__dict__.get("after")
         if after is None:
             after = self._make()  # and not kept
-        event = int(after.argmax()) if len(after) else -1
-        return event if event >= 0 and after[event] > self.start else -1
+        if not len(after):
+            return -1
+        event = int(after.argmax())
+        return event if after[event] > self.start else -1
 
     @property
     def peak(self) -> int:

@@ -51,6 +51,19 @@ class Lifetimes:
         return len(self.addr)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """What the trace alone shows of the allocations: the columns of Lifetimes that follow from events."""
+
+    alloc_event: EventColumn
+    free_requested_event: EventColumn
+    free_completed_event: EventColumn
+    end_event: EventColumn
+    addr: Int64Column
+    n_orphan_frees: int
+    n_implicit_frees: int
+
+
 @stage
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     """Match every free with its alloc by address, and what is open at the end with the final blocks.
@@ -63,7 +76,7 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
     is_open = traced.end_event < 0
     block_of_open = _find(traced.addr[is_open], blocks.addr[live], live)
-    block_id = np.full(len(traced), -1, np.int64)
+    block_id = np.full(len(traced.addr), -1, np.int64)
     block_id[is_open] = block_of_open
     is_untraced = blocks.state != BlockState.INACTIVE
     is_untraced[block_of_open[block_of_open >= 0]] = False
@@ -114,7 +127,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return np.asarray(frees | requests)
 
 
-def _pair_compiled(events: EventTable, is_release: BoolColumn) -> Lifetimes | None:
+def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     compiled = core()
     if compiled is None:
         return None
@@ -126,17 +139,7 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> Lifetimes | No
         return None
     (*found_events, addr), n_orphans, n_implicit = found
     alloc, requested, completed, end = (column.astype(np.int32) for column in found_events)
-    return Lifetimes(
-        alloc_event=alloc,
-        free_requested_event=requested,
-        free_completed_event=completed,
-        end_event=end,
-        addr=addr,
-        block_id=np.full(len(addr), -1, np.int64),
-        n_orphan_frees=n_orphans,
-        n_implicit_frees=n_implicit,
-        n_missing_from_segments=0,
-    )
+    return _Pairs(alloc, requested, completed, end, addr, n_orphans, n_implicit)
 
 
 def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
@@ -151,11 +154,11 @@ def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
     return event, kind[event], events.addr[event]
 
 
-def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
+def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     event, kind, addr = _kinds(events)
     if not len(event):
         none, no_event = np.empty(0, np.int64), np.empty(0, np.int32)
-        return Lifetimes(no_event, no_event, no_event, no_event, none, none, 0, 0, 0)
+        return _Pairs(no_event, no_event, no_event, no_event, none, 0, 0)
     is_new_addr = np.concatenate(([True], addr[1:] != addr[:-1]))
     before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))
     # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
@@ -169,16 +172,14 @@ def _pair(events: EventTable, is_release: BoolColumn) -> Lifetimes:
     is_orphan = (alloc < 0) & ~is_new_addr[first]
     end = _ends(alloc, requested, completed, addr[first], is_release)
     keep = np.flatnonzero(~is_orphan)
-    rows = Lifetimes(
+    rows = _Pairs(
         alloc_event=alloc,
         free_requested_event=requested,
         free_completed_event=completed,
         end_event=end,
         addr=addr[first],
-        block_id=np.full(len(first), -1, np.int64),
         n_orphan_frees=int(np.count_nonzero(is_orphan)),
         n_implicit_frees=int(np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))),
-        n_missing_from_segments=0,
     )
     return take(rows, keep)
 

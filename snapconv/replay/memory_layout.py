@@ -225,7 +225,7 @@ def _segments_of(
 ) -> tuple[Int64Column, BoolColumn]:
     """The segment of every block, and whether it lies within it."""
     if not len(segments):
-        return np.full(len(addr), -1, np.int64), np.zeros(len(addr), np.bool_)
+        return np.zeros(len(addr), np.int64), np.zeros(len(addr), np.bool_)
     segment = np.searchsorted(segments.addr, addr, side="right") - 1
     end = segments.addr[segment] + segments.total_bytes[segment]
     return segment, np.asarray((segment >= 0) & (addr + n_bytes <= end))

@@ -44,7 +44,8 @@ class RoundingRules:
             return plain
         divisions = self._divisions(padded)
         divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
-        return np.where(divided, _next_division(padded, np.maximum(divisions, 1)), plain)
+        plain[divided] = _next_division(padded[divided], divisions[divided])
+        return plain
 
     def least_remainder(self, rounded_bytes: Int64Column) -> Int64Column:
         """The least remainder that the allocator splits off a larger free block for each request."""
@@ -70,11 +71,9 @@ def _log2_floor(size: Int64Column) -> Int64Column:
 
 
 def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
-    """Round up to the next of the equal parts into which each power of two is divided."""
-    floor = np.left_shift(1, _log2_floor(size))
-    part = np.right_shift(floor, _log2_floor(divisions))
-    rounded = -(-size // np.maximum(part, 1)) * np.maximum(part, 1)
-    return np.where(size == floor, size, np.where(part == 0, floor * 2, rounded))
+    """Round up to the next of the equal parts, of 512 bytes or more, into which a power of two is divided."""
+    part = np.left_shift(1, _log2_floor(size)) // divisions
+    return -(-size // part) * part
 
 
 # ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.allocator.allocator_settings import MIB, NPU_PADDING_BYTES, AllocatorSettings
 from snapconv.errors import RecorderError
 from snapconv.snapshot.readers.containers import read_raw
 
@@ -71,6 +71,16 @@ def test_no_max_split_size_is_written_as_torch_writes_it():
     assert AllocatorSettings.from_conf("max_split_size_mb:64").as_snapshot()["max_split_size"] == 64 * MIB
 
 
+def test_what_is_not_modelled_is_written_with_the_defaults_of_torch():
+    written = AllocatorSettings().as_snapshot()
+    off = {
+        *("expandable_segments", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register"),
+        "graph_capture_record_stream_reuse",
+    }
+    assert {key for key, value in written.items() if value is False} == off
+    assert written["pinned_num_register_threads"] == 1
+
+
 @pytest.mark.parametrize(("n_bytes", "rounded"), [(700_000, 786_432), (5 * MIB - 1, 5 * MIB)])
 def test_the_divisions_of_the_first_interval_are_those_of_all_that_is_smaller(n_bytes, rounded):
     """Quarters between 512 KiB and 1 MiB are 128 KiB apart; from 2 MiB on there are none."""
@@ -88,7 +98,7 @@ def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unle
 
 
 def test_torch_npu_adds_32_bytes_before_rounding():
-    settings = AllocatorSettings(padding_bytes=32)
+    settings = AllocatorSettings(padding_bytes=NPU_PADDING_BYTES)
     assert [settings.round_size(n) for n in (1, 480, 481, 512)] == [512, 512, 1024, 1024]
 
 

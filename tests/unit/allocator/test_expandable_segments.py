@@ -8,7 +8,9 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
+from snapconv.allocator.blocks import Block, BlockPool, Reservation
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.expandable_segments import best_candidate
 
 S = 0x7E00_0000_0000
 EXPANDABLE = AllocatorSettings.from_conf("expandable_segments:True")
@@ -89,6 +91,71 @@ def test_a_range_up_to_the_next_segment_has_no_hole_behind_it():
     model = adopted(used_range(0, 20), used_range(20, 20, stream=7))
     large = model.pool((0, 0), is_small=False)
     assert (len(large.unmapped_blocks(0)), len(large.unmapped_blocks(7))) == (0, 1)
+
+
+@pytest.mark.parametrize("second", [(20, 40), (40, 20)])
+def test_a_segment_ends_where_the_next_one_begins_of_however_many_parts_that_is(second):
+    """The next one has two blocks in its first range, and a second range."""
+    used = LiveBlock(S + 20 * MIB, second[0] * MIB, second[0] * MIB)
+    next_one = SegmentLayout(used.addr, 60 * MIB, 7, (0, 0), False, True, (used,))
+    model = adopted(used_range(0, 20), next_one, used_range(100, 20, stream=7), capacity=160)
+    large = model.pool((0, 0), is_small=False)
+    assert large.unmapped_blocks(0) == []
+    assert [(hole.addr - S) // MIB for hole in large.unmapped_blocks(7)] == [80, 120]
+
+
+def test_ranges_that_just_fit_into_what_is_reserved_are_one_segment():
+    """Of 80 MiB five pages are reserved: the second range is the last of them."""
+    large = adopted(used_range(0, 20), used_range(80, 20)).pool((0, 0), is_small=False)
+    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in large.unmapped_blocks(0)] == [(20, 60)]
+    large = adopted(used_range(0, 20), used_range(100, 20)).pool((0, 0), is_small=False)
+    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in large.unmapped_blocks(0)] == [
+        (20, 80),
+        (120, 80),
+    ]
+
+
+def test_a_range_that_is_larger_than_what_is_reserved_has_no_hole_behind_it():
+    large = adopted(used_range(20, 60), capacity=20).pool((0, 0), is_small=False)
+    assert large.unmapped_blocks(0) == []
+
+
+def test_all_pages_that_a_block_lacks_are_mapped_at_once():
+    # try_allocate_expandable_block: map_block(next, remaining size), which rounds up to pages.
+    model = CachingAllocator(settings=EXPANDABLE)
+    first = model.malloc(3 * MIB)
+    assert model.malloc(60 * MIB) == first + 3 * MIB
+    mapped = [((e.addr - first) // MIB, e.size // MIB) for e in model.history if e.action == "segment_map"]
+    assert mapped == [(0, 20), (20, 60)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "chosen"),
+    [
+        ([(2, 30), (3, 20), (4, 10)], 4),  # each may grow less than the one before
+        ([(2, 30), (3, 29), (4, 10)], 2),  # torch compares with the next one only, which may grow as much
+        ([(2, 30), (3, 40), (4, 10)], 2),
+        ([(2, 30), (3, 0)], 3),
+        ([(2, 30)], 2),
+        ([(1, 0), (2, 9)], 2),  # too small for the request
+    ],
+)
+def test_of_expandable_blocks_the_search_goes_on_while_the_next_may_grow_less(blocks, chosen):
+    """Free blocks of (MiB, MiB of the hole behind it), the smallest first; 2 MiB are wanted."""
+    pool = BlockPool((0, 0), is_small=False)
+    reservation = Reservation(S, 1 << 40, 20 * MIB)
+    for number, (size, hole) in enumerate(blocks):
+        block = Block(S + number * 100 * MIB, size * MIB, 0, pool, reservation)
+        if hole:
+            behind = Block(block.addr + block.size, hole * MIB, 0, pool, reservation, is_mapped=False)
+            behind.link(block, None)
+        pool.insert(block)
+    assert best_candidate(pool, 0, 2 * MIB, may_be_expandable=True).size == chosen * MIB
+
+
+def test_what_is_behind_a_used_block_does_not_count_for_a_run_of_free_ones():
+    """The hole between has one page, the one at the end has more: two pages go to the end."""
+    assert placed(adopted(used_range(0, 20), used_range(40, 20), capacity=160), 40) == 60
 
 
 def test_only_what_is_not_mapped_lets_a_free_block_grow():

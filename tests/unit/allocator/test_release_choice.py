@@ -1,9 +1,11 @@
 """Which free segments go back to the device: sizes and ages by hand, in MiB and searches."""
 
+import itertools
+
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB
-from snapconv.allocator.blocks import Block, BlockPool
+from snapconv.allocator.blocks import Block, BlockPool, Reservation
 from snapconv.allocator.release_choice import old_segments, oversize_segments, release_order
 
 
@@ -46,6 +48,16 @@ def test_segments_of_which_a_part_is_used_stay():
     assert chosen(pool, 99) == [30]
 
 
+def test_expandable_blocks_stay_although_they_count_for_the_average_age():
+    """The ages 9, 3 and 3 have the average 5; the one of 9 stays, and so nothing goes at once."""
+    pool = pool_of((20, 9), (30, 3), (40, 3))
+    pool.free_blocks()[0].reservation = Reservation(0, 20 * MIB, 20 * MIB)
+    assert chosen(pool, 99) == []
+    for block in pool.free_blocks():
+        block.reservation = Reservation(0, 20 * MIB, 20 * MIB)
+    assert chosen(pool, 99) == []
+
+
 @pytest.mark.parametrize(
     ("wanted", "sizes"),
     [
@@ -64,7 +76,12 @@ def test_as_few_oversize_segments_as_are_enough(wanted, sizes):
     assert oversize_segments(pool, 7, wanted=wanted * MIB, limit=50 * MIB) == []
 
 
-def test_large_pools_are_emptied_first_but_for_private_ones():
-    pools = [BlockPool(pool_id, is_small=small) for pool_id in ((0, 1), (0, 0)) for small in (True, False)]
+@pytest.mark.parametrize("smalls", [(True, False), (False, True)])
+@pytest.mark.parametrize("ids", list(itertools.permutations([(0, 0), (0, 1), (1, 0)])))
+def test_large_pools_are_emptied_first_but_for_private_ones(ids, smalls):
+    pools = [BlockPool(pool_id, is_small=small) for pool_id in ids for small in smalls]
     order = [(pool.id, pool.is_small) for pool in release_order(pools)]
-    assert order == [((0, 0), False), ((0, 0), True), ((0, 1), True), ((0, 1), False)]
+    assert order == [
+        *[((0, 0), False), ((0, 0), True)],
+        *[((0, 1), True), ((0, 1), False), ((1, 0), True), ((1, 0), False)],
+    ]

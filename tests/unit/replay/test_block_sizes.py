@@ -194,6 +194,30 @@ def test_a_range_that_was_joined_to_its_right_neighbour_leaves_with_it():
     assert (found.n_conflicts, found.least_space) == (1, {})
 
 
+def test_a_range_that_was_joined_to_its_left_neighbour_leaves_with_it():
+    """And what is between it and the segment before stays outside."""
+    left = S + 40 * MIB
+    events = [
+        *[("free", S + 30 * MIB, 512), ("free", left + 5 * MIB, 512), ("segment_map", left, 40 * MIB)],
+        ("segment_unmap", left + 20 * MIB, 20 * MIB),
+    ]
+    found = derive(*events, segments=[(S, 20 * MIB), (left, 20 * MIB)], is_expandable=True)
+    assert (found.n_conflicts, found.least_space) == (2, {})
+
+
+def test_what_is_expandable_stays_so_when_another_segment_was_taken_away():
+    """The block fills 20 MiB but for half a MiB, which it keeps unless the range goes on behind it."""
+    ordinary, left = S + 40 * MIB, S + 80 * MIB
+    events = [
+        *[("alloc", left, 19 * MIB + MIB // 2), *freed(left, 19 * MIB + MIB // 2)],
+        *[("segment_unmap", left + 20 * MIB, 20 * MIB), ("segment_alloc", ordinary, 20 * MIB)],
+    ]
+    segments = [(S, 20 * MIB), (ordinary, 20 * MIB), (left, 20 * MIB)]
+    found = derive(*events, segments=segments, is_expandable=[False, False, True])
+    assert sizes(found)[0] == 19 * MIB + MIB // 2
+    assert found.n_conflicts == 0
+
+
 def test_adjacent_ordinary_segments_stay_apart():
     events = [("alloc", S, 11 * MIB), *freed(S, 11 * MIB), ("segment_free", S, 12 * MIB)]
     found = derive(*events, segments=[(S + 12 * MIB, 20 * MIB)], live=[])
@@ -307,6 +331,7 @@ CONFLICTS = {
     "a range taken away that is not there": [("segment_map", S + 4 * MIB, 2 * MIB)],
     "a segment taken away that has a live block": [("segment_alloc", S, 2 * MIB)],
     "a range given back that is there": [("segment_unmap", S + MIB, 2 * MIB)],
+    "a range given back that ends where one is": [("segment_unmap", S - MIB, 2 * MIB)],
 }
 
 

@@ -235,6 +235,12 @@ def test_the_pool_of_the_segment_counts_before_that_of_an_event(replayed):
     assert found.allocations.pool_id.tolist() == [0, 0]
 
 
+def test_a_block_without_any_event_has_no_pool_where_its_segment_has_none(replayed):
+    blocks = [block(1024, 1000), block(512, 512), block(2 * MIB - 1536)]
+    rows = replayed([event("alloc", B, 512, pool_id=(0, 3))], [segment(*blocks)]).allocations
+    assert rows.pool_id.tolist() == [-1, 0]
+
+
 def test_a_block_that_had_a_stack_at_the_dump_only_has_that(replayed):
     rows = replayed([event("alloc", A, 512)], [segment(block(512, 512, frames=FRAMES))]).allocations
     assert rows.stack_id.tolist() == [1]  # 0 is the segment's, which is empty
@@ -292,6 +298,15 @@ def test_a_preexisting_block_outside_of_every_segment_has_no_bound_to_add(replay
     note = next(note for note in found.notes if note.slug == "inexact-block-sizes")
     assert note.message.startswith("2 blocks")
     assert note.message.endswith("up to 1.00 MiB higher")
+
+
+def test_a_block_outside_of_every_segment_takes_nothing_from_the_bound_of_another(replayed):
+    # Of the 1 MiB + 1 KiB beyond the request at least 1 MiB + 512 are free: up to 512 bytes are the block's.
+    gap = [block(4 * MIB + 1024), block(16 * MIB, 16 * MIB)]
+    outside = event("free", S - 40 * MIB, 3 * MIB)
+    found = replayed([outside, event("free", A, 3 * MIB)], [segment(*gap)])
+    note = next(note for note in found.notes if note.slug == "inexact-block-sizes")
+    assert note.message.endswith("up to 512 B higher")
 
 
 def test_padding_of_torch_npu_is_seen_in_the_live_blocks(replayed):

@@ -145,6 +145,30 @@ def test_a_request_at_a_lower_address_is_no_first_half_of_the_free_behind_it(dec
     assert decided(builder, keep=7)[0] is Verdict.STARTED_LATE
 
 
+def test_a_request_for_another_block_is_no_first_half_of_the_free_that_follows_it(decided):
+    """Every completion here follows the request for a later block: frees wait, so the first one may have."""
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).alloc(512).alloc(512)
+    first, second, third = (event["addr"] for event in builder.events if event["size"] == 512)
+    for action, addr in [
+        ("free_requested", first),
+        *[("free_requested", second), ("free_completed", first)],
+        *[("free_requested", third), ("free_completed", second)],
+    ]:
+        builder.event(action, addr=addr, size=512)
+    builder._live.clear()
+    assert decided(builder, keep=9)[0] is Verdict.STARTED_LATE
+
+
+def test_events_of_unknown_kinds_do_not_part_the_halves_of_a_free(decided):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
+    unknown = dict(builder.events[0], action="of_a_later_torch", addr=0, size=0)
+    for place in (-1, -4):  # between the halves of the last free, and before what is left of the first one
+        builder.events.insert(place, unknown)
+    verdict, reason = decided(builder, keep=6)
+    assert verdict is Verdict.TRUNCATED
+    assert "second half of a free" in reason
+
+
 def test_a_trace_that_has_no_first_halves_lost_none(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     raw = builder.snapshot()

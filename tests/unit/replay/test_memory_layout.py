@@ -150,6 +150,12 @@ def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conf
     assert ranges_before(tmp_path, before) == ([(0, 20, 0), (40, 60, 0)], 1)
 
 
+@pytest.mark.parametrize("first", [-20, 10, 30])
+def test_a_range_that_was_mapped_but_is_not_there_at_the_dump_is_a_conflict(tmp_path, first):
+    builder = expandable((0, 20, 0)).event("segment_map", addr=S + first * MIB, size=20 * MIB)
+    assert ranges_before(tmp_path, builder) == ([(0, 20, 0)], 1)
+
+
 def test_the_pool_of_a_released_segment_is_unknown_where_events_have_none(tmp_path):
     builder = TraceBuilder().segment(traced=False)
     builder.event("segment_free", addr=S + 20 * MIB, size=2 * MIB)

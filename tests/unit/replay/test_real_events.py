@@ -22,7 +22,8 @@ def real(*rows):
     """The numbers of the events that are left with their action and their stack."""
     given = table(*rows)
     found = real_events(given)
-    assert (found.action[found.stack_id < 0] == Action.UNKNOWN).all()
+    assert (found.action[found.stack_id == -1] == Action.UNKNOWN).all()
+    assert (found.stack_id >= -1).all()
     assert len(found) == len(given)
     assert np.array_equal(found.addr, given.addr)
     left = np.flatnonzero(found.stack_id >= 0)
@@ -43,14 +44,14 @@ def test_every_workspace_has_its_three():
 
 
 def test_other_events_after_the_marker_are_real():
-    for rows in [
-        ((MARK, A), (ALLOC, A), (ALLOC, B)),
-        ((MARK, A), (SEGMENT, A), (ALLOC, B)),
-        ((MARK, A), (SEGMENT, A), (SEGMENT, A)),
-        ((SEGMENT, A), (ALLOC, A), (MARK, A)),
-        ((Action.EMPTY_CACHE, A), (SEGMENT, A), (ALLOC, A)),
-        ((Action.FREE, A), (SEGMENT, A), (ALLOC, A)),
-    ]:
+    three = (MARK, SEGMENT, ALLOC)
+    other = [
+        tuple((action if place == at else three[place], A) for place in range(3))
+        for at in range(3)
+        for action in Action
+        if action is not three[at]
+    ]
+    for rows in [*other, ((MARK, A), (SEGMENT, A), (ALLOC, B)), ((MARK, A), (SEGMENT, B), (ALLOC, A))]:
         assert real(*rows, (MARK, B)) == [0, 1, 2, 3]
 
 
