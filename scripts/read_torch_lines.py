@@ -1,9 +1,10 @@
-"""Print the data of snapconv/torch_knowledge/module_lines.py from the sources of releases of torch.
+"""Print what torch_knowledge knows of lines, in module_lines.py and optimizer_lines.py, from torch's sources.
 
     python scripts/read_torch_lines.py FOLDER
 
-FOLDER has a folder per release (`2.0.1`, `2.13`), each with what an unpacked wheel has: torch/nn/modules.
-Only what Python leaves no frame of is of interest: the functions of torch that are written in C++.
+FOLDER has a folder per release (`2.0.1`, `2.13`), each with what an unpacked wheel has: torch/nn/modules and
+torch/optim. Of modules only what Python leaves no frame of is of interest: the functions of torch that are
+written in C++.
 """
 
 import ast
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TypeGuard
 
 from snapconv.stacks.operations.source_lines import SourceFile, read_source
 
@@ -23,6 +25,8 @@ FILES = (
 LEFT_OUT = re.compile(
     r"^(ne|eq|gt|lt|ge|le|mul|sub|equal|getitem|setitem|contiguous|empty_like|full|linear|pad)$"
 )
+ADAM = re.compile(r"^_(single|multi)_tensor_adamw?$")
+ROOT = re.compile(r"^(_foreach_)?sqrt$")
 CALLS = re.compile(r"forward_call\(\*args|return self\._call_impl\(|self\._slow_forward\(\*|return inner\(\)")
 
 
@@ -41,6 +45,34 @@ def main(folder: Path) -> None:
         for row, same in rows.items():
             print(f'        ("{" ".join(same)}", {row}),')
         print("    ),")
+    for function, lines in sorted(_amsgrad(releases).items()):
+        print(f'    "{function}": frozenset({tuple(sorted(lines))}),')
+
+
+def _amsgrad(releases: list[Path]) -> dict[str, set[int]]:
+    """By function of Adam, the lines of roots that only amsgrad computes, in none of the releases another."""
+    only: dict[str, set[int]] = {}
+    others: dict[str, set[int]] = {}
+    for path in chain.from_iterable(
+        sorted((release / "torch/optim").glob("adam*.py")) for release in releases
+    ):
+        for function in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not (isinstance(function, ast.FunctionDef) and ADAM.match(function.name)):
+                continue
+            for branch in filter(_is_amsgrad, ast.walk(function)):
+                only.setdefault(function.name, set()).update(_roots(branch.body))
+                others.setdefault(function.name, set()).update(_roots(branch.orelse))
+    return {name: lines - others[name] for name, lines in only.items()}
+
+
+def _is_amsgrad(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "amsgrad"
+
+
+def _roots(body: list[ast.stmt]) -> Iterator[int]:
+    for node in chain.from_iterable(map(ast.walk, body)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ROOT.match(node.func.attr):
+            yield node.lineno
 
 
 def _lines(path: Path) -> dict[str, tuple[int, ...]]:

@@ -64,6 +64,7 @@ _Copies = tuple[tuple[int, dict[Category, int]], ...]
 _COPIES: _Copies = ((4, {_W: 1, _G: 1, _S: 2}), (3, {_W: 1, _S: 1}))
 # Where the optimizer is known to keep so many states.
 _COPIES_BY_STATES: dict[int | None, _Copies] = {
+    3: ((4, {_W: 1, _S: 3}),),
     2: (_COPIES[0], (3, {_W: 1, _S: 2})),
     1: ((3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _S: 1})),
 }

@@ -5,18 +5,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from snapconv.columns import distinct
+from snapconv.columns import BoolColumn, distinct
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, OptimizerRule, Role
+from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
 _OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]*\.py$")
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
+# The two averages of Adam, and the largest ones of the second.
+_OF_ADAM, _WITH_AMSGRAD = (2, 2), (3, 3)
 
 
 def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, int] | None:
@@ -25,7 +28,9 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
     None where no optimizer is seen, where one is not known, or where they differ.
     """
     found = set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
-    return found.pop() if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    return _WITH_AMSGRAD if found == {_OF_ADAM} and _runs_amsgrad(snapshot, roles) else found.pop()
 
 
 def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
@@ -53,11 +58,24 @@ def _by_names(snapshot: Snapshot) -> Iterator[tuple[int, int] | None]:
 
 def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[tuple[int, int] | None]:
     stacks = snapshot.stacks
-    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
-    for frame in distinct(stacks.frame_ids[in_optimizer]).tolist():
+    for frame in distinct(stacks.frame_ids[_in_optimizer(stacks, roles)]).tolist():
         path = _file(stacks, frame)
         if _FILE.search(path):
             yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.file, path))
+
+
+def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:
+    stacks = snapshot.stacks
+    frames, found = stacks.frames, distinct(stacks.frame_ids[_in_optimizer(stacks, roles)])
+    return any(
+        int(frames.lines[frame]) in AMSGRAD.get(frames.names[frame], ())
+        and _FILE.search(_file(stacks, frame))
+        for frame in found.tolist()
+    )
+
+
+def _in_optimizer(stacks: StackTable, roles: StackRoles) -> BoolColumn:
+    return np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
 
 
 def _states(rules: Iterator[OptimizerRule]) -> tuple[int, int] | None:

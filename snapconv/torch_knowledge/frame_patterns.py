@@ -444,7 +444,7 @@ class OptimizerRule:
 
 
 # From the sources of torch 2.1 to 2.13. Adam's third state, with amsgrad, is so rare that a third copy is
-# more likely one of the weights.
+# more likely one of the weights, unless a line of optimizer_lines.py shows it.
 OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, 2, "square_avg, acc_delta"),

@@ -112,6 +112,14 @@ def test_where_the_states_are_known_further_copies_are_a_second_model():
     assert reasons == {"beside-gradients-and-states", "states-of-the-optimizer"}
 
 
+def test_where_three_states_are_known_the_third_further_copy_is_one():
+    found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), whole=[0], n_states=3)
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 3 * TOTAL}
+    # Without any gradient, four copies may be one as well, beside two states.
+    assert sort(*copies(PLAIN, 4), n_states=3)[0] == found
+    assert sort(*copies(PLAIN, 4), n_states=2)[0][Category.GRADIENT] == TOTAL
+
+
 def test_a_part_of_a_model_that_is_not_trained_has_no_states():
     rows = [*copies(PLAIN, 3), (PLAIN, 4 * KIB), (PLAIN, 20 * KIB), *copies(GRADIENT, 1, more=0)]
     assert sort(*rows, whole=[0], n_states=2)[0] == {
