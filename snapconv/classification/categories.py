@@ -2,6 +2,9 @@
 
 from enum import IntEnum
 
+# Stands in every output where a rule's name would, of what no rule has decided.
+NO_RULE = "none"
+
 
 class Category(IntEnum):
     """What an allocation was for. The values are indices into columns of ``category``."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
@@ -70,7 +70,7 @@ class Decided:
         self.category = np.zeros(n_allocations, np.int8)
         self._evidence = np.zeros(n_allocations, np.int8)
         self._reason_id = np.zeros(n_allocations, np.int32)
-        self._reasons: dict[str, int] = {"none": 0}
+        self._reasons: dict[str, int] = {NO_RULE: 0}
         self._shared: dict[Callable[..., Any], Any] = {}
 
     @property

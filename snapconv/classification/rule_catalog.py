@@ -1,6 +1,6 @@
 """The texts of rules and evidence: for the documentation, for ``explain``, and to keep slugs unique."""
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.lazy_dataclass import dataclass
@@ -20,7 +20,7 @@ class DecisionReason:
 def _decision_reasons() -> tuple[DecisionReason, ...]:
     """The reasons in the order in which the pipeline first has them."""
     rules = [rule for rule in PIPELINE if isinstance(rule, Rule)]
-    found = [DecisionReason("none", (Category.UNKNOWN,), (Evidence.NONE,), "nothing was decided")]
+    found = [DecisionReason(NO_RULE, (Category.UNKNOWN,), (Evidence.NONE,), "nothing was decided")]
     for reason in dict.fromkeys(rule.reason for rule in rules):
         of_reason = [rule for rule in rules if rule.reason == reason]
         evidence = {rule.evidence for rule in of_reason} | (

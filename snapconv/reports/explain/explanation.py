@@ -7,6 +7,7 @@ docs/reference/json.md describes them.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
+from snapconv.classification.categories import NO_RULE
 from snapconv.devices import device_name
 from snapconv.lazy_dataclass import dataclass
 from snapconv.units import counted, format_bytes, format_duration_us
@@ -279,12 +280,13 @@ def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
 def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
     decision = verdict.decision
     yield from _labelled("category", [decision.category])
-    if verdict.is_wrong_when:
+    if decision.rule == NO_RULE:
+        yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
+    else:
         yield from _labelled("decided by", [f"{decision.rule}: {decision.text}"])
+    if verdict.is_wrong_when:
         yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
         yield from _labelled("wrong when", [verdict.is_wrong_when])
-    else:
-        yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
     agree = [other for other in verdict.others if other.category == decision.category]
     against = [other for other in verdict.others if other.category != decision.category]
     yield from _labelled("agrees", map(_opinion_line, agree))

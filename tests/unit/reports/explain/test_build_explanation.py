@@ -280,6 +280,14 @@ def test_an_allocation_without_evidence_is_unknown(load):
     assert "operation   not known (no known frame)" in text(explanation)
 
 
+def test_what_was_there_all_the_time_is_unknown_by_a_rule_that_is_shown(load):
+    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512)
+    lines = text(load(builder).explain(hex(ADDR)))
+    assert "decided by  persistent-since-before-the-recording: there before the first event" in lines
+    assert "no rule" not in lines
+    assert "wrong when" not in lines
+
+
 def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
     model = CachingAllocator()
     model.free(model.malloc(512, frames=FORWARD), frames=FORWARD)
