@@ -13,6 +13,7 @@ from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMEN
 from snapconv.classification.rules.by_record import RECORDED, USER_RULES
 from snapconv.classification.rules.in_backward import IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
+from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
@@ -30,6 +31,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_FREE,
     *BY_OPTIMIZER,
     *BY_PLACEMENT,
+    *OF_FACTORS,
     *IN_BACKWARD,
     *IN_FORWARD,
     *BEFORE_THE_TRACE,

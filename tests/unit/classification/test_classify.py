@@ -7,6 +7,7 @@ from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_record import RECORDED
+from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
@@ -261,7 +262,8 @@ def test_a_life_decides(life, slug, category, evidence, found):
 
 
 # In tests of their own, and the recorder's tests of metadata.
-OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_INFERENCE, *OF_UPDATES, *OF_UNKNOWN}
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_FACTORS, *OF_INFERENCE, *OF_UPDATES}
+OF_OTHER_TESTS |= {*OF_UNKNOWN}
 
 
 def test_every_reason_has_a_job_that_it_decides():

@@ -1,0 +1,92 @@
+"""Square matrices that are kept for the two sides of layers, and what only looks like them."""
+
+from itertools import pairwise
+
+import pytest
+
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import APPLY, ENGINE, FORWARD, HOOK, MAIN, Job, classified, frames
+
+# The sides of three layers in a row, and their weights in full precision.
+SIDES = (20, 44, 68, 36)
+LAYERS = tuple(pairwise(SIDES))
+SEEN = frames(("see_inputs", "/w/proj/kfac.py")) + FORWARD
+FOUND = (Category.OPTIMIZER_STATE, Evidence.SIZES, "squares-of-the-sides-of-layers")
+
+
+def square(side, n_bytes=4):
+    return n_bytes * side * side
+
+
+def preconditioned(*, layers=LAYERS, kept=True, bias=0, n_factors=2, weight_bytes=4):
+    """Two iterations; in the first one hooks make a matrix for either side of every layer."""
+    job = Job()
+    for inner, outer in layers:
+        job.alloc(APPLY, weight_bytes * inner * outer)
+    job.does(FORWARD)
+    with_factors = layers[: n_factors * len(layers) // 2]
+    factors = [job.alloc(SEEN, square(inner + bias)) for inner, _ in with_factors]
+    factors += [job.alloc(HOOK, square(outer)) for _, outer in with_factors]
+    job.does(ENGINE)
+    if not kept:
+        for factor in factors:
+            job.free(factor, MAIN)
+    job.does(FORWARD, ENGINE, MAIN)
+    return job
+
+
+@pytest.fixture
+def found(tmp_path):
+    def of_size(job, size):
+        return classified(job, tmp_path / "snapshot.pickle", size)
+
+    return of_size
+
+
+@pytest.mark.parametrize("bias", [0, 1])
+def test_squares_of_both_sides_of_layers_are_state_of_a_preconditioner(found, bias):
+    job = preconditioned(bias=bias)
+    assert found(job, square(20 + bias)) == [FOUND]
+    assert set(found(job, square(44))) == {FOUND}
+
+
+def test_factors_in_full_precision_stand_beside_weights_in_half(found):
+    assert found(preconditioned(weight_bytes=2), square(20)) == [FOUND]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kept": False},
+        {"layers": LAYERS[:1]},
+        {"n_factors": 0},
+        {"layers": ((20, 44), (44, 68), (100, 500), (500, 100)), "n_factors": 1},
+    ],
+    ids=["freed before another forward", "of one layer", "of no layer", "of few of the weights"],
+)
+def test_what_is_not_kept_for_most_layers_is_no_state(found, other):
+    assert FOUND not in found(preconditioned(**other), square(20))
+
+
+def test_copies_of_square_weights_are_no_factors(found):
+    """A second model with layers of 20 x 20, 44 x 44 and 20 x 44."""
+    layers = ((20, 20), (44, 44), (20, 44))
+    job = Job()
+    for inner, outer in layers:
+        job.alloc(APPLY, 4 * inner * outer)
+    for inner, outer in layers:
+        job.alloc(MAIN, 4 * inner * outer)
+    job.does(FORWARD, ENGINE, FORWARD, ENGINE)
+    assert FOUND not in found(job, square(20)) + found(job, square(44))
+
+
+def test_fewer_squares_than_weights_are_no_factors(found):
+    """One data set of 64 x 64 and one of 128 x 128 beside many weights of 64 x 128."""
+    job = Job()
+    for _ in range(3):
+        job.alloc(APPLY, 4 * 64 * 128)
+        job.alloc(APPLY, 4 * 64 * 256)
+    for side in (64, 128, 256):
+        job.alloc(MAIN, square(side))
+    job.does(FORWARD, ENGINE, FORWARD, ENGINE)
+    assert FOUND not in found(job, square(64))
