@@ -81,6 +81,13 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     return ordered[is_new]
 
 
+def run_starts(values: NDArray[Any]) -> Int64Column:
+    """Where runs of equal values begin."""
+    is_new = np.ones(len(values), np.bool_)
+    is_new[1:] = values[1:] != values[:-1]
+    return np.flatnonzero(is_new)
+
+
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
     """The sum of each group's values. ``np.bincount`` would add them up as float64."""
     sums = np.zeros(n_groups, np.int64)

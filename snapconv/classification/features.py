@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.user_rules import NO_RULES, UserRules
-from snapconv.columns import BoolColumn, EventColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    read_only,
+    run_starts,
+    sums_by,
+)
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
@@ -251,10 +260,10 @@ def _between_modules(
     Where a loss or backward comes next, an allocation belongs to the loss and is no input.
     """
     n_events = len(phases.certain)
-    carried, run_last = at(phases.phase, alloc), at(phases.run_last, alloc, -1)
+    carried, run_last = at(phases.phase, alloc), at(phases.run_last, alloc)
     # Gradients may be freed just before backward. What comes after a run is where another one begins.
-    is_first = np.append(True, phases.phase[1:] != phases.phase[:-1])[:n_events]
-    after = next_of(np.flatnonzero(is_first & (phases.phase != Phase.OTHER)), run_last, n_events)
+    begins = run_starts(phases.phase)
+    after = next_of(begins[phases.phase[begins] != Phase.OTHER], run_last, n_events)
     is_last = at(phases.phase, after) == Phase.BACKWARD
     next_module = next_of(alloc[by_module], alloc, n_events)
     next_loss = next_of(alloc[by_loss], alloc, n_events)

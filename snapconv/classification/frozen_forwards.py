@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, run_starts
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.stack_roles import StackRoles, matching_frames
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
@@ -46,7 +46,7 @@ def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
     total = np.bincount(called_from, sizes)
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
     order = np.argsort(called_from, kind="stable")
-    begins = np.flatnonzero(np.diff(called_from[order], prepend=-1))
+    begins = run_starts(called_from[order])
     for of_place, here in enumerate(np.split(lines[stack[order]], begins[1:])):
         yield set(here.tolist()), float(saved[of_place] / max(total[of_place], 1.0))
 

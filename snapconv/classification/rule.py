@@ -153,12 +153,11 @@ class RoleRule:
         table, roles = features.allocations, features.roles
         stack = table.free_stack_id if self.is_free_site else table.stack_id
         evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
-        where = self.where(features, decided) & (stack >= 0)
-        rule_ids = roles.rule_id[self.role][stack] if roles.has.shape[1] else np.full(len(stack), -1)
-        for number in distinct(rule_ids[where]).tolist():
-            if number >= 0:
-                slug = roles.rules[number].slug
-                yield Proposal(where & (rule_ids == number), self.category, evidence, slug)
+        rows = np.flatnonzero(self.where(features, decided) & roles.of(self.role, stack))
+        rule_ids = roles.rule_id[self.role][stack[rows]]
+        for number in distinct(rule_ids).tolist():
+            where = features.mask(rows[rule_ids == number])
+            yield Proposal(where, self.category, evidence, roles.rules[number].slug)
 
 
 def role_rule(role: Role, category: Category, *, is_free_site: bool = False) -> Callable[[Where], RoleRule]:

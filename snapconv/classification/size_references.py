@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.features import of_fullest
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 
@@ -83,7 +83,7 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     change = np.repeat((-1, 1), len(gradients))
     order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
     n_live = np.cumsum(change[order])
-    begins = np.flatnonzero(np.diff(size[order], prepend=-1))
+    begins = run_starts(size[order])
     before = np.concatenate(([0], n_live[begins[1:] - 1]))
     most = np.maximum.reduceat(n_live, begins) - before
     times_made = np.bincount(which) / most
@@ -129,5 +129,5 @@ def counted(sizes: Int64Column) -> dict[int, int]:
 def by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:
     """The rows grouped by size, each group in order."""
     order = rows[np.argsort(sizes[rows], kind="stable")]
-    starts = np.flatnonzero(np.concatenate(([True], np.diff(sizes[order]) != 0)))
-    return [(int(sizes[group[0]]), group) for group in np.split(order, starts[1:])]
+    groups = np.split(order, run_starts(sizes[order])[1:])
+    return [(int(sizes[group[0]]), group) for group in groups]

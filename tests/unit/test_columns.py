@@ -1,9 +1,9 @@
-"""What all tables share: maxima of many ranges at once, and the different values of a column."""
+"""What all tables share: maxima of many ranges at once, and different and equal values of a column."""
 
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, range_maxima
+from snapconv.columns import distinct, range_maxima, run_starts
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
@@ -31,3 +31,8 @@ def test_long_ranges_cost_no_more_than_short_ones():
 @pytest.mark.parametrize("values", [[], [3], [2, 2], [5, -1, 5, 0, -1]])
 def test_the_different_values_of_a_column_stand_in_order(values):
     assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+@pytest.mark.parametrize(("values", "starts"), [([], []), ([0], [0]), ([-1, -1, 3, 3, 3, -1], [0, 2, 5])])
+def test_a_run_of_equal_values_starts_where_the_one_before_ends(values, starts):
+    assert run_starts(np.array(values, np.int64)).tolist() == starts

@@ -65,12 +65,12 @@ def batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
 @rule(FREED_BY_LINE, Category.INPUT, Evidence.FREE_SITE)
 def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
     """Pre-existing, and freed where nothing but batches of its size are, in other iterations."""
-    freed_at = features.allocations.free_stack_id.astype(np.int64)
-    site = np.where(features.is_freed_by_engine, freed_at, -1)
-    preexisting = ~features.is_traced & (site >= 0)
+    site = features.allocations.free_stack_id.astype(np.int64)
+    is_freed = features.is_freed_by_engine & (site >= 0)
+    preexisting = is_freed & ~features.is_traced
     if not preexisting.any():
         return preexisting
-    rows = np.flatnonzero(np.isin(site, distinct(site[preexisting])))
+    rows = np.flatnonzero(is_freed & np.isin(site, distinct(site[preexisting])))
     sizes, size = np.unique(features.sizes[rows], return_inverse=True)
     _, kind = np.unique(site[rows] * len(sizes) + size.reshape(-1), return_inverse=True)
     kind = kind.reshape(-1)

@@ -139,7 +139,7 @@ def recorded_target(features: Features, _: Decided) -> BoolColumn:
 def recorded_labels(features: Features, _: Decided) -> BoolColumn:
     """The same of integers that were copied to the device between the model and its loss."""
     saved = _recorded(features, lambda found: _without_history(found, is_integral=True))
-    in_forward = features.is_traced & (features.alloc_phase == Phase.FORWARD)
+    in_forward = features.alloc_phase == Phase.FORWARD
     by_copy = features.made_through(Role.COPY) & ~features.made_through(Role.MODULE_CALL)
     return np.asarray(saved & in_forward & by_copy)
 

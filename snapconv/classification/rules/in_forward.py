@@ -8,7 +8,7 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, distinct, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -97,9 +97,8 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
     stack, sizes = features.allocations.stack_id, features.sizes
     rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
     rows = rows[np.lexsort((features.alloc[rows], stack[rows]))]
-    for of_line in np.split(rows, np.flatnonzero(np.diff(stack[rows])) + 1):
-        begins = np.flatnonzero(np.diff(sizes[of_line], prepend=-1))
-        more = np.diff(sizes[of_line[begins]])
+    for of_line in np.split(rows, run_starts(stack[rows])[1:]):
+        more = np.diff(sizes[of_line[run_starts(sizes[of_line])]])
         found[of_line] = len(more) >= _LEAST_RUNS_AGAIN and more[0] > 0 and bool(np.all(more == more[0]))
     return found
 
@@ -223,7 +222,7 @@ def _freed_by_node(features: Features) -> BoolColumn:
 
 def _names_release(features: Features) -> bool:
     """Whether the stacks of frees name what frees what was saved, as C++ stacks do."""
-    return len(features.roles.is_empty) > 0 and bool(features.roles.has[Role.RELEASE].any())
+    return bool(features.roles.has[Role.RELEASE].any())
 
 
 def is_freed_after_own(features: Features) -> BoolColumn:

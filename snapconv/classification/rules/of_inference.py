@@ -11,7 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -113,8 +113,8 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     found = np.zeros(len(sizes), np.bool_)
     if not len(layers):
         return found
-    begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
-    n_equal = np.repeat(np.diff(np.append(begins, len(sizes))), np.diff(np.append(begins, len(sizes))))
+    lengths = np.diff(np.append(run_starts(sizes), len(sizes)))
+    n_equal = np.repeat(lengths, lengths)
     first, last = int(layers[0]), int(layers[-1])
     inside = sizes[first : last + 1]
     of_size, counts = np.unique(sizes, return_counts=True)
@@ -172,7 +172,7 @@ def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
 
     Not those that mostly are side by side: some of many results that are kept may have filled holes.
     """
-    begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1]))) if len(sizes) else sizes
+    begins = run_starts(sizes)
     lengths: dict[int, list[int]] = {}
     for size, length in zip(
         sizes[begins].tolist(), np.diff(np.append(begins, len(sizes))).tolist(), strict=True

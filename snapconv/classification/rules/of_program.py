@@ -21,7 +21,7 @@ from snapconv.classification.rules.in_forward import (
     LIVE_AT_DUMP,
     is_freed_after_own,
 )
-from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
@@ -131,7 +131,7 @@ def stepped_on_in_full_precision(features: Features, decided: Decided) -> BoolCo
 def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     """The rows in groups of one key."""
     order = rows[np.argsort(key[rows], kind="stable")]
-    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
+    return np.split(order, run_starts(key[order])[1:]) if len(order) else []
 
 
 def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
@@ -271,11 +271,13 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
     replacement = np.full(len(rows), -1, np.int64)
     for here in _groups(np.flatnonzero(line >= 0), line):
         made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
+        if not len(made):
+            continue
         keys = sizes[made] * width + features.alloc[made]
         order = np.argsort(keys)
         former = rows[here]
         last = np.searchsorted(keys[order], sizes[former] * width + features.end[former]) - 1
-        youngest = made[order[last]] if len(made) else np.full(len(former), -1)
+        youngest = made[order[last]]
         fits = (
             (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
         )
