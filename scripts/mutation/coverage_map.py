@@ -1,7 +1,8 @@
 """Tests that need no torch -> which of them run which line of snapconv, and how long each takes.
 
-Measured by one run with coverage.py's contexts, kept in .mutate/. A line that no test runs in a
-function, such as a constant of its module, has the tests that run any line of its file.
+Measured by one run with coverage.py's contexts, and one without for the seconds, as coverage doubles them;
+kept in .mutate/. A line that no test runs in a function, such as a constant of its module, has the tests
+that run any line of its file.
 """
 
 import itertools
@@ -10,10 +11,12 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import coverage
+import pytest
 
 _DATA, _SECONDS = Path(".mutate", "coverage"), Path(".mutate", "seconds.json")
 # Tests of what is built on the packages, too, but none of whole files: they are slow, and any change breaks
@@ -79,27 +82,32 @@ def load(root: Path, *, is_anew: bool) -> CoverageMap:
 
 
 def _measure(root: Path) -> None:
-    """Run the tests once under coverage."""
+    """Run the tests once under coverage, and once as they are."""
     (root / ".mutate").mkdir(exist_ok=True)
-    plugin = ("-p", "scripts.mutation.coverage_map", "-p", "no:cacheprovider")
-    measured = ("--cov=snapconv", "--cov-branch", "--cov-context=test", "--cov-report=")
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n2", *plugin, *measured, *_TRIED],
-        cwd=root,
-        env=os.environ | {"COVERAGE_FILE": str(root / _DATA), "PYTHONPATH": str(root)},
-        check=False,  # a test that measures time may fail under coverage
-    )
+    plain = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    measured = ("-n2", "--cov=snapconv", "--cov-branch", "--cov-context=test", "--cov-report=")
+    timed = ("-p", "scripts.mutation.coverage_map", "-p", "no:cov")
+    for options in (measured, timed):
+        subprocess.run(
+            [*plain, *options, *_TRIED],
+            cwd=root,
+            env=os.environ | {"COVERAGE_FILE": str(root / _DATA), "PYTHONPATH": str(root)},
+            check=False,  # a test that measures time may fail under coverage
+        )
 
 
 _seconds: dict[str, float] = defaultdict(float)
 
 
-def pytest_runtest_logreport(report: "pytest.TestReport") -> None:  # type: ignore[name-defined] # noqa: F821
-    """Add up the seconds of a test; pytest calls it where this module is its plugin."""
-    _seconds[report.nodeid] += report.duration
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep the processor's seconds of a test, as others may be at work; pytest calls it in its plugin."""
+    before = sum(os.times()[:4])
+    result = yield
+    _seconds[item.nodeid] = sum(os.times()[:4]) - before
+    return result
 
 
-def pytest_sessionfinish(session: "pytest.Session") -> None:  # type: ignore[name-defined] # noqa: F821
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keep the seconds of all tests."""
-    if not hasattr(session.config, "workerinput"):  # in the process that has the results of all
-        (session.config.rootpath / _SECONDS).write_text(json.dumps(_seconds), encoding="utf-8")
+    (session.config.rootpath / _SECONDS).write_text(json.dumps(_seconds), encoding="utf-8")
