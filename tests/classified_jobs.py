@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,14 @@ CUSTOM_BACKWARD = frames(
     ("backward", "/w/proj/ops.py"), ("apply", f"{TORCH}/autograd/function.py"), *ENGINE_FRAMES
 )
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
+# Modules that run again in backward, for a checkpoint.
+RECOMPUTED = FORWARD[:2] + RECOMPUTE + ENGINE
 NESTED = frames(
     ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
 )
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
+BUILD_OPTIMIZER = frames(("__init__", f"{TORCH}/optim/adagrad.py")) + MAIN
 NO_FRAMES: Stack = []
 ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
 STACKS = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)}
@@ -104,6 +108,11 @@ class Job:
         return {**self.model.snapshot(), "external_annotations": self.annotations}
 
 
+def at_line(stack: Stack, line: int) -> Stack:
+    """The same code, with its innermost frame at another line."""
+    return [{**stack[0], "line": line}, *stack[1:]]
+
+
 def job_of(life: str) -> Job:
     """Live a life: alloc, older (before recording), free, does (others do), begin and end, each of what."""
     job = Job()
@@ -121,13 +130,17 @@ def job_of(life: str) -> Job:
     return job
 
 
-def classified(job: Job, path: Path, size: int = SUBJECT) -> list[Found]:
-    """Category, evidence and reason of a job's allocations of a size, older ones first."""
+def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: bool = False) -> list[Found]:
+    """Category, evidence and reason of a job's allocations of a size, older ones first.
+
+    ``has_marked_phases``: as if a recorder had marked the phases that the stacks show.
+    """
     path.write_bytes(pickle.dumps(job.snapshot()))
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
     rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
-    made = classify(find_features(rows, find_phases(snapshot, device, rows, roles), roles))
+    phases = replace(find_phases(snapshot, device, rows, roles), is_recorded=has_marked_phases)
+    made = classify(find_features(rows, phases, roles))
     return [
         (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
         for i in np.flatnonzero(rows.requested_bytes == size)

@@ -49,7 +49,7 @@ def decided_by_copies(allocations, known):
     return decided.result()
 
 
-def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=False):
+def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=False, has_several_steps=False):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
     The categories of the candidates as bytes per category, with the reasons.
@@ -67,6 +67,7 @@ def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=Fals
         n_states=n_states,
         states_range=states_range,
         has_frozen_copy=has_frozen_copy,
+        has_several_steps=has_several_steps,
         iteration=np.where(kinds == STATE, extra // 100, extra),
         run=np.full(len(sizes), -1),
     )
@@ -293,8 +294,9 @@ def test_the_gradients_of_one_iteration_are_the_reference():
     }
 
 
-def test_as_many_as_one_copy_of_the_states_are_weights_and_another_copy_gradients():
-    states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=4)]  # the moments of Adam: two lines
+@pytest.mark.parametrize("lines", [(3, 4), (0, 1)], ids=["any lines", "the first of the file"])
+def test_as_many_as_one_copy_of_the_states_are_weights_and_another_copy_gradients(lines):
+    states = [row for line in lines for row in copies(STATE, 1, more=line)]  # the moments of Adam
     found, reasons = sort(*copies(PLAIN, 2), *states)
     assert found == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
     assert reasons == {"as-many-as-optimizer-states", "whole-copies-beside-optimizer-states"}
@@ -360,6 +362,14 @@ def test_a_reference_of_few_sizes_does_not_spoil_four_copies_of_every_size(role)
     found, reasons = sort(*copies(PLAIN, 4), (role, 4 * KIB, 0))
     assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
     assert reasons == {"4-copies-of-every-size"}
+
+
+@pytest.mark.parametrize(("sizes", "is_enough"), [((20 * KIB,), True), ((4 * KIB, 4 * KIB, 8 * KIB), False)])
+def test_a_reference_counts_beside_four_copies_of_every_size_if_most_bytes_have_its_sizes(sizes, is_enough):
+    """Of 36 KiB, 20 or 16; more than two copies beside a reference are not accepted."""
+    found, reasons = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, shapes=sizes, more=0))
+    assert reasons == ({"as-many-as-gradients"} if is_enough else {"4-copies-of-every-size"})
+    assert found[Category.WEIGHT] == (sum(sizes) if is_enough else TOTAL)
 
 
 def test_a_reference_of_few_sizes_counts_where_there_is_no_other():

@@ -261,6 +261,26 @@ def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
 
+# What is decided by when something was made and freed, rather than by who did it or by its size.
+BY_PHASES = {
+    "made-outside-modules-used-in-forward", "freed-soon-outside-modules",
+    "made-in-step-and-kept", "made-in-step-and-freed", "replaced-in-step", "freed-in-step",
+    "freed-while-placing", "freed-within-backward", "kept-after-backward", "made-after-backward-and-kept",
+    "kept-by-program-for-another-backward", "freed-by-backward", "kept-into-backward",
+    "freed-before-backward",
+    "made-in-forward-and-live-at-dump", "kept-while-its-line-ran-again", "cache-that-grew",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES])
+def test_where_a_recorder_marked_the_phases_what_is_decided_by_them_is_recorded(
+    life, slug, category, evidence, tmp_path
+):
+    rows = classified(job_of(life), tmp_path / "snapshot.pickle", has_marked_phases=True)
+    expected = Evidence.METADATA if slug in BY_PHASES else evidence
+    assert (category, expected, slug) in rows
+
+
 # In tests of their own, and the recorder's tests of metadata.
 OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_FACTORS, *OF_INFERENCE, *OF_UPDATES}
 OF_OTHER_TESTS |= {*OF_UNKNOWN}

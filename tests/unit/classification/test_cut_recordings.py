@@ -18,6 +18,7 @@ from tests.classified_jobs import (
     STEP,
     SUBJECT,
     Job,
+    at_line,
     categories,
     classified,
     job_of,
@@ -32,10 +33,6 @@ FREE_SITE = Evidence.FREE_SITE
 def found(tmp_path):
     """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
-
-
-def at_line(stack, line):
-    return [{**stack[0], "line": line}, *stack[1:]]
 
 
 def test_a_compiled_backward_frees_on_each_line_of_what_it_does_in_other_iterations(found):

@@ -66,6 +66,61 @@ def test_what_else_runs_without_saving_is_no_copy(second, is_frozen):
     assert not is_frozen(job_with(**second))
 
 
+def two_forwards(*, n_lines=20, n_common=20, n_kept=0, n_saved=20):
+    """Twenty lines that are trained, of whose results backward finds some; and lines that are not."""
+    job = Job()
+    lines = [*range(100, 100 + n_common), *range(200, 200 + n_lines - n_common)]
+    first = forward(job, called_at=1, lines=lines)
+    for addr in first[n_kept:]:
+        job.free(addr, in_model("model.py", 99, 1))
+    second = forward(job, called_at=2, lines=range(100, 120))
+    for addr in second[n_saved:]:
+        job.free(addr, in_model("model.py", 99, 2))
+    backward(job, [*first[:n_kept], *second[:n_saved]])
+    return job
+
+
+@pytest.mark.parametrize(
+    ("forwards", "expected"),
+    [
+        ({"n_kept": 1}, True),
+        ({"n_kept": 2}, False),
+        ({"n_saved": 4}, True),
+        ({"n_saved": 3}, False),
+        ({"n_lines": 3, "n_common": 3}, True),
+        ({"n_lines": 2, "n_common": 2}, False),
+        ({"n_lines": 5, "n_common": 4}, True),
+        ({"n_lines": 4, "n_common": 3}, False),
+    ],
+    ids=[
+        "a result that is kept",
+        "a tenth that is kept",
+        "a fifth that is saved for backward",
+        "less that is saved",
+        "three lines",
+        "two lines",
+        "four fifths of the lines in common",
+        "three quarters of them",
+    ],
+)
+def test_how_much_a_frozen_copy_keeps_and_has_in_common_with_what_is_trained(forwards, expected, is_frozen):
+    assert is_frozen(two_forwards(**forwards)) == expected
+
+
+@pytest.mark.parametrize(("n_saved", "expected"), [(20, True), (0, False)])
+def test_without_stacks_of_frees_what_lives_until_backward_is_saved(n_saved, expected, is_frozen):
+    job = Job()
+    for addr in forward(job, called_at=1):
+        job.free(addr)
+    second = forward(job, called_at=2, lines=range(10, 30))
+    for addr in second[n_saved:]:
+        job.free(addr)
+    job.free(job.alloc(ENGINE))
+    for addr in second[:n_saved]:
+        job.free(addr)
+    assert is_frozen(job) == expected
+
+
 def test_two_forwards_that_are_both_trained_are_one_model(is_frozen):
     job = Job()
     saved = [*forward(job, called_at=1), *forward(job, called_at=2)]

@@ -310,3 +310,71 @@ def test_what_a_line_makes_longer_by_the_same_for_every_token_is_a_cache(found):
 )
 def test_what_does_not_lengthen_so_is_no_cache(job, found):
     assert Category.KV_CACHE not in {category for category, *_ in found(job, 20 * KIB)}
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("other", "category"), [(MIB, Category.UNKNOWN), (MIB + 512, Category.WEIGHT)], ids=["small", "large"]
+)
+def test_between_large_layers_is_only_what_the_allocator_puts_there(other, category, found):
+    """Up to 1 MiB is in segments of its own, wherever these are."""
+    job = Job()
+    layer = (11 * MIB, 13 * MIB, 12 * MIB)
+    for size in (*layer * 3, other, *layer * 2):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert found(job, 12 * MIB)[0][0] is Category.WEIGHT
+    assert found(job, other)[0][0] is category
+
+
+def test_what_is_between_the_first_layer_and_the_last_is_a_weight(found):
+    job, others = Job(), (5 * KIB, 7 * KIB)
+    for size in (EMBEDDING, *LAYER, others[0], *LAYER * 3, others[1], *LAYER, 9 * KIB):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for size in others:
+        assert found(job, size) == [(Category.WEIGHT, Evidence.SIZES, "alternating-sizes")]
+    assert found(job, 9 * KIB)[0][0] is Category.UNKNOWN
+
+
+def test_without_weights_nothing_shows_a_number_of_layers(found):
+    job = Job()
+    for _ in range(4):
+        job.alloc(ZEROS, CACHE)
+    job.does(FORWARD)
+    assert Category.KV_CACHE not in {category for category, *_ in found(job, CACHE)}
+
+
+@pytest.mark.parametrize("n_layers", [3, N_LAYERS])
+def test_a_cache_of_one_block_for_every_layer_has_at_least_four_of_them(n_layers, found):
+    job = model(n_layers)
+    for _ in range(n_layers):
+        job.older(NO_FRAMES, CACHE)
+    job.does(FORWARD)
+    expected = Category.KV_CACHE if n_layers >= 4 else Category.UNKNOWN
+    assert {category for category, *_ in found(job, CACHE)} == {expected}
+
+
+def test_a_table_is_eight_times_as_large_as_the_next_one(found):
+    for before, category in ((8 * EMBEDDING, Category.WEIGHT), (7 * EMBEDDING, Category.UNKNOWN)):
+        job = Job()
+        for size in (before, EMBEDDING, *LAYER * 5):
+            job.older(NO_FRAMES, size)
+        job.does(FORWARD)
+        assert found(job, before)[0][0] is category
+        assert found(job, EMBEDDING)[0][0] is Category.WEIGHT
+
+
+def test_three_tables_at_most_are_before_the_layers(found):
+    job, tables = Job(), [8**n * KIB for n in (4, 3, 2, 1)]
+    for size in (*tables, *LAYER * N_LAYERS):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert [found(job, size)[0][0] is Category.WEIGHT for size in tables] == [False, True, True, True]
+
+
+def test_three_lengths_show_a_cache(found):
+    job = decoded(LENGTHENED[:3])
+    assert {category for category, *_ in found(job, LENGTHENED[0])} == {Category.KV_CACHE}

@@ -30,6 +30,11 @@ def test_every_rule_has_a_name_of_its_own():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("codes", [Category, Evidence])
+def test_codes_in_columns_count_from_0(codes):
+    assert [code.value for code in codes.__members__.values()] == list(range(len(codes.__members__)))
+
+
 def test_a_slug_always_has_the_same_reason():
     reasons = {}
     for rule in PIPELINE:

@@ -34,22 +34,27 @@ def moved(tmp_path):
     return category_of
 
 
-def two_steps(line=SCALED, *, sizes=SIZES, cleared_by=ZERO_GRAD, again=False, until_second=True):
-    """Two backwards, after the first of which a line makes one block for every gradient."""
-    job = Job()
-    for size in SIZES:
+def two_steps(
+    line=SCALED, *, weights=SIZES, sizes=None, cleared_by=ZERO_GRAD, n_kept=0, again=False, until_second=True
+):
+    """Two backwards, after the first of which a line makes one block for every gradient.
+
+    Something clears these, but for ``n_kept``.
+    """
+    job, sizes = Job(), weights if sizes is None else sizes
+    for size in weights:
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
-    gradients = [job.alloc(ENGINE, size) for size in SIZES]
+    gradients = [job.alloc(ENGINE, size) for size in weights]
     job.does(ENGINE)
     made = [job.alloc(line, size) for size in sizes]
-    for gradient in gradients:
+    for gradient in gradients[n_kept:]:
         job.free(gradient, cleared_by)
     job.does(FORWARD)
     if not until_second:
         for block in made:
             job.free(block, MAIN)
-    gradients = [job.alloc(ENGINE, size) for size in SIZES]
+    gradients = [job.alloc(ENGINE, size) for size in weights]
     job.does(ENGINE)
     if again:
         made += [job.alloc(line, size) for size in sizes]
@@ -83,3 +88,24 @@ def test_what_is_kept_from_the_first_step_to_the_second_is_state_of_the_optimize
 )
 def test_what_only_looks_like_it_is_not(other, moved):
     assert moved(two_steps(**other)) != STATE
+
+
+# Twelve parameters that are about as large: one of them is less than a tenth of the bytes, two are more.
+TWELVE = (SUBJECT, *(7168 + 512 * n for n in range(11)))
+
+
+@pytest.mark.parametrize(
+    "weights", [TWELVE[:1] + TWELVE[2:], (*TWELVE, TWELVE[1])], ids=["one less", "one more"]
+)
+def test_a_parameter_may_have_no_gradient_or_two(weights, moved):
+    assert moved(two_steps(weights=TWELVE, sizes=weights)) == STATE
+
+
+@pytest.mark.parametrize("weights", [TWELVE[:1] + TWELVE[3:], (*TWELVE, *TWELVE[1:3])], ids=["less", "more"])
+def test_a_line_that_makes_a_tenth_less_or_more_than_there_are_gradients_is_no_step(weights, moved):
+    assert moved(two_steps(weights=TWELVE, sizes=weights)) != STATE
+
+
+@pytest.mark.parametrize(("n_kept", "is_step"), [(1, True), (2, False)])
+def test_nearly_all_gradients_of_the_first_backward_are_cleared(n_kept, is_step, moved):
+    assert (moved(two_steps(weights=TWELVE, n_kept=n_kept)) == STATE) == is_step

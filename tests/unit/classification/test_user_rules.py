@@ -320,8 +320,9 @@ def test_a_rule_about_the_free_site_looks_at_who_freed(loaded):
 
 def test_where_frees_repeat_their_allocs_a_rule_about_frees_has_no_effect_and_gives_a_note(loaded):
     rule = CACHE | {"free_site": True}
-    session = loaded(rule, jobs=[(ALLOCATE, ALLOCATE)])
-    assert decisions(session)[0] != MINE
+    about_allocs = CACHE | {"slug": "about-allocs", "category": "weight"}
+    session = loaded(rule, about_allocs, jobs=[(ALLOCATE, ALLOCATE)])
+    assert decisions(session)[0] == (Category.WEIGHT, Evidence.USER_RULE, "about-allocs")
     (note,) = [note for note in session.notes if note.slug == "unused-rule"]
     assert "kv-cache is about frees" in note.message
 

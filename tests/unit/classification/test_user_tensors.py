@@ -19,6 +19,7 @@ from tests.classified_jobs import (
     ZERO_GRAD,
     ZEROS,
     Job,
+    at_line,
     categories,
     classified,
     cpp,
@@ -195,6 +196,21 @@ def test_copies_in_full_precision_alone_may_be_an_average(found):
     assert categories(found(with_copies(CLONE, factor=2), 2 * SHAPES[0])) == [UNKNOWN]
 
 
+def test_without_frames_of_cpp_copies_in_full_precision_of_one_line_may_be_an_average(found):
+    rows = found(with_copies(LOAD, factor=2, engine=NO_FRAMES), 2 * SHAPES[0])
+    assert categories(rows) == [UNKNOWN]
+
+
+def test_two_copies_in_full_precision_without_moments_may_be_averages(found):
+    job = with_copies(CLONE, at_line(CLONE, 2), factor=2)
+    assert categories(found(job, 2 * SHAPES[0])) == [UNKNOWN] * 2
+
+
+def test_as_many_bytes_of_other_sizes_are_not_made_for_every_parameter(found):
+    job = with_copies(ZEROS, shapes=(SHAPES[0] + 500, SHAPES[1] - 500))
+    assert STATE not in categories(found(job, SHAPES[0] + 500))
+
+
 def test_copies_of_gradients_are_no_second_model(found):
     assert categories(found(with_copies(CLONE, is_late=True), SHAPES[0]))[2] is not WEIGHT
 
@@ -222,6 +238,32 @@ def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(
     job.does(ENGINE)
     found_of_old = found(job)[0]
     assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
+
+
+def test_each_former_value_is_what_the_next_one_of_its_size_is(found):
+    """One line gives two variables new values, twice: a batch and a result of a module."""
+    job, made = Job(), {}
+    for name, size in (("batch", SUBJECT), ("result", SUBJECT + 1)):
+        made[name] = job.older(NO_FRAMES, size)
+    for _ in range(2):
+        for name, size, stack in (("batch", SUBJECT, LOAD), ("result", SUBJECT + 1, LOAD[:1] + FORWARD)):
+            new = job.alloc(stack, size)
+            job.model.free(made[name], frames=stack)
+            made[name] = new
+        job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [INPUT] * 3
+    assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 3
+
+
+def test_without_stacks_of_frees_no_line_shows_what_a_former_value_was(found):
+    """Every free has the stack of its alloc there: by it, the same line seems to free the former value."""
+    job = Job()
+    old = job.older(LOAD)
+    job.alloc(LOAD)
+    job.free(old)
+    for stack in (FORWARD, ENGINE):
+        job.free(job.alloc(stack, SUBJECT + 1))
+    assert categories(found(job)) == [UNKNOWN, INPUT]
 
 
 def test_a_value_that_was_freed_first_takes_no_place(found):
@@ -298,3 +340,35 @@ def test_copies_in_full_precision_that_an_optimizer_steps_on_are_weights(state_f
         job.alloc(STEP, state_factor * size)
     job.does(STEP)
     assert categories(found(job, 2 * SHAPES[0]))[0] == category
+
+
+def test_of_what_is_computed_and_still_there_the_last_iteration_has_its_batch(found):
+    """What an earlier one made, on a line that nothing else frees, may be kept for anything."""
+    job = Job()
+    job.does(FORWARD, ENGINE, STEP)
+    for line in (11, 12):
+        job.alloc(at_line(LOAD, line))
+        job.does(FORWARD, ENGINE, STEP)
+    assert categories(found(job)) == [UNKNOWN, INPUT]
+
+
+def test_what_a_line_makes_anew_and_frees_is_a_batch_though_an_earlier_iteration_made_the_last(found):
+    job = Job()
+    job.does(FORWARD, ENGINE, STEP)
+    freed = job.alloc(LOAD)
+    job.does(FORWARD, ENGINE, STEP)
+    job.free(freed, MAIN)
+    job.alloc(LOAD)
+    job.does(FORWARD, ENGINE, STEP, FORWARD, ENGINE, STEP)
+    assert categories(found(job)) == [INPUT, INPUT]
+
+
+def test_what_a_line_frees_soon_after_the_beginning_is_as_temporary_as_what_else_it_frees(found):
+    job = Job()
+    old, other = job.older(NO_FRAMES, SUBJECT + 1), job.alloc(LOAD)
+    job.free(old, MAIN)
+    job.does(LOAD, LOAD)
+    job.free(other, MAIN)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [TEMPORARY]
+    assert categories(found(job, SUBJECT + 1)) == [TEMPORARY]
