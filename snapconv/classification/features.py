@@ -104,6 +104,11 @@ class Features:
     # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
     preexisting_outside: BoolColumn
 
+    @property
+    def has_stack(self) -> BoolColumn:
+        """Allocations that have a stack, if only an empty one."""
+        return np.asarray(self.allocations.stack_id >= 0)
+
     def made_through(self, role: Role) -> BoolColumn:
         """Allocations made through code of this role."""
         return self.roles.of(role, self.allocations.stack_id)

@@ -36,7 +36,7 @@ def frozen_modules_ran(features: Features) -> bool:
 
 def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
     """For every place that calls modules: their lines, and the share of their bytes that backward finds."""
-    rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
+    rows = np.flatnonzero(features.by_module)
     if not len(rows):
         return
     lines, place = _split_stacks(features.roles)

@@ -78,7 +78,7 @@ def _candidates(features: Features, as_large: Int64Column) -> Int64Column:
     same = at(features.phases.iteration, features.next_backward, -1) == features.iteration
     found = features.outside & ~features.from_nothing & after & same
     found &= (features.alloc > features.alloc_run_end) & (features.end > features.alloc_run_last)
-    rows = np.flatnonzero(found & (features.allocations.stack_id >= 0))
+    rows = np.flatnonzero(found & features.has_stack)
     _, line = np.unique(features.allocations.stack_id[rows], return_inverse=True)
     line = line.reshape(-1)
     is_as_large = np.isin(features.sizes[rows], as_large)

@@ -60,7 +60,7 @@ def _bytes_of_runs(features: Features, found: BoolColumn) -> NDArray[np.float64]
 def _runs_once(features: Features) -> BoolColumn:
     """Per stack, whether it allocates after no more than one backward of an iteration."""
     after = at(features.phases.phase, features.alloc) == Phase.BACKWARD
-    rows = np.flatnonzero(after & features.outside & (features.allocations.stack_id >= 0))
+    rows = np.flatnonzero(after & features.outside & features.has_stack)
     # One number for stack and iteration, and one for those and the run.
     n_iterations, n_runs = features.phases.n_iterations, features.n_events + 1
     stack = features.allocations.stack_id[rows].astype(np.int64)

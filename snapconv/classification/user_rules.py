@@ -58,12 +58,6 @@ class UserRules:
             return self.of(number, allocations.stack_id)
         return self.of(number, allocations.free_stack_id) & free_sites_known
 
-    def about(self, row: int, allocations: AllocationTable, *, free_sites_known: bool) -> Iterator[UserRule]:
-        """The rules that match one allocation."""
-        for number, rule in enumerate(self.rules):
-            if self.matches(number, allocations, free_sites_known=free_sites_known)[row]:
-                yield rule
-
 
 NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
 

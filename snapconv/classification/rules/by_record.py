@@ -186,8 +186,8 @@ def next_batch(features: Features, decided: Decided) -> BoolColumn:
         return np.zeros(len(features.alloc), np.bool_)
     stack = features.allocations.stack_id
     is_input = decided.has(Category.INPUT)
-    of_inputs = distinct(stack[(stack >= 0) & is_input])
-    of_others = distinct(stack[(stack >= 0) & ~is_input & ~decided.is_open])
+    of_inputs = distinct(stack[features.has_stack & is_input])
+    of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
     like_inputs = np.isin(stack, np.setdiff1d(of_inputs, of_others))
     return np.asarray(like_inputs & features.is_traced & features.is_live_at_dump)
 

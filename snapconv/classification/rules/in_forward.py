@@ -95,7 +95,7 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
         return found
     kept = decided.shared(_outlives_its_line, features) | _is_live_after_forward(features)
     stack, sizes = features.allocations.stack_id, features.sizes
-    rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
+    rows = np.flatnonzero(kept & decided.is_open & features.has_stack)
     rows = rows[np.lexsort((features.alloc[rows], stack[rows]))]
     for of_line in np.split(rows, run_starts(stack[rows])[1:]):
         more = np.diff(sizes[of_line[run_starts(sizes[of_line])]])
@@ -126,7 +126,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     What a loop over layers passes from one to the next, or forward to its end, does not outlive that forward.
     """
     stack_id = features.allocations.stack_id
-    may_be = features.in_forward & _without_backward(features) & (stack_id >= 0)
+    may_be = features.in_forward & _without_backward(features) & features.has_stack
     if not may_be.any():
         return may_be
     outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
@@ -171,7 +171,7 @@ def _is_computed(features: Features) -> BoolColumn:
     rows = rows[np.argsort(features.alloc[rows])]
     before, row = rows[:-1], rows[1:]
     after = np.append(features.alloc[rows[2:]], features.n_events)[: len(row)]
-    is_same = (stack[before] == stack[row]) & (stack[row] >= 0) & (sizes[before] == sizes[row])
+    is_same = features.has_stack[row] & (stack[before] == stack[row]) & (sizes[before] == sizes[row])
     is_freed = (features.end[before] > features.alloc[row]) & (features.end[before] < after)
     return features.mask(row[is_same & is_freed])
 

@@ -138,7 +138,7 @@ def _layers_that_ran(features: Features) -> int:
 
     A line may allocate several times in every layer. Between two allocations outside of modules is a forward.
     """
-    rows = np.flatnonzero(features.by_module & (features.allocations.stack_id >= 0))
+    rows = np.flatnonzero(features.by_module)
     if not len(rows):
         return 0
     forward = next_of(features.alloc[features.outside], features.alloc, features.n_events)

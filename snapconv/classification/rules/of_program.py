@@ -80,7 +80,7 @@ def _per_parameter(features: Features, decided: Decided) -> _PerParameter:
     """
     sizes, stack = features.sizes, features.allocations.stack_id
     kept = (features.outside | features.preexisting_outside) & features.is_live_at_dump
-    rows = np.flatnonzero(kept & decided.is_open & (stack >= 0))
+    rows = np.flatnonzero(kept & decided.is_open & features.has_stack)
     wanted = Counter(sizes[_gradients(features, decided)].tolist())
     twice = Counter({2 * size: n for size, n in wanted.items()})
     as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)

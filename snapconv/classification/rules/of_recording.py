@@ -57,7 +57,7 @@ def zeros_for_parameters(features: Features, decided: Decided) -> BoolColumn:
     of_model = Counter(parameters.memory.n_bytes[~parameters.is_buffer].tolist())
     wanted = of_model, Counter({2 * size: n for size, n in of_model.items()})
     stack, kept = features.allocations.stack_id, features.outside & features.is_live_at_dump
-    rows = np.flatnonzero(kept & decided.is_open & features.made_through(Role.ZEROS) & (stack >= 0))
+    rows = np.flatnonzero(kept & decided.is_open & features.made_through(Role.ZEROS))
     for of_line in distinct(stack[rows]).tolist():
         made = rows[stack[rows] == of_line]
         sizes = Counter(features.sizes[made].tolist())

@@ -1,5 +1,6 @@
 """Pre-existing blocks without frames, distinguished by how often each size occurs."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Decided
 from snapconv.classification.rules.by_copies import BY_COPIES, split_by_sizes
-from snapconv.classification.size_references import Preexisting
+from snapconv.classification.size_references import Preexisting, live_at_once
 from snapconv.replay.device_replay import AllocationTable
 from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, Job, classified
 
@@ -338,6 +339,19 @@ def test_gradients_that_a_second_backward_makes_again_are_not_those_of_more_weig
     assert found.count(Category.WEIGHT) == n_weights
 
 
+@pytest.mark.parametrize(("phases", "category"), [((FORWARD,), Category.WEIGHT), ((), Category.UNKNOWN)])
+def test_what_has_no_gradient_is_frozen_only_if_the_trace_has_all_of_its_backward(phases, category, tmp_path):
+    """Forward comes before it; what comes after may be the next one's."""
+    job = Job()
+    for size in (*SHAPES, *LAYER * 2):
+        job.older(NO_FRAMES, size)
+    job.does(*phases)
+    for size in SHAPES:
+        job.alloc(ENGINE, size)
+    job.does(ENGINE, FORWARD, STEP)
+    assert {found[0] for found in classified(job, tmp_path / "a.pickle", LAYER[0])} == {category}
+
+
 def test_of_iterations_that_make_as_many_bytes_of_states_the_last_is_the_one_copy():
     states = [*copies(STATE, 1, more=3), (STATE, TOTAL, 103)]
     found, _ = sort((PLAIN, TOTAL), *copies(PLAIN, 1), *states)
@@ -472,6 +486,77 @@ def test_small_blocks_neither_help_nor_hinder():
 
 def test_without_candidates_nothing_is_decided():
     assert sort(*copies(GRADIENT, 1, more=0)) == ({}, set())
+
+
+def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
+    """Of gradients as (size, alloc, end) and so many blocks of each of these sizes."""
+    sizes = [size for size, *_ in gradients]
+    blocks = [size for size in set(sizes) for _ in range(n_blocks)]
+    n, is_gradient = len(sizes) + len(blocks), np.arange(len(sizes) + len(blocks)) < len(sizes)
+    alloc, end = ([*column, *[-1] * len(blocks)] for column in tuple(zip(*gradients, strict=True))[1:])
+    allocations = replace(
+        allocations_of([*sizes, *blocks], [-1] * n),
+        alloc_event=np.array(alloc, np.int32),
+        end_event=np.array(end, np.int32),
+    )
+    known = Preexisting(
+        candidates=~is_gradient,
+        gradients=is_gradient,
+        states=np.zeros(n, np.bool_),
+        summed=np.zeros(n, np.bool_),
+        iteration=np.zeros(n, np.int64),
+        run=np.full(n, -1),
+        whole=np.zeros(1, np.int64),
+        n_states=n_states,
+    )
+    return live_at_once(allocations, known, np.flatnonzero(~is_gradient)).tolist()
+
+
+FIRST, SECOND = [(4096, 0, 10), (8192, 1, 11)], [(4096, 20, 30), (8192, 21, 31)]
+BESIDE_FIRST, AT_THE_END = [(4096, 5, 15), (8192, 6, 16)], [(4096, 40, -1), (8192, 41, -1)]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "expected"),
+    [
+        (FIRST, [4096, 8192]),
+        (FIRST + SECOND, [4096, 8192]),
+        (FIRST + BESIDE_FIRST, [4096, 4096, 8192, 8192]),
+        (FIRST + SECOND + AT_THE_END, [4096, 8192]),
+        (FIRST + SECOND[:1], []),
+        (FIRST + BESIDE_FIRST[:1] + SECOND[:1], []),
+        ([*FIRST, (512, 0, -1)], [4096, 8192]),
+    ],
+    ids=[
+        "once",
+        "in two iterations",
+        "of two models at once",
+        "in three, of which the last are live",
+        "one size more often",
+        "one size more often for each that is live",
+        "what is small does not count",
+    ],
+)
+def test_the_gradients_of_models_that_are_trained_in_turn_are_those_that_are_live_at_once(
+    gradients, expected
+):
+    assert sizes_live_at_once(*gradients) == expected
+
+
+@pytest.mark.parametrize(("n_blocks", "n_states", "is_model"), [(3, 1, True), (4, 1, False), (4, 2, True)])
+def test_there_are_no_more_blocks_than_of_a_model_a_copy_of_it_and_an_optimizer(n_blocks, n_states, is_model):
+    found = sizes_live_at_once(*FIRST, n_blocks=n_blocks, n_states=n_states)
+    assert found == ([4096, 8192] if is_model else [])
+
+
+def test_where_the_states_are_not_known_models_in_turn_are_not_counted():
+    assert sizes_live_at_once(*FIRST, n_states=None) == []
+
+
+def test_where_there_may_be_several_optimizers_what_is_live_at_once_has_states():
+    rows = [*copies(PLAIN, 2), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], n_states=1, has_several_steps=True)
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: TOTAL}
 
 
 REASONS = {

@@ -184,14 +184,20 @@ def test_a_counter_of_every_layer_is_none_of_its_sizes(found):
     assert found(job, 4 * KIB)[0][0] is Category.UNKNOWN
 
 
-def test_pairs_of_precisions_among_the_layers_are_no_copies_of_the_rest(found):
-    """Of a layer's 26.5 KiB, 16 look like weights and their states in half the bytes: the rest has none."""
-    layer = (4 * KIB, 10 * KIB + 512, 4 * KIB, 8 * KIB)
+@pytest.mark.parametrize(
+    ("other", "category"),
+    [(10 * KIB + 512, Category.WEIGHT), (3 * KIB, Category.UNKNOWN)],
+    ids=["two fifths are no pairs", "a sixth is"],
+)
+def test_nearly_all_bytes_are_of_pairs_of_precisions_where_a_model_has_states_in_another_one(
+    other, category, found
+):
+    """Of each layer, 16 KiB look like weights and their two states in half the bytes."""
     job = Job()
-    for size in (EMBEDDING, *layer * 5, layer[0], EMBEDDING):
+    for size in (EMBEDDING, *(4 * KIB, other, 4 * KIB, 8 * KIB) * 5):
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
-    assert found(job, 10 * KIB + 512)[0][0] is Category.WEIGHT
+    assert found(job, other)[0][0] is category
 
 
 def test_the_number_of_layers_divides_how_often_nearly_all_sizes_occur(found):

@@ -47,6 +47,35 @@ def test_without_frames_of_cpp_a_line_that_frees_a_result_as_large_computes(befo
     assert categories(found(job))[-1] is category
 
 
+@pytest.mark.parametrize(
+    ("made_by", "freed_in", "category"),
+    [
+        (LOAD, "time", ACTIVATION),
+        (MAIN, "time", Category.UNKNOWN),
+        (LOAD, "advance", Category.UNKNOWN),
+        (LOAD, "the end", Category.UNKNOWN),
+    ],
+    ids=["by its line", "by another line", "freed before the result was there", "freed later"],
+)
+def test_without_frames_of_cpp_a_result_is_computed_from_one_of_its_own_line_that_is_freed_then(
+    made_by, freed_in, category, found
+):
+    job = Job()
+    job.does(LOAD)
+    job.does(FORWARD)
+    dropped = job.alloc(made_by)
+    if freed_in == "advance":
+        job.free(dropped, LOAD)
+    result = job.alloc(LOAD)
+    if freed_in == "time":
+        job.free(dropped, LOAD)
+    job.does(FORWARD, NO_FRAMES)
+    if freed_in == "the end":
+        job.free(dropped, LOAD)
+    job.free(result, MAIN)
+    assert categories(found(job))[-1] is category
+
+
 @pytest.mark.parametrize("stack", [FORWARD, NO_FRAMES], ids=["forward", "backward"])
 @pytest.mark.parametrize("size", [8_519_680, 33_554_432])
 def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack, found):

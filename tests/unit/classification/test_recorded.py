@@ -231,7 +231,8 @@ def test_what_a_module_made_is_no_input(tmp_path):
 
 
 COPY = frame("at::_ops::_to_copy::call(at::Tensor const&)", "??")
-EARLIER = phase("forward", at(2), at(2))  # without gradients: a teacher's
+EARLIER = phase("forward", at(1), at(1))  # without gradients: a teacher's
+CLEARED = phase("other", at(2), at(2))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +242,7 @@ EARLIER = phase("forward", at(2), at(2))  # without gradients: a teacher's
         (3, {"without_history": False}, "activation"),  # computed with gradients before the model was called
         (3, {"frames": [CALL]}, "activation"),  # a module made it
         (3, {"phases": [EARLIER]}, "activation"),  # computed from what another model answered
+        (3, {"phases": [EARLIER, CLEARED]}, "activation"),  # though zero_grad comes between
         (3, {"phases": [EARLIER], "frames": [COPY]}, "input"),  # copied to the device all the same
         (4, {"dtype": "int64"}, "activation"),  # in the middle of forward: a mask that it made for itself
         (
@@ -327,6 +329,21 @@ def test_zeros_for_every_parameter_of_a_list_are_states(sizes, is_state, tmp_pat
     raw = metadata(parameters=parameters, phases=[phase("forward", at(20), at(21))])
     reasons = [decided(analyse(tmp_path, builder, raw))[5 + i][2] for i in range(len(sizes))]
     assert [reason == "made-for-recorded-parameters" for reason in reasons] == [is_state] * len(sizes)
+
+
+def test_zeros_that_are_freed_again_are_no_states(tmp_path):
+    builder, parameters = TraceBuilder().segment(20 << 20), []
+    for number, size in enumerate(SIZES):
+        builder.alloc(size)
+        parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
+    for size in SIZES:
+        builder.alloc(size, frames=[ZEROS, frame("moments", line=3)])
+    for _ in SIZES:
+        builder.free()
+    raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
+    reasons = {reason for *_, reason in decided(analyse(tmp_path, builder, raw)).values()}
+    assert "recorded-as-parameter" in reasons
+    assert "made-for-recorded-parameters" not in reasons
 
 
 BATCH, OTHER = frame("get_batch", line=7), frame("elsewhere", line=8)

@@ -8,6 +8,7 @@ from tests.classified_jobs import (
     ENGINE,
     FORWARD,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
     RECOMPUTE,
@@ -117,7 +118,8 @@ def test_beside_an_optimizer_of_torch_what_is_as_large_as_weights_is_no_state(fo
 
 
 @pytest.mark.parametrize(
-    ("phases", "category"), [((FORWARD, ENGINE), INPUT), ((ENGINE, FORWARD, ENGINE), UNKNOWN)]
+    ("phases", "category"),
+    [((FORWARD, ENGINE), INPUT), ((LOSS, ENGINE), INPUT), ((ENGINE, FORWARD, ENGINE), UNKNOWN)],
 )
 def test_cut_in_backward_what_is_held_of_what_was_computed_may_be_of_its_forward(phases, category, found):
     job = Job()
@@ -199,6 +201,12 @@ def test_copies_in_full_precision_alone_may_be_an_average(found):
 def test_without_frames_of_cpp_copies_in_full_precision_of_one_line_may_be_an_average(found):
     rows = found(with_copies(LOAD, factor=2, engine=NO_FRAMES), 2 * SHAPES[0])
     assert categories(rows) == [UNKNOWN]
+
+
+def test_what_has_no_stack_is_of_no_line(found):
+    """As where stacks were recorded later: what is left are copies of one line, maybe an average."""
+    job = with_copies(None, LOAD, factor=2, engine=NO_FRAMES)
+    assert categories(found(job, 2 * SHAPES[0])) == [UNKNOWN] * 2
 
 
 def test_two_copies_in_full_precision_without_moments_may_be_averages(found):
