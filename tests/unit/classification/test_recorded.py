@@ -331,14 +331,17 @@ def test_zeros_for_every_parameter_of_a_list_are_states(sizes, is_state, tmp_pat
     assert [reason == "made-for-recorded-parameters" for reason in reasons] == [is_state] * len(sizes)
 
 
-def test_zeros_that_are_freed_again_are_no_states(tmp_path):
+@pytest.mark.parametrize(
+    ("made_by", "n_freed"), [(ZEROS, len(SIZES)), (COPY, 0)], ids=["zeros that are freed", "copies"]
+)
+def test_what_is_not_filled_with_zeros_and_kept_is_no_state(made_by, n_freed, tmp_path):
     builder, parameters = TraceBuilder().segment(20 << 20), []
     for number, size in enumerate(SIZES):
         builder.alloc(size)
         parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
     for size in SIZES:
-        builder.alloc(size, frames=[ZEROS, frame("moments", line=3)])
-    for _ in SIZES:
+        builder.alloc(size, frames=[made_by, frame("moments", line=3)])
+    for _ in range(n_freed):
         builder.free()
     raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
     reasons = {reason for *_, reason in decided(analyse(tmp_path, builder, raw)).values()}

@@ -242,8 +242,7 @@ def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(
     old = job.older(NO_FRAMES)
     job.alloc(LOAD)
     job.model.free(old, frames=LOAD)
-    job.alloc(FORWARD)
-    job.does(ENGINE)
+    job.does(FORWARD, ENGINE)
     found_of_old = found(job)[0]
     assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
 
@@ -261,6 +260,8 @@ def test_each_former_value_is_what_the_next_one_of_its_size_is(found):
         job.does(FORWARD, ENGINE)
     assert categories(found(job)) == [INPUT] * 3
     assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 3
+    for size in (SUBJECT, SUBJECT + 1):
+        assert found(job, size)[0][2] == "replaced-on-the-same-line"
 
 
 def test_without_stacks_of_frees_no_line_shows_what_a_former_value_was(found):
