@@ -24,7 +24,7 @@ _DATA, _SECONDS = Path(".mutate", "coverage"), Path(".mutate", "seconds.json")
 _TRIED = (
     *(
         f"tests/unit/{name}"
-        for name in ("replay", "allocator", "phases", "classification", "naming", "findings")
+        for name in ("native", "replay", "allocator", "phases", "classification", "naming", "findings")
     ),
     "tests/property",
     "tests/golden",

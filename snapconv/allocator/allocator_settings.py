@@ -4,6 +4,7 @@ Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13; eac
 its place in torch. replay/rounding.py has the same rules for columns.
 """
 
+import math
 from dataclasses import replace
 
 from snapconv.errors import RecorderError
@@ -181,10 +182,7 @@ def _megabytes(values: dict[str, str], key: str, *, at_least: int) -> int | None
 
 
 def _fraction(text: str | float) -> float:
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = -1.0
+    fraction = _number(text)
     if not 0 <= fraction <= 1:
         raise RecorderError(
             f"allocator settings: per_process_memory_fraction must be from 0 to 1, got {text!r}"
@@ -194,15 +192,20 @@ def _fraction(text: str | float) -> float:
 
 def _threshold(text: str | float) -> float:
     """Read a part of the limit; torch refuses 1, 0 switches collection off as leaving it out does."""
-    try:
-        threshold = float(text)
-    except ValueError:
-        threshold = -1.0
+    threshold = _number(text)
     if not 0 <= threshold < 1:
         raise RecorderError(
             f"allocator settings: garbage_collection_threshold must be at least 0 and below 1, got {text!r}"
         )
     return threshold
+
+
+def _number(text: str | float) -> float:
+    """Read a number; what is none is not between any two."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _integer(text: str, key: str) -> int:

@@ -54,11 +54,11 @@ def derive_block_sizes(
     rounded = rules.rounded(events.size)
     least_remainder = rules.least_remainder(rounded)
     sizes = np.zeros(len(events), np.int64)
-    for stop in range(len(events), 0, -_CHUNK_EVENTS):
-        start = max(0, stop - _CHUNK_EVENTS)
-        chunk = slice(start, stop)
+    numbers = range(len(events))
+    for start in reversed(numbers[::_CHUNK_EVENTS]):
+        chunk = slice(start, start + _CHUNK_EVENTS)
         rows = zip(
-            range(stop - 1, start - 1, -1),
+            numbers[chunk][::-1],
             *(
                 column[chunk][::-1].tolist()
                 for column in (kind, events.addr, events.size, rounded, least_remainder)

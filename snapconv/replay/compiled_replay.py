@@ -32,7 +32,7 @@ def pair_compiled(
     is_release = np.ascontiguousarray(is_release)
     new = core.snapconv_pairing_new(random_seed(), _at(is_release), *map(_at, columns))
     with _closing(new, core.snapconv_pairing_free) as pairing:
-        for start in range(0, len(kind), _CHUNK_EVENTS):
+        for start in range(len(kind))[::_CHUNK_EVENTS]:
             part = slice(start, start + _CHUNK_EVENTS)
             kinds, addrs = np.ascontiguousarray(kind[part]), np.ascontiguousarray(addr[part])
             status = core.snapconv_pairing_add(pairing, start, len(kinds), _at(kinds), _at(addrs))
@@ -70,8 +70,8 @@ def walk_compiled(
         return None
     block_bytes = np.zeros(len(kind), np.int64)
     with _closing(new, core.snapconv_walk_free) as walk:
-        for stop in range(len(kind), 0, -_CHUNK_EVENTS):
-            part = slice(max(0, stop - _CHUNK_EVENTS), stop)
+        for start in reversed(range(len(kind))[::_CHUNK_EVENTS]):
+            part = slice(start, start + _CHUNK_EVENTS)
             rounded = rules.rounded(size[part])
             given = (kind[part], addr[part], size[part], rounded, rules.least_remainder(rounded))
             inputs = list(map(np.ascontiguousarray, given))

@@ -186,48 +186,45 @@ def _allocation_table(
     # Where a column's value comes from: the alloc, else the final block, else the first free.
     event = first_known(lifetimes.alloc_event, lifetimes.free_requested_event, lifetimes.end_event)
     from_block = (lifetimes.block_id >= 0) & (lifetimes.alloc_event < 0)
-    block, segment = lifetimes.block_id, _rows(blocks.segment_id, lifetimes.block_id, -1)
-    requested = np.where(from_block, _rows(blocks.requested_bytes, block, 0), _rows(events.size, event, 0))
-    traced = _rows(sizes.of_event, lifetimes.alloc_event, 0)
-    known = np.where(block >= 0, _rows(blocks.block_bytes, block, 0), traced)
+    block, segment = lifetimes.block_id, _rows(blocks.segment_id, lifetimes.block_id)
+    requested = np.where(from_block, _rows(blocks.requested_bytes, block), _rows(events.size, event))
+    traced = _rows(sizes.of_event, lifetimes.alloc_event)
+    known = np.where(block >= 0, _rows(blocks.block_bytes, block), traced)
     is_unknown = (lifetimes.alloc_event < 0) & (lifetimes.block_id < 0)
     rows = np.flatnonzero(is_unknown)
     is_exact = ~is_unknown
     known[rows], is_exact[rows] = _sizes_from_space(
         lifetimes.addr[rows], requested[rows], sizes.least_space, rules
     )
-    stack = _rows(events.stack_id, lifetimes.alloc_event, -1)
-    stack = np.where((stack < 0) & (block >= 0), _rows(blocks.stack_id, block, -1), stack)
-    pool = _rows(device.segments.pool_id, segment, -1)
+    stack = first_known(_rows(events.stack_id, lifetimes.alloc_event), _rows(blocks.stack_id, block))
+    pool = _rows(device.segments.pool_id, segment)
     if events.pool_id is not None:
-        pool = np.where(pool < 0, _rows(events.pool_id, event, -1), pool)
-    state = _rows(blocks.state, block, int(BlockState.INACTIVE))
+        pool = first_known(pool, _rows(events.pool_id, event))
+    state = _rows(blocks.state, block)
     table = AllocationTable(
         alloc_event=lifetimes.alloc_event,
         free_requested_event=lifetimes.free_requested_event,
         free_completed_event=lifetimes.free_completed_event,
         end_event=lifetimes.end_event,
         addr=lifetimes.addr,
-        stream=np.where(
-            from_block, _rows(device.segments.stream, segment, 0), _rows(events.stream, event, 0)
-        ),
+        stream=np.where(from_block, _rows(device.segments.stream, segment), _rows(events.stream, event)),
         requested_bytes=requested,
         block_bytes=known,
         is_exact=is_exact,
         is_pending_at_end=state == BlockState.PENDING_FREE,
         pool_id=pool.astype(np.int32),
         stack_id=stack.astype(np.int32),
-        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event, -1).astype(np.int32),
+        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event).astype(np.int32),
     )
     return read_only(table)
 
 
-def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int) -> NDArray[Any]:
-    """``column[rows]``, with ``missing`` where a row is -1."""
+def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """``column[rows]``, and -1 where a row is -1."""
     if not len(column):
-        return np.full(len(rows), missing, np.int64)
+        return np.full(len(rows), -1, np.int64)
     found: NDArray[Any] = column[rows]
-    found[rows < 0] = missing
+    found[rows < 0] = -1
     return found
 
 

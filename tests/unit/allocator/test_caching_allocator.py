@@ -353,6 +353,15 @@ def test_recording_may_start_late_and_the_ring_keeps_the_newest():
     assert model.n_recorded == 3
 
 
+def test_when_recording_stops_what_was_recorded_stays_and_no_more_is():
+    model = allocator()
+    addr = model.malloc(1)
+    model.stop_recording()
+    model.free(addr)
+    assert actions(model) == ["segment_alloc", "alloc"]
+    assert model.n_recorded == 2
+
+
 @pytest.mark.parametrize(("wanted", "kept"), [(0, 1), (1, 1), (2, 2)])
 def test_a_ring_keeps_as_many_events_as_wanted_and_at_least_one(wanted, kept):
     model = allocator(max_entries=wanted)
@@ -384,6 +393,31 @@ def test_an_allocator_that_adopts_segments_goes_on_where_they_stood():
     assert copy.segments() == original.segments()
     assert copy.malloc(2 * MIB) == original.malloc(2 * MIB) == addrs[1]
     assert copy.allocated_bytes == original.allocated_bytes
+
+
+def test_what_can_be_given_back_are_segments_and_pages_of_which_nothing_is_used():
+    model = allocator()
+    free, _ = model.malloc(30 * MIB), model.malloc(3 * MIB)
+    model.malloc(1)
+    assert model.releasable_ranges() == []
+    model.free(free)
+    assert model.releasable_ranges() == [(free, 30 * MIB)]
+    model = allocator("expandable_segments:True")
+    first = model.malloc(30 * MIB)
+    model.free(first)
+    assert model.releasable_ranges() == [(first, 40 * MIB)]
+
+
+def test_a_pending_free_that_was_taken_over_waits_for_stream_0():
+    original, copy = allocator(), allocator()
+    addr = original.malloc(KIB)
+    original.record_stream(addr, 7)
+    original.free(addr)
+    copy.adopt(original.segments())
+    copy.finish_stream(7)
+    assert copy.malloc(KIB) != addr
+    copy.finish_stream(0)
+    assert copy.malloc(KIB) == addr
 
 
 def gc_model(limit):

@@ -153,6 +153,17 @@ def test_of_expandable_blocks_the_search_goes_on_while_the_next_may_grow_less(bl
     assert best_candidate(pool, 0, 2 * MIB, may_be_expandable=True).size == chosen * MIB
 
 
+@pytest.mark.parametrize(("kinds", "chosen"), [("eeo", 4), ("oeo", 2), ("eee", None), ("eoe", 3), ("ooo", 2)])
+def test_without_expandable_segments_the_free_blocks_of_earlier_ones_are_passed_over(kinds, chosen):
+    """Free blocks of 2, 3 and 4 MiB, expandable or ordinary; 2 MiB are wanted."""
+    pool = BlockPool((0, 0), is_small=False)
+    reservation = Reservation(S, 1 << 40, 20 * MIB)
+    for size, kind in enumerate(kinds, 2):
+        pool.insert(Block(S + size * 100 * MIB, size * MIB, 0, pool, reservation if kind == "e" else None))
+    found = best_candidate(pool, 0, 2 * MIB, may_be_expandable=False)
+    assert (found and found.size // MIB) == chosen
+
+
 def test_what_is_behind_a_used_block_does_not_count_for_a_run_of_free_ones():
     """The hole between has one page, the one at the end has more: two pages go to the end."""
     assert placed(adopted(used_range(0, 20), used_range(40, 20), capacity=160), 40) == 60
@@ -182,5 +193,8 @@ def test_of_live_blocks_that_are_taken_over_only_the_pending_ones_wait():
         used_range(0, 20), SegmentLayout(waiting.addr, waiting.size, 0, (0, 0), False, True, (waiting,))
     )
     assert (model.allocated_bytes, model.active_bytes) == (20 * MIB, 40 * MIB)
+    model.finish_stream(0)
+    model.free(model.malloc(512))
+    assert model.active_bytes == 40 * MIB  # until ``complete``, whatever stream ends
     model.process_events()
     assert (model.allocated_bytes, model.active_bytes) == (20 * MIB, 20 * MIB)

@@ -76,6 +76,15 @@ def test_as_few_oversize_segments_as_are_enough(wanted, sizes):
     assert oversize_segments(pool, 7, wanted=wanted * MIB, limit=50 * MIB) == []
 
 
+def test_oversize_blocks_that_are_expandable_or_a_part_of_a_segment_stay():
+    pool = pool_of((50, 1), (60, 1), (70, 1), (80, 1))
+    _, expandable, part, _ = pool.free_blocks()
+    expandable.reservation = Reservation(0, 60 * MIB, 20 * MIB)
+    part.link(Block(1, 512, 0, pool), None)
+    found = oversize_segments(pool, 0, wanted=500 * MIB, limit=50 * MIB)
+    assert [block.size // MIB for block in found] == [80, 50]
+
+
 @pytest.mark.parametrize("smalls", [(True, False), (False, True)])
 @pytest.mark.parametrize("ids", list(itertools.permutations([(0, 0), (0, 1), (1, 0)])))
 def test_large_pools_are_emptied_first_but_for_private_ones(ids, smalls):

@@ -195,14 +195,20 @@ def test_a_range_that_was_joined_to_its_right_neighbour_leaves_with_it():
 
 
 def test_a_range_that_was_joined_to_its_left_neighbour_leaves_with_it():
-    """And what is between it and the segment before stays outside."""
+    """The segment before stays, and what is between the two is in neither."""
     left = S + 40 * MIB
     events = [
-        *[("free", S + 30 * MIB, 512), ("free", left + 5 * MIB, 512), ("segment_map", left, 40 * MIB)],
-        ("segment_unmap", left + 20 * MIB, 20 * MIB),
+        *[("free", S + 30 * MIB, 512), ("free", left + 5 * MIB, 512), ("free", S + 10 * MIB, 512)],
+        *[("segment_map", left, 40 * MIB), ("segment_unmap", left + 20 * MIB, 20 * MIB)],
     ]
     found = derive(*events, segments=[(S, 20 * MIB), (left, 20 * MIB)], is_expandable=True)
-    assert (found.n_conflicts, found.least_space) == (2, {})
+    assert (found.n_conflicts, found.least_space) == (2, {S + 10 * MIB: 10 * MIB})
+
+
+def test_the_segment_behind_the_right_neighbour_of_a_range_stays():
+    events = [("free", S + 70 * MIB, 512), ("free", S + 10 * MIB, 512), ("segment_unmap", S, 20 * MIB)]
+    found = derive(*events, segments=[(S + 20 * MIB, 20 * MIB), (S + 60 * MIB, 20 * MIB)], is_expandable=True)
+    assert (found.n_conflicts, found.least_space) == (0, {S + 10 * MIB: 30 * MIB, S + 70 * MIB: 10 * MIB})
 
 
 def test_what_is_expandable_stays_so_when_another_segment_was_taken_away():

@@ -131,5 +131,7 @@ def test_blocks_of_pinned_memory_are_checked_too(replayed):
     builder = TraceBuilder(device=-1).segment().alloc(2 * MIB)
     raw = {"segments": [], "device_traces": [], **builder.as_host()}
     assert counts(replayed(raw)) == (1, 0)
+    assert notes(replayed(raw)) == {}
     raw["host_traces"][-1]["size"] = MIB
     assert counts(replayed(raw)) == (1, 1)
+    assert set(notes(replayed(raw))) == {"block-size-mismatch"}

@@ -159,6 +159,14 @@ def test_a_request_for_another_block_is_no_first_half_of_the_free_that_follows_i
     assert decided(builder, keep=9)[0] is Verdict.STARTED_LATE
 
 
+def test_only_the_request_right_before_is_the_first_half_of_a_free(decided):
+    """Not the alloc of the same block right before that."""
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).alloc(512).free().free()
+    verdict, reason = decided(builder, keep=7)
+    assert verdict is Verdict.TRUNCATED
+    assert "second half of a free" in reason
+
+
 def test_events_of_unknown_kinds_do_not_part_the_halves_of_a_free(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     unknown = dict(builder.events[0], action="of_a_later_torch", addr=0, size=0)
@@ -194,8 +202,19 @@ def test_the_file_may_show_itself_that_events_are_lost(decided, where, flag):
 
 
 def test_the_file_may_show_itself_that_no_event_is_lost(decided):
-    builder = TraceBuilder().segment().alloc(1000).free().alloc(512)
-    assert decided(builder, keep=2, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
+    assert decided(builder, keep=4)[0] is Verdict.TRUNCATED
+    assert decided(builder, keep=4, trace_alloc_overflowed=False)[0] is Verdict.STARTED_LATE
+
+
+def test_beside_the_proof_of_a_loss_stands_what_was_live_before(decided):
+    builder = TraceBuilder().segment().alloc(512)
+    assert decided(builder, trace_alloc_overflowed=True)[1].endswith(
+        "; nothing was live before the first event"
+    )
+    late = builder.alloc(512, traced=False)
+    _, reason = decided(late, trace_alloc_overflowed=True)
+    assert "; 1 blocks (512 B requested) were allocated before the first event" in reason
 
 
 def test_what_the_file_shows_goes_before_the_length_of_the_trace(decided):

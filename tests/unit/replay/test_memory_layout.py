@@ -89,6 +89,7 @@ def test_before_the_first_event_there_is_what_was_there_already(tmp_path):
     assert layout.segments.total_bytes.tolist() == [2 * MIB]
     assert layout.blocks.n_bytes.tolist() == [512]
     assert layout.free.n_bytes.tolist() == [2 * MIB - 512]
+    assert (layout.blocks.allocation.tolist(), layout.free.allocation.tolist()) == ([0], [-1])
 
 
 def test_the_pool_of_a_segment_given_back_is_that_of_its_event(tmp_path):
