@@ -59,9 +59,15 @@ def test_the_least_size_of_large_segments_is_11_mib():
 
 
 @pytest.mark.parametrize(
-    ("text", "divisions"), [("[>:4]", (0, *[4] * 15)), ("[65536:8]", (8,) * 16), ("[32768:8,>:2]", (8,) * 16)]
+    ("text", "divisions"),
+    [
+        ("[>:4]", (0, *[4] * 15)),
+        ("[65536:8]", (8,) * 16),
+        ("[32768:8,>:2]", (8,) * 16),
+        ("[2:8,8:4]", (8, 8, 0, 4, *[0] * 12)),
+    ],
 )
-def test_divisions_may_be_named_for_the_largest_sizes_alone(text, divisions):
+def test_divisions_may_be_named_for_some_sizes_alone(text, divisions):
     found = AllocatorSettings.from_conf(f"roundup_power2_divisions:{text}")
     assert found.roundup_power2_divisions == divisions
 

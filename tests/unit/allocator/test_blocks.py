@@ -50,6 +50,15 @@ def test_gaps_with_something_between_stay_apart(used):
     assert [offset(used.take(size * MIB)) for size in (4, 2, 2)] == [12, 0, 6]
 
 
+def test_a_range_that_is_joined_to_one_gap_leaves_the_others(used):
+    for first, size in [(2, 4), (8, 4), (0, 2)]:
+        used.give_back(S + first * MIB, size * MIB)
+    assert [offset(used.take(size * MIB)) for size in (6, 4)] == [0, 8]
+    for first, size in [(0, 2), (6, 2), (8, 4)]:
+        used.give_back(S + first * MIB, size * MIB)
+    assert [offset(used.take(size * MIB)) for size in (6, 2)] == [6, 0]
+
+
 def test_ranges_are_of_2_mib_each_however_little_is_wanted():
     addresses = AddressSpace(S)
     assert [offset(addresses.take(size)) for size in (1, 2 * MIB + 1, 2 * MIB)] == [0, 2, 6]

@@ -115,6 +115,13 @@ def test_ranges_that_just_fit_into_what_is_reserved_are_one_segment():
     ]
 
 
+def test_how_far_a_segment_reaches_counts_from_its_first_range():
+    """Of 80 MiB five pages are reserved: the third range is behind them, if not far from the second."""
+    model = adopted(used_range(0, 20), used_range(60, 20), used_range(120, 20))
+    holes = model.pool((0, 0), is_small=False).unmapped_blocks(0)
+    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in holes] == [(20, 40), (80, 20), (140, 80)]
+
+
 def test_a_range_that_is_larger_than_what_is_reserved_has_no_hole_behind_it():
     large = adopted(used_range(20, 60), capacity=20).pool((0, 0), is_small=False)
     assert large.unmapped_blocks(0) == []
@@ -136,6 +143,7 @@ def test_all_pages_that_a_block_lacks_are_mapped_at_once():
         ([(2, 30), (3, 29), (4, 10)], 2),  # torch compares with the next one only, which may grow as much
         ([(2, 30), (3, 40), (4, 10)], 2),
         ([(2, 30), (3, 0)], 3),
+        ([(2, 1), (3, 0)], 2),
         ([(2, 30)], 2),
         ([(1, 0), (2, 9)], 2),  # too small for the request
     ],
