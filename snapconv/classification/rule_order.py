@@ -7,6 +7,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Classification, Decided, PipelineRule
 from snapconv.classification.rules.by_copies import BY_COPIES
+from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
 from snapconv.classification.rules.by_frames import BY_FRAMES, OF_HOST
 from snapconv.classification.rules.by_free import BY_FREE
 from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMENT
@@ -35,6 +36,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *IN_BACKWARD,
     *IN_FORWARD,
     *BEFORE_THE_TRACE,
+    *BY_DIMENSIONS,
     *BY_COPIES,
     *OF_INFERENCE,
     *OF_RECORDING,

@@ -9,6 +9,7 @@ chance does not make is accepted.
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.factored_states import kept_for_dimensions, sizes_made_in_steps
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.frozen_forwards import frozen_modules_ran
 from snapconv.classification.functional_updates import functional_updates
@@ -60,7 +61,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
     known = Preexisting(
         candidates=decided.is_open & unnamed,
         gradients=decided.has(Category.GRADIENT) & ~updates.inner,
-        states=decided.has(Category.OPTIMIZER_STATE) & ~decided.shared(kept_between_two_steps, features),
+        states=_made_states(features, decided),
         summed=in_backward,
         iteration=features.iteration,
         run=features.alloc_run_last,
@@ -71,6 +72,13 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         has_several_steps=features.phases.has_several_steps,
     )
     return split_by_sizes(features.allocations, known)
+
+
+def _made_states(features: Features, decided: Decided) -> BoolColumn:
+    """States of a parameter each: not of a dimension of it, nor what two steps keep between them."""
+    of_dimensions = decided.shared(kept_for_dimensions, features)
+    states = decided.has(Category.OPTIMIZER_STATE) & ~decided.shared(kept_between_two_steps, features)
+    return states & ~np.isin(features.sizes, distinct(features.sizes[of_dimensions]))
 
 
 def _whole_iterations(features: Features) -> Int64Column:
@@ -93,7 +101,8 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
     gradients = of_one_model(allocations, gradients, known.run)
     states = one_copy_of_states(allocations, known)
-    by_gradients = sizes[gradients].sum() >= sizes[states].sum()
+    is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
+    by_gradients = is_whole or sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
     n_states = None if known.has_several_steps else known.n_states
@@ -131,10 +140,11 @@ def _by_split(name: str, reason: Reason, category: Category) -> Rule:
 def not_trained(features: Features, decided: Decided) -> BoolColumn:
     """What stays and has the size of no gradient, although all gradients were seen, is not trained.
 
-    Layers repeat, and so do several sizes of frozen weights. Data that stays is a few large blocks.
+    Layers repeat, and so do several sizes of frozen weights. Data that stays is a few large blocks. What is
+    as large as something that the optimizer computes may be its own.
     """
     rows = decided.shared(_split, features).not_trained
-    rows = rows[decided.is_open[rows]]
+    rows = rows[decided.is_open[rows] & ~np.isin(features.sizes[rows], sizes_made_in_steps(features))]
     found, counts = np.unique(features.sizes[rows], return_counts=True)
     repeats = (counts > 1) & (found >= SMALL_BYTES)
     n_bytes = found * counts

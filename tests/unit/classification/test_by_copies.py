@@ -41,7 +41,12 @@ def allocations_of(sizes, stacks):
 def decided_by_copies(allocations, known):
     """Evaluate the rules about copies where only ``known`` is known."""
     split, sizes = split_by_sizes(allocations, known), allocations.requested_bytes
-    features = SimpleNamespace(sizes=sizes, mask=lambda rows: np.isin(np.arange(len(sizes)), rows))
+    features = SimpleNamespace(
+        sizes=sizes,
+        mask=lambda rows: np.isin(np.arange(len(sizes)), rows),
+        is_traced=np.zeros(len(sizes), np.bool_),
+        alloc_phase=np.zeros(len(sizes), np.int8),
+    )
     decided = Decided(len(sizes))
     decided.shared = lambda *_: split  # type: ignore[method-assign, assignment]
     for rule in BY_COPIES:

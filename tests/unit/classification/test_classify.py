@@ -6,6 +6,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.classification.rules.by_copies import BY_COPIES
+from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
@@ -283,7 +284,7 @@ def test_where_a_recorder_marked_the_phases_what_is_decided_by_them_is_recorded(
 
 # In tests of their own, and the recorder's tests of metadata.
 OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_FACTORS, *OF_INFERENCE, *OF_UPDATES}
-OF_OTHER_TESTS |= {*OF_UNKNOWN}
+OF_OTHER_TESTS |= {*OF_UNKNOWN, *BY_DIMENSIONS}
 
 
 def test_every_reason_has_a_job_that_it_decides():

@@ -1,0 +1,120 @@
+"""What an optimizer keeps for each dimension of a weight is found by what its step computes to add to it."""
+
+from collections import Counter
+
+import pytest
+
+from snapconv.classification.categories import Category
+from tests.classified_jobs import ENGINE, FORWARD, NO_FRAMES, STEP, TORCH, ZERO_GRAD, Job, classified, frames
+
+WEIGHT, STATE, UNKNOWN = Category.WEIGHT, Category.OPTIMIZER_STATE, Category.UNKNOWN
+
+# Two layers, and what is kept for the dimensions of each, of which they have one in common. No size is that
+# of a square matrix in fp32: those are found by the sides of the layers too.
+WEIGHTS = (16_000, 24_000)
+OF_BOTH, OF_FIRST, OF_SECOND = 44_000, 6_000, 14_000
+FACTORS = (OF_BOTH, OF_FIRST, OF_SECOND, OF_BOTH)
+IN_STEP = frames(("step", "/w/proj/shampoo.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+
+
+def trained(*older, made, weights=WEIGHTS, line=IN_STEP):
+    """Blocks from before the trace; a forward, a backward, and a step with temporaries, of one iteration."""
+    job = Job()
+    for size in older:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    gradients = [job.alloc(ENGINE, size) for size in weights]
+    for size in made:
+        job.free(job.alloc(line, size), line)
+    for gradient in gradients:
+        job.free(gradient, ZERO_GRAD)
+    return job
+
+
+@pytest.fixture
+def said(tmp_path):
+    """The categories of the blocks of a size that were there before the trace."""
+
+    def categories(job, size, n):
+        found = classified(job, tmp_path / "snapshot.pickle", size)
+        return Counter(category for category, *_ in found[:n])
+
+    return categories
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_blocks_as_often_as_the_step_makes_them_or_a_multiple_are_its_states(times, said, tmp_path):
+    job = trained(*WEIGHTS, *FACTORS * times, made=FACTORS)
+    assert said(job, OF_BOTH, 2 * times) == {STATE: 2 * times}
+    assert said(job, OF_FIRST, times) == said(job, OF_SECOND, times) == {STATE: times}
+    assert [said(job, size, 1) for size in WEIGHTS] == [{WEIGHT: 1}, {WEIGHT: 1}]
+    _, evidence, reason = classified(job, tmp_path / "snapshot.pickle", OF_FIRST)[0]
+    assert (evidence.label, reason) == ("sizes", "as-often-as-the-step-makes-it")
+
+
+def test_weights_of_a_factor_s_size_stay_weights(said):
+    # A further layer of that size.
+    job = trained(*WEIGHTS, OF_BOTH, *FACTORS, made=FACTORS, weights=(*WEIGHTS, OF_BOTH))
+    assert said(job, OF_BOTH, 3) == {WEIGHT: 1, STATE: 2}
+
+
+def test_moments_beside_factors_are_found_as_without_them(said):
+    job = trained(*WEIGHTS * 2, *FACTORS, made=FACTORS)
+    assert [said(job, size, 2) for size in WEIGHTS] == [{WEIGHT: 1, STATE: 1}] * 2
+
+
+def test_frozen_weights_of_one_of_the_sizes_are_left_open(said):
+    # For the other sizes, with most of the bytes, there is one block for each that the step makes.
+    factors = (*FACTORS, *(OF_SECOND,) * 5)
+    job = trained(*WEIGHTS, OF_BOTH, *factors, made=factors)
+    assert said(job, OF_SECOND, 6) == {STATE: 6}
+    assert said(job, OF_BOTH, 3) == {STATE: 2, UNKNOWN: 1}
+
+
+def test_what_is_decided_already_counts_with_what_is_left(said, tmp_path):
+    # Layers of 100 x 40, 60 x 100 and 100 x 100: by their sides, all squares are known but those of 100, of
+    # which one is a weight.
+    weights, squares = (16_000, 24_000, 40_000), (40_000, 6_400, 14_400, 40_000, 40_000, 40_000)
+    job = trained(*weights, *squares, made=squares, weights=weights)
+    decided = {size: classified(job, tmp_path / "a.pickle", size)[0] for size in squares}
+    assert decided[6_400][2] == decided[14_400][2] == "squares-of-the-sides-of-layers"
+    assert said(job, 40_000, 5) == {WEIGHT: 1, STATE: 4}
+
+
+def test_one_size_alone_shows_nothing(said):
+    job = trained(*WEIGHTS, OF_BOTH, OF_BOTH, made=(OF_BOTH, OF_BOTH))
+    assert said(job, OF_BOTH, 2) == {UNKNOWN: 2}
+
+
+def test_fewer_blocks_than_the_step_makes_are_not_its_states(said):
+    job = trained(*WEIGHTS, OF_BOTH, OF_FIRST, OF_SECOND, made=FACTORS * 2)
+    assert said(job, OF_FIRST, 1) == said(job, OF_SECOND, 1) == {UNKNOWN: 1}
+
+
+def test_gradients_in_full_precision_are_no_factors_and_the_masters_are_weights(said):
+    twice = tuple(2 * size for size in WEIGHTS)
+    job = trained(*WEIGHTS, *twice * 3, made=twice, line=STEP)
+    assert [said(job, size, 3) for size in twice] == [{WEIGHT: 1, STATE: 2}] * 2
+
+
+# Frozen weights repeat in layers, and so would factors: what the step makes as large may be either.
+@pytest.mark.parametrize(("made", "expected"), [((), WEIGHT), ((OF_FIRST,), UNKNOWN)])
+def test_what_is_as_large_as_something_that_the_step_makes_is_not_taken_for_frozen(made, expected, said):
+    frozen = (OF_BOTH, OF_FIRST, OF_SECOND, 50_000) * 4
+    job = trained(*WEIGHTS, *frozen, made=made)
+    assert said(job, OF_SECOND, 4) == {WEIGHT: 4}
+    assert said(job, OF_FIRST, 4) == {expected: 4}
+
+
+def test_gradients_that_stay_are_known_by_the_temporaries_that_are_added_to_them(said):
+    job = Job()
+    # Weights, gradients, and factors; the gradients are not made again.
+    for size in (*WEIGHTS * 2, *FACTORS):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for size in WEIGHTS:
+        job.free(job.alloc(ENGINE, size), ENGINE)
+    for size in (*WEIGHTS, *FACTORS):
+        job.free(job.alloc(IN_STEP, size), IN_STEP)
+    assert said(job, OF_BOTH, 2) == {STATE: 2}
+    assert STATE not in said(job, WEIGHTS[0], 2)
