@@ -10,6 +10,7 @@ from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
 from snapconv.columns import BoolColumn, distinct, run_starts
 from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.stack_roles import innermost_python
 from snapconv.torch_knowledge.frame_patterns import Role
 
 FREED_BY_BACKWARD = Reason(
@@ -41,6 +42,12 @@ RAN_AGAIN = Reason(
     uses_phases=True,
 )
 FREED_BEFORE = Reason("freed-before-backward", "made in forward, freed before backward", uses_phases=True)
+FOR_NEXT_FORWARD = Reason(
+    "made-for-the-next-forward",
+    "made between forward and backward by a line that had made a batch of the size before, and in use in "
+    "the forward after that backward",
+    uses_phases=True,
+)
 FREED_SOON = Reason(
     "freed-soon-outside-modules",
     "made outside of modules, freed before the next forward or backward",
@@ -176,6 +183,28 @@ def _is_computed(features: Features) -> BoolColumn:
     return features.mask(row[is_same & is_freed])
 
 
+@rule(FOR_NEXT_FORWARD, Category.INPUT, Evidence.LIFETIME)
+def next_batch(features: Features, _: Decided) -> BoolColumn:
+    """The next batch, fetched between forward and backward by a line that had made the first one before them.
+
+    In use when another forward begins after that backward; or there at the dump, if others of its line were.
+    """
+    first = features.may_be_input & ~features.mid_forward & features.is_freed
+    fetched = features.mid_forward & ~features.feeds_module & _like(features, first)
+    begins = features.phases.next_after(Phase.FORWARD, features.next_backward)
+    kept = fetched & (begins < features.n_events) & (features.end >= begins)
+    return kept | (fetched & features.is_live_at_dump & _like(features, kept))
+
+
+def _like(features: Features, rows: BoolColumn) -> BoolColumn:
+    """What the same lines of Python made, of the same sizes."""
+    if not rows.any():
+        return rows
+    line = np.append(innermost_python(features.roles.stacks), -1)[features.allocations.stack_id]
+    keys = line.astype(np.int64) * (1 + features.sizes.max()) + features.sizes
+    return np.asarray((line >= 0) & np.isin(keys, keys[rows]))
+
+
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def between_modules_into_backward(features: Features, _: Decided) -> BoolColumn:
     """Computed between modules or by the loss, and in use when backward begins."""
@@ -271,6 +300,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     kept_while_its_line_ran_again,
     freed_before_backward,
     outside_and_freed_by_engine,
+    next_batch,
     between_modules_into_backward,
     between_modules_and_freed,
     input_used_by_module,

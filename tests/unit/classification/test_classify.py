@@ -191,6 +191,24 @@ LIVES = (
         ACTIVATION,
         LIFETIME,
     ),
+    (
+        "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, does FORWARD, free MAIN",
+        "made-for-the-next-forward",
+        INPUT,
+        LIFETIME,
+    ),
+    (
+        "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free MAIN, does FORWARD",
+        "kept-into-backward",
+        ACTIVATION,
+        LIFETIME,
+    ),
+    (
+        "does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN",
+        "kept-into-backward",
+        ACTIVATION,
+        LIFETIME,
+    ),
     ("older NO_FRAMES, free FORWARD, does ENGINE", "freed-before-backward", TEMPORARY, LIFETIME),
     (
         "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
