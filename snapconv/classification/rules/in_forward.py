@@ -35,6 +35,11 @@ CACHE_LENGTHENED = Reason(
     "cache-that-lengthened",
     "made anew by one line in forwards of an inference, each time longer by the same, and kept until then",
 )
+FREED_WITH_CACHE = Reason(
+    "freed-with-a-cache",
+    "kept in an inference by a line that most often makes what is temporary, and freed where a cache of keys "
+    "and values is",
+)
 RAN_AGAIN = Reason(
     "kept-while-its-line-ran-again",
     "made in forward without a backward, and still there when its line had run twice more and "
@@ -86,11 +91,11 @@ def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
 
 
 @rule(CACHE_GREW, Category.KV_CACHE, Evidence.FRAMES)
-def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
+def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
     """What a cache of keys and values makes anew for every token; in training backward needs it as well."""
-    kept = decided.shared(_outlives_its_line, features)
+    kept = _outlives_its_forward(features) & _without_backward(features)
     if only_infers(features):
-        kept = kept | _is_live_after_forward(features)
+        kept |= _is_live_after_forward(features)
     return features.made_through(Role.CACHE_UPDATE) & kept
 
 
@@ -100,13 +105,39 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
     found = np.zeros(len(features.alloc), np.bool_)
     if not only_infers(features):
         return found
-    kept = decided.shared(_outlives_its_line, features) | _is_live_after_forward(features)
     stack, sizes = features.allocations.stack_id, features.sizes
+    kept = decided.shared(_outlives_its_line, features) | _is_live_after_forward(features)
     rows = np.flatnonzero(kept & decided.is_open & features.has_stack)
     rows = rows[np.lexsort((features.alloc[rows], stack[rows]))]
+    lines = []
     for of_line in np.split(rows, run_starts(stack[rows])[1:]):
         more = np.diff(sizes[of_line[run_starts(sizes[of_line])]])
-        found[of_line] = len(more) >= _LEAST_RUNS_AGAIN and more[0] > 0 and bool(np.all(more == more[0]))
+        # It begins anew with every text.
+        longer = more[more > 0]
+        if len(longer) >= _LEAST_RUNS_AGAIN and np.all(longer == longer[0]):
+            lines.append(stack[of_line[0]])
+    # Its last one need not live until the line runs again.
+    is_cache = _outlives_its_forward(features) | _is_live_after_forward(features)
+    return is_cache & features.has_stack & np.isin(stack, lines)
+
+
+@rule(FREED_WITH_CACHE, Category.KV_CACHE, Evidence.FREE_SITE)
+def cache_that_began(features: Features, decided: Decided) -> BoolColumn:
+    """The keys and values of a prompt, which lie in the result of the layer that computes them.
+
+    For the tokens that follow it is copied into the longer cache, and is temporary.
+    """
+    found = np.zeros(len(features.alloc), np.bool_)
+    caches = decided.has(Category.KV_CACHE) & features.is_freed
+    if not (features.phases.free_sites_known and caches.any() and only_infers(features)):
+        return found
+    stack, site = features.allocations.stack_id, features.allocations.free_stack_id
+    kept = decided.shared(_outlives_its_line, features) & decided.is_open
+    made, n_stacks = features.in_forward & features.has_stack, len(features.roles.stacks)
+    n_made, n_kept = (np.bincount(stack[rows], minlength=n_stacks) for rows in (made, kept))
+    is_seldom = 2 * n_kept < n_made
+    rows = np.flatnonzero(kept & features.is_freed & np.isin(site, distinct(site[caches & (site >= 0)])))
+    found[rows[is_seldom[stack[rows]]]] = True
     return found
 
 
@@ -127,6 +158,12 @@ def kept_while_its_line_ran_again(features: Features, decided: Decided) -> BoolC
     return decided.shared(_outlives_its_line, features)
 
 
+def _outlives_its_forward(features: Features) -> BoolColumn:
+    """Made in forward, and there when something is made outside of modules."""
+    after = next_of(features.alloc[features.outside], features.alloc, features.n_events)
+    return np.asarray(features.in_forward & (features.end > after))
+
+
 def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     """What lives while its own stack allocates twice more.
 
@@ -136,7 +173,6 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     may_be = features.in_forward & _without_backward(features) & features.has_stack
     if not may_be.any():
         return may_be
-    outlives = features.end > next_of(features.alloc[features.outside], features.alloc, features.n_events)
     rows = np.flatnonzero(features.in_forward & np.isin(stack_id, distinct(stack_id[may_be])))
     stack, width = stack_id[rows].astype(np.int64), features.n_events + 2
     keys = stack * width + features.alloc[rows]
@@ -144,7 +180,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     ends = np.searchsorted(keys[order], stack[order] * width + features.end[rows][order])
     n_later = ends - np.arange(len(rows)) - 1
     kept = features.mask(rows[order][n_later >= _LEAST_RUNS_AGAIN])
-    return may_be & kept & outlives
+    return may_be & kept & _outlives_its_forward(features)
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
@@ -296,6 +332,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     kept_into_backward,
     cache_that_grew,
     cache_that_lengthened,
+    cache_that_began,
     in_forward_and_live_at_dump,
     kept_while_its_line_ran_again,
     freed_before_backward,

@@ -286,7 +286,7 @@ BY_PHASES = {
     "made-in-step-and-kept", "made-in-step-and-freed", "replaced-in-step", "freed-in-step",
     "freed-while-placing", "freed-within-backward", "kept-after-backward", "made-after-backward-and-kept",
     "kept-by-program-for-another-backward", "freed-by-backward", "kept-into-backward",
-    "freed-before-backward",
+    "freed-before-backward", "made-for-the-next-forward",
     "made-in-forward-and-live-at-dump", "kept-while-its-line-ran-again", "cache-that-grew",
 }  # fmt: skip
 
@@ -313,7 +313,7 @@ def test_every_reason_has_a_job_that_it_decides():
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
     elsewhere |= {"replaced-on-the-same-line", "live-in-failed-backward", "freed-by-hook-of-gradient"}
-    elsewhere |= {"cache-that-lengthened"}  # in test_inference.py
+    elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_inference.py
     assert in_code == by_life | elsewhere  # see also test_held.py
 
 

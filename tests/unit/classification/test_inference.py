@@ -3,7 +3,21 @@
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
-from tests.classified_jobs import CALL, COPY, ENGINE, FORWARD, MAIN, NO_FRAMES, OTHER, ZEROS, Job, classified
+from tests.classified_jobs import (
+    CALL,
+    COPY,
+    ENGINE,
+    FORWARD,
+    LOAD,
+    MAIN,
+    NO_FRAMES,
+    OTHER,
+    ZEROS,
+    Job,
+    categories,
+    classified,
+    frames,
+)
 
 KIB = 1024
 EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 22 * KIB
@@ -384,3 +398,47 @@ def test_three_tables_at_most_are_before_the_layers(found):
 def test_three_lengths_show_a_cache(found):
     job = decoded(LENGTHENED[:3])
     assert {category for category, *_ in found(job, LENGTHENED[0])} == {Category.KV_CACHE}
+
+
+def test_a_cache_begins_anew_with_every_text_and_is_one_up_to_its_last_token(found):
+    job = decoded([*LENGTHENED, *LENGTHENED])
+    for size in LENGTHENED:
+        assert categories(found(job, size)) == [Category.KV_CACHE] * 4
+
+
+PROJECTED = frames(("project", "/w/proj/attention.py")) + FORWARD
+
+
+def answered(*, keeps_all=False, freed_by=MAIN):
+    """A prompt's keys and values lie in what is projected; a token's are copied into a longer cache."""
+    job = Job()
+    before = [job.alloc(PROJECTED, 40 * KIB) for _ in range(2)]
+    prompt, projected = list(before), []
+    job.does(MAIN)
+    for size in LENGTHENED:
+        of_token = [job.alloc(PROJECTED, OTHER) for _ in range(2)]
+        longer = [job.alloc(FORWARD, size) for _ in range(2)]
+        for addr in () if keeps_all else of_token:
+            job.free(addr, FORWARD)
+        projected += of_token
+        job.does(MAIN)
+        for addr in before:
+            job.free(addr, freed_by if addr in prompt else MAIN)
+        before = longer
+    for addr in projected if keeps_all else ():
+        job.free(addr, MAIN)
+    return job
+
+
+def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
+    cached = (Category.KV_CACHE, Evidence.FREE_SITE, "freed-with-a-cache")
+    assert found(answered(), 40 * KIB) == [cached] * 2
+
+
+@pytest.mark.parametrize(
+    "job",
+    [answered(keeps_all=True), answered(freed_by=LOAD)],
+    ids=["kept for every token", "freed elsewhere"],
+)
+def test_other_results_that_are_kept_are_activations(job, found):
+    assert categories(found(job, 40 * KIB)) == [Category.ACTIVATION] * 2
