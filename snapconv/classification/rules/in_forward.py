@@ -220,7 +220,7 @@ def _is_computed(features: Features) -> BoolColumn:
 
 
 @rule(FOR_NEXT_FORWARD, Category.INPUT, Evidence.LIFETIME)
-def next_batch(features: Features, _: Decided) -> BoolColumn:
+def batch_for_next_forward(features: Features, _: Decided) -> BoolColumn:
     """The next batch, fetched between forward and backward by a line that had made the first one before them.
 
     In use when another forward begins after that backward; or there at the dump, if others of its line were.
@@ -337,7 +337,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     kept_while_its_line_ran_again,
     freed_before_backward,
     outside_and_freed_by_engine,
-    next_batch,
+    batch_for_next_forward,
     between_modules_into_backward,
     between_modules_and_freed,
     input_used_by_module,
