@@ -26,9 +26,9 @@ from snapconv.snapshot.readers.unpickle import load_plain_pickle
 
 _SNIFF_BYTES = 4096
 # Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
-# the memory.
-_MAX_GZIP_RATIO = 200
-_MAX_GZIP_FREE_BYTES = 64 << 20
+# the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip has to stay below 3 GB.
+_MAX_GZIP_RATIO = 120
+_MAX_GZIP_FREE_BYTES = 32 << 20
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
 
