@@ -10,8 +10,9 @@ import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int64Column, run_starts
+from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
-from snapconv.stacks.stack_roles import StackRoles, matching_frames
+from snapconv.stacks.stack_roles import StackRoles
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 # Of what it makes, a forward that is trained saves most for its backward. One that is not may return a
@@ -62,9 +63,10 @@ def _split_stacks(roles: StackRoles) -> tuple[Int64Column, Int64Column]:
     """Number, for every stack, its Python frames within the outermost call of a module, and the others."""
     frames = roles.stacks.frames
     is_call = np.zeros(len(frames.names), np.bool_)
+    matcher = FrameMatcher(frames)
     for rule in FRAME_RULES:
         if rule.role == Role.MODULE_CALL:
-            is_call |= matching_frames(frames, rule)
+            is_call |= matcher.matches(rule)
     python = np.array([is_python(name) for name in frames.filenames], np.bool_)
     numbers: dict[tuple[int, ...], int] = {}
     n_stacks = len(roles.stacks)

@@ -10,7 +10,7 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.stack_roles import matching_frames
+from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
 # FrameRule.seen has the releases of torch in which a frame was seen.
@@ -63,11 +63,12 @@ NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
 
 
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
-    """Search the frames of every stack, each distinct frame once per rule."""
+    """Search the frames of every stack, each distinct name and file once per rule."""
     stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     has = np.zeros((len(rules), len(stacks)), np.bool_)
+    matcher = FrameMatcher(stacks.frames)
     for number, rule in enumerate(rules):
-        has[number, stack_of_frame[matching_frames(stacks.frames, rule)[stacks.frame_ids]]] = True
+        has[number, stack_of_frame[matcher.matches(rule)[stacks.frame_ids]]] = True
     return read_only(UserRules(tuple(rules), has))
 
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
-from typing import Protocol
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.frame_matching import FrameMatcher, matching_frames
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
@@ -74,8 +73,9 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     has = np.zeros((len(Role), n_stacks), np.bool_)
     rule_id = np.full((len(Role), n_stacks), -1, np.int32)
     outermost = _outermost_python(stacks, stack_of_frame)
+    matcher = FrameMatcher(stacks.frames)
     for number, rule in enumerate(rules):
-        is_match = matching_frames(stacks.frames, rule)[stacks.frame_ids]
+        is_match = matcher.matches(rule)[stacks.frame_ids]
         if rule.is_outermost:
             is_match = is_match & outermost
         hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
@@ -83,7 +83,7 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
         np.minimum.at(innermost[rule.role], stack_of_frame[is_match], place[is_match])
         rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
     in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
-    in_closure |= _called_by_optimizer(stacks, stack_of_frame, place)
+    in_closure |= _called_by_optimizer(stacks, matcher, stack_of_frame, place)
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
@@ -91,14 +91,16 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, has_cpp))
 
 
-def _called_by_optimizer(stacks: StackTable, stack_of_frame: Int64Column, place: Int64Column) -> BoolColumn:
+def _called_by_optimizer(
+    stacks: StackTable, matcher: FrameMatcher, stack_of_frame: Int64Column, place: Int64Column
+) -> BoolColumn:
     """The stacks in which one of torch's optimizers has called Python code that is not torch's: a closure."""
     rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
     files = [normal(name) for name in stacks.frames.filenames]
     is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
     missing = np.iinfo(np.int64).max
     innermost = np.full((2, len(stacks)), missing)
-    for number, frames in enumerate((is_foreign, matching_frames(stacks.frames, rule))):
+    for number, frames in enumerate((is_foreign, matcher.matches(rule))):
         here = frames[stacks.frame_ids]
         np.minimum.at(innermost[number], stack_of_frame[here], place[here])
     foreign, optimizer = innermost
@@ -172,43 +174,10 @@ def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolCo
     return mark
 
 
-class FramePattern(Protocol):
-    """The frame patterns of any rule: two regular expressions, empty for anything."""
-
-    @property
-    def function(self) -> str:
-        """Searched in the frame's name."""
-
-    @property
-    def file(self) -> str:
-        """Searched in its file name, with forward slashes."""
-
-
-def matching_frames(frames: FrameTable, rule: FramePattern) -> BoolColumn:
-    """The frames in which both of a rule's patterns are found."""
-    return np.fromiter(map(_test_of(frames, rule), range(len(frames))), np.bool_, len(frames))
-
-
 def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
     """The innermost frame for which a rule has given a stack its role."""
     ids: list[int] = stacks.frames_of(stack_id).tolist()
     if rule.is_outermost:
         ids.reverse()
-    fits = _test_of(stacks.frames, rule)
-    return next(frame for frame in ids if fits(frame))
-
-
-def _test_of(frames: FrameTable, rule: FramePattern) -> Callable[[int], bool]:
-    has_function, has_file = _searcher(rule.function), _searcher(rule.file)
-
-    def fits(frame: int) -> bool:
-        path = frames.filenames[frame].replace("\\", "/")
-        return has_function(frames.names[frame]) and has_file(path)
-
-    return fits
-
-
-def _searcher(pattern: str) -> Callable[[str], bool]:
-    """Make a search that looks into a text once: thousands of frames share a file, and many a name."""
-    search = re.compile(pattern).search
-    return cache(lambda text: bool(search(text)))
+    fits = matching_frames(stacks.frames, rule)
+    return next(frame for frame in ids if fits[frame])
