@@ -88,6 +88,19 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
     return np.flatnonzero(is_new)
 
 
+def is_among(values: NDArray[np.integer[Any]], others: NDArray[np.integer[Any]]) -> BoolColumn:
+    """Whether each value is one of others, for values that differ widely, as sizes and addresses do.
+
+    NumPy's own sorts both and imports masked arrays for these; for small numbers such as row numbers and
+    categories ``np.isin`` is faster.
+    """
+    known = distinct(others)
+    if not len(known):
+        return np.zeros(values.shape, np.bool_)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[place] == values)
+
+
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
     """The sum of each group's values. ``np.bincount`` would add them up as float64."""
     sums = np.zeros(n_groups, np.int64)

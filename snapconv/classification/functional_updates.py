@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 
@@ -45,7 +45,7 @@ def functional_updates(features: Features, _: Decided) -> FunctionalUpdates:
     # A batch is made before its first backward; what is made there beside fast weights is their copies.
     after_backward = at(features.phases.phase, features.alloc[computed]) == Phase.BACKWARD
     inner = distinct(run[computed[after_backward]])
-    differentiated = np.intersect1d(inner, runs_gone_through)
+    differentiated = inner[is_among(inner, runs_gone_through)]
     rest = rows[~np.isin(stack[rows], stack[computed])]
     return FunctionalUpdates(
         features.mask(computed) & _reaches_backward(features),
@@ -81,8 +81,15 @@ def _candidates(features: Features, as_large: Int64Column) -> Int64Column:
     rows = np.flatnonzero(found & features.has_stack)
     _, line = np.unique(features.allocations.stack_id[rows], return_inverse=True)
     line = line.reshape(-1)
-    is_as_large = np.isin(features.sizes[rows], as_large)
-    all_as_large = np.bincount(line, ~is_as_large) == 0
-    size_of_line = np.unique(np.stack((line, features.sizes[rows])), axis=1)[0]
-    n_sizes = np.bincount(size_of_line, minlength=len(all_as_large))
+    sizes = features.sizes[rows]
+    all_as_large = np.bincount(line, ~is_among(sizes, as_large)) == 0
+    n_sizes = _different_of_group(line, sizes, n_groups=len(all_as_large))
     return np.asarray(rows[(all_as_large & (n_sizes >= _LEAST_SIZES))[line]])
+
+
+def _different_of_group(group: Int64Column, values: Int64Column, *, n_groups: int) -> Int64Column:
+    """How many different values each group has."""
+    order = np.lexsort((values, group))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (np.diff(group[order]) != 0) | (np.diff(values[order]) != 0)
+    return np.bincount(group[order[is_new]], minlength=n_groups)

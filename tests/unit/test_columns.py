@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, range_maxima, run_starts
+from snapconv.columns import distinct, is_among, range_maxima, run_starts
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
@@ -36,3 +36,10 @@ def test_the_different_values_of_a_column_stand_in_order(values):
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([0], [0]), ([-1, -1, 3, 3, 3, -1], [0, 2, 5])])
 def test_a_run_of_equal_values_starts_where_the_one_before_ends(values, starts):
     assert run_starts(np.array(values, np.int64)).tolist() == starts
+
+
+@pytest.mark.parametrize("others", [[], [7], [-1, 512], [1 << 60, 512, 512]])
+@pytest.mark.parametrize("values", [[], [512], [-1, 7, 1 << 60, 513, 1 << 61]])
+def test_a_value_is_among_others_where_one_is_equal(values, others):
+    found = is_among(np.array(values, np.int64), np.array(others, np.int64))
+    assert found.tolist() == [value in others for value in values]
