@@ -24,6 +24,11 @@ AS_LAYERS = Reason(
     "pre-existing, where nothing is trained, and so often for every layer that ran: three times and more, or "
     "among such blocks in memory",
 )
+OF_WORDS = Reason(
+    "as-wide-as-what-the-last-layer-makes",
+    "pre-existing, where nothing is trained, larger than the weights of layers, and with as many rows as a "
+    "module makes numbers of every word: a table of words, or the layer that is its inverse",
+)
 FOR_EVERY_LAYER = Reason(
     "one-for-every-layer",
     "kept outside of modules where nothing is trained, once or twice for every layer: a cache",
@@ -47,6 +52,10 @@ _TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
 # A table of words is so much larger than that of positions, and this than one of kinds of text.
 _TABLE_TO_NEXT = 8
 _MOST_TABLES = 3
+# The table of words and its inverse; in half precision or in full. A norm is a vector.
+_MOST_OF_WORDS = 2
+_NUMBER_BYTES = (2, 4)
+_MOST_WIDTH_BYTES = 2**17
 # Of what forward makes, inference keeps a cache; training keeps most.
 _MOST_KEPT = 0.4
 _MOST_LAYERS = 1000
@@ -222,6 +231,33 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
     return weights
 
 
+@rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)
+def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
+    """Where layers are so small that they lie in other segments, the table of words is not beside them.
+
+    It has a row of one width, that of a norm, for every word, and the last layer makes a number of each.
+    """
+    sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    layers, n_layers = np.unique(sizes[unnamed & decided.has(Category.WEIGHT)], return_counts=True)
+    widths = layers[(n_layers >= _LEAST_TURNS) & (layers <= _MOST_WIDTH_BYTES)]
+    if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+        return weights
+    made = distinct(sizes[features.by_module])
+    rows = np.flatnonzero(unnamed & decided.is_open & (sizes > layers.max()))
+    found, counts = np.unique(sizes[rows], return_counts=True)
+    for size in found[counts <= _MOST_OF_WORDS].tolist():
+        for n_bytes in _NUMBER_BYTES:
+            # More words than a row has numbers, and another number than a part of the layers.
+            of_words = (
+                size * n_bytes // widths[(size * n_bytes % widths == 0) & (size * n_bytes >= widths**2)]
+            )
+            of_words = of_words[~np.any(layers[:, None] % of_words == 0, axis=0)]
+            if np.any(made[:, None] % of_words == 0):
+                weights[rows[sizes[rows] == size]] = True
+    return weights
+
+
 def _pools(rows: Int64Column, sizes: Int64Column) -> tuple[Int64Column, Int64Column]:
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     return rows[is_small], rows[~is_small]
@@ -259,4 +295,9 @@ def _layers(weights: Int64Column) -> int | None:
     return None
 
 
-OF_INFERENCE: tuple[PipelineRule, ...] = (sizes_in_turn, as_often_as_layers, one_for_every_layer)
+OF_INFERENCE: tuple[PipelineRule, ...] = (
+    sizes_in_turn,
+    as_often_as_layers,
+    tables_of_words,
+    one_for_every_layer,
+)

@@ -142,6 +142,51 @@ def test_tables_of_words_positions_and_kinds_lie_before_the_layers(found):
     assert [category for category, *_ in found(job, EMBEDDING * 9)] == [Category.UNKNOWN]
 
 
+# A row of it is as wide as a norm. No size of the layers is a multiple of so many numbers.
+N_WORDS = 1500
+TABLE = N_WORDS * NORM
+
+
+def beside_a_table(*sizes, made, stack=FORWARD):
+    """Layers in segments for small blocks, large blocks elsewhere, and what a forward makes besides."""
+    job = beside_layers(*sizes)
+    job.free(job.alloc(stack, made), stack)
+    return job
+
+
+# What the last layer makes of three words: for each as many numbers, in full precision or in half.
+@pytest.mark.parametrize("n_bytes", [2, 4])
+@pytest.mark.parametrize("n_tables", [1, 2])
+def test_a_table_far_from_the_layers_has_a_row_for_every_number_of_the_last_layer(n_bytes, n_tables, found):
+    job = beside_a_table(*[TABLE] * n_tables, made=3 * N_WORDS * n_bytes)
+    expected = (Category.WEIGHT, Evidence.SIZES, "as-wide-as-what-the-last-layer-makes")
+    assert found(job, TABLE) == [expected] * n_tables
+
+
+@pytest.mark.parametrize(
+    ("sizes", "made", "stack"),
+    [
+        ((TABLE,), 3 * N_WORDS * 4 + 4, FORWARD),
+        ((TABLE,), 3 * N_WORDS, FORWARD),
+        ((TABLE,), 3 * N_WORDS * 4, MAIN),  # a product with rows of data
+        ((TABLE,), 3 * N_WORDS * 4, ENGINE),
+        ((TABLE,) * 3, 3 * N_WORDS * 4, FORWARD),
+        ((TABLE + 512,), 3 * N_WORDS * 4, FORWARD),
+    ],
+    ids=["no multiple", "less than a number", "no module", "trained", "three", "not so wide"],
+)
+def test_what_the_last_layer_does_not_show_is_no_table(sizes, made, stack, found):
+    job = beside_a_table(*sizes, made=made, stack=stack)
+    assert {category for category, *_ in found(job, sizes[0])} == {Category.UNKNOWN}
+
+
+def test_a_table_with_as_many_words_as_a_part_of_a_layer_has_numbers_shows_nothing(found):
+    # What a module makes may be as many rows of that part.
+    n_words = SQUARE // 4
+    job = beside_a_table(1200 * KIB, n_words * NORM, made=3 * n_words * 4)
+    assert found(job, n_words * NORM)[0][0] is Category.UNKNOWN
+
+
 def test_results_of_which_some_filled_holes_are_no_weights(found):
     job, result = Job(), 6 * KIB
     for size in (EMBEDDING, *(*LAYER, result) * 5, *(result,) * 8):
