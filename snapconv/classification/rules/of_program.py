@@ -53,7 +53,7 @@ _LEAST_SIZES = 2
 
 # What a program replaces or frees by itself, again and again. Of other categories neither was seen, or, of
 # temporary replacements, was not right: a line that makes one may keep the next.
-_REPLACED = (Category.ACTIVATION, Category.INPUT)
+_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
 _FREED_ALIKE = (Category.GRADIENT, *_REPLACED, Category.TEMPORARY)
 
 

@@ -35,19 +35,30 @@ def moved(tmp_path):
 
 
 def two_steps(
-    line=SCALED, *, weights=SIZES, sizes=None, cleared_by=ZERO_GRAD, n_kept=0, again=False, until_second=True
+    line=SCALED,
+    *,
+    weights=SIZES,
+    sizes=None,
+    cleared_by=ZERO_GRAD,
+    n_kept=0,
+    again=False,
+    until_second=True,
+    former=(),
 ):
     """Two backwards, after the first of which a line makes one block for every gradient.
 
-    Something clears these, but for ``n_kept``.
+    Something clears these, but for ``n_kept``. ``former``: what the line made before the trace.
     """
     job, sizes = Job(), weights if sizes is None else sizes
     for size in weights:
         job.older(NO_FRAMES, size)
+    held = [job.older(NO_FRAMES, size) for size in former]
     job.does(FORWARD)
     gradients = [job.alloc(ENGINE, size) for size in weights]
     job.does(ENGINE)
     made = [job.alloc(line, size) for size in sizes]
+    for block in held:
+        job.model.free(block, frames=line)
     for gradient in gradients[n_kept:]:
         job.free(gradient, cleared_by)
     job.does(FORWARD)
@@ -67,6 +78,13 @@ def two_steps(
 
 def test_what_is_kept_from_the_first_step_to_the_second_is_state_of_the_optimizer(moved):
     assert moved(two_steps()) == STATE
+
+
+def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp_path):
+    _weight, former, *_ = classified(two_steps(former=SIZES), tmp_path / "snapshot.pickle")
+    assert (former[0], former[2]) == (STATE, "replaced-on-the-same-line")
+    _weight, former, *_ = classified(two_steps(former=[SUBJECT], again=True), tmp_path / "again.pickle")
+    assert former[0] != STATE
 
 
 @pytest.mark.parametrize(
