@@ -420,8 +420,8 @@ def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> Bo
 OF_PROGRAM: tuple[PipelineRule, ...] = (
     zeros_for_every_parameter,
     copies_for_every_parameter,
-    full_precision_for_every_parameter,
     stepped_on_in_full_precision,
+    full_precision_for_every_parameter,
     kept_with_gradient,
     kept_after_backward_in_bulk,
     functions_into_backward,
