@@ -391,6 +391,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.1-2.13",
     ),
     FrameRule(
+        "deepcopy",
+        Role.CLONE,
+        r"^__deepcopy__$",
+        r"torch/_tensor\.py$",
+        "a deep copy of what holds tensors, such as the state of a model",
+        "2.0-2.13",
+    ),
+    FrameRule(
         "recompute",
         Role.RECOMPUTE,
         r"^(recompute_fn|unpack_hook|unpack_hook_with_error_cb|backward)$",

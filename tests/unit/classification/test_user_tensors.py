@@ -161,7 +161,14 @@ def with_copies(*stacks, factor=1, shapes=SHAPES, is_late=False, engine=ENGINE):
     return job
 
 
-@pytest.mark.parametrize(("stack", "category"), [(ZEROS, STATE), (CLONE, WEIGHT)], ids=["moments", "a copy"])
+DEEPCOPY = frames(("__deepcopy__", f"{TORCH}/_tensor.py"), ("deepcopy", "/usr/lib/python3.11/copy.py")) + MAIN
+
+
+@pytest.mark.parametrize(
+    ("stack", "category"),
+    [(ZEROS, STATE), (CLONE, WEIGHT), (DEEPCOPY, WEIGHT)],
+    ids=["moments", "a copy", "a deep copy of its state"],
+)
 def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(stack, category, found):
     row = found(with_copies(stack), SHAPES[0])[1]
     assert row == (category, Evidence.SIZES, "made-for-every-parameter")
@@ -192,6 +199,19 @@ def test_a_line_that_leaves_out_more_than_a_tenth_of_the_parameters_is_not_for_e
 def test_copies_in_full_precision_are_an_optimizers_where_its_moments_are(stacks, engine, found):
     rows = found(with_copies(*stacks, factor=2, engine=engine), 2 * SHAPES[0])
     assert rows == [(STATE, Evidence.SIZES, "made-for-every-parameter")] * 2
+
+
+def test_what_torchs_optimizer_steps_on_in_full_precision_are_weights(found):
+    """Without C++ frames: copies of the weights, and after backward those of their gradients."""
+    job = with_copies(LOAD, factor=2, engine=NO_FRAMES)
+    gradients = [job.alloc(MAIN, 2 * size) for size in SHAPES]
+    for size in SHAPES:
+        job.alloc(STEP, 2 * size)
+    for addr in gradients:
+        job.free(addr, MAIN)
+    for size in SHAPES:
+        job.alloc(MAIN, 2 * size)
+    assert found(job, 2 * SHAPES[0])[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
 
 
 def test_copies_in_full_precision_alone_may_be_an_average(found):
