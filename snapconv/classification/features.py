@@ -23,7 +23,7 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stacks.stack_roles import StackRoles, innermost_python
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -122,6 +122,10 @@ class Features:
     def first(self, phase: Phase) -> int:
         """The first event that shows a phase; ``n_events`` where none does."""
         return int(self.phases.next_after(phase, np.array([-1]))[0])
+
+    def lines(self) -> Int32Column:
+        """The innermost Python frame that made each allocation, -1 for none."""
+        return np.append(innermost_python(self.roles.stacks), np.int32(-1))[self.allocations.stack_id]
 
     def mask(self, rows: Int64Column) -> BoolColumn:
         """Rows by number -> one bool per allocation."""

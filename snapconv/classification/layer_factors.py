@@ -13,7 +13,6 @@ from snapconv.classification.features import Features, at, of_fullest
 from snapconv.classification.rule import Decided
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.stack_roles import innermost_python
 
 # Factors are in full precision, also beside weights in half.
 _FACTOR_BYTES, _WEIGHT_BYTES = 4, (4, 2)
@@ -101,8 +100,7 @@ def _others(size: int, side: int) -> tuple[int, ...]:
 
 
 def _of_sides(features: Features, kept: BoolColumn, sides: Int64Column, copies: Int64Column) -> BoolColumn:
-    sizes, stack = features.sizes, features.allocations.stack_id
+    sizes, line = features.sizes, features.lines()
     is_square = kept & np.isin(sizes, _FACTOR_BYTES * sides * sides)
     found = is_square & ~np.isin(sizes, copies)
-    line = np.append(innermost_python(features.roles.stacks), -1)[stack]
     return np.asarray(found | (is_square & (line >= 0) & np.isin(line, line[found])))

@@ -10,7 +10,6 @@ from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
 from snapconv.columns import BoolColumn, distinct, run_starts
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.stack_roles import innermost_python
 from snapconv.torch_knowledge.frame_patterns import Role
 
 FREED_BY_BACKWARD = Reason(
@@ -236,7 +235,7 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
     """What the same lines of Python made, of the same sizes."""
     if not rows.any():
         return rows
-    line = np.append(innermost_python(features.roles.stacks), -1)[features.allocations.stack_id]
+    line = features.lines()
     keys = line.astype(np.int64) * (1 + features.sizes.max()) + features.sizes
     return np.asarray((line >= 0) & np.isin(keys, keys[rows]))
 

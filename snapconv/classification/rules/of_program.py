@@ -34,7 +34,8 @@ FOR_EVERY_PARAMETER = Reason(
 )
 HAS_GRADIENT = Reason(
     "kept-and-has-a-gradient",
-    "in a program without modules: made before the first backward, kept, and as large as a gradient",
+    "made before the first backward, kept, and as large as a gradient that no module's weight has: in a "
+    "program without modules, or by a line that makes several",
 )
 AFTER_BACKWARD = Reason(
     "made-after-backward-and-kept",
@@ -170,6 +171,28 @@ def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
     n_gradients = Counter(sizes[_gradients(features, decided)].tolist())
     n_kept = Counter(sizes[before].tolist())
     return before & np.isin(sizes, [size for size, n in n_kept.items() if n <= n_gradients[size]])
+
+
+@rule(HAS_GRADIENT, Category.WEIGHT, Evidence.SIZES)
+def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
+    """Weights beside those of modules: a line makes as many of each size as there are gradients to spare.
+
+    Rates that are learned for every weight, low-rank updates, codes: a batch is of a size of its own.
+    """
+    sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    gradients, weights = _gradients(features, decided), decided.has(Category.WEIGHT)
+    if not len(gradients):
+        return found
+    line = features.lines()
+    before = _kept_by_program(features, decided) & (features.alloc < features.first(Phase.BACKWARD))
+    to_spare = Counter(sizes[gradients].tolist()) - Counter(sizes[weights].tolist())
+    for of_line in _groups(np.flatnonzero(before & (line >= 0)), line):
+        made = Counter(sizes[of_line].tolist())
+        # Buffers of modules may be as large as a few of them.
+        as_often = [size for size, n in made.items() if to_spare[size] == n]
+        share = sum(size * made[size] for size in as_often) / max(int(sizes[of_line].sum()), 1)
+        found[of_line] = len(as_often) >= _LEAST_SIZES and share >= _NEARLY
+    return found
 
 
 @rule(AFTER_BACKWARD, Category.OPTIMIZER_STATE, Evidence.LIFETIME)
@@ -423,6 +446,7 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     stepped_on_in_full_precision,
     full_precision_for_every_parameter,
     kept_with_gradient,
+    kept_with_gradients,
     kept_after_backward_in_bulk,
     functions_into_backward,
     functions_freed_before,

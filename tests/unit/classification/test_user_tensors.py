@@ -257,6 +257,37 @@ def test_a_single_size_may_agree_by_chance(found):
     assert categories(found(job)) == [WEIGHT, INPUT, GRADIENT]
 
 
+def trained_beside_a_module(made, gradients):
+    """A module whose weights are trained, and what a line makes before, with the gradients of both."""
+    job = Job()
+    for size in SHAPES:
+        job.alloc(APPLY, size)
+    for size in made:
+        job.alloc(LOAD, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in (*SHAPES, *gradients)]:
+        job.free(addr, ZERO_GRAD)
+    return job
+
+
+BARE = (3000, 5000)
+
+
+@pytest.mark.parametrize("bare", [BARE, SHAPES], ids=["of other sizes", "one for every weight"])
+def test_what_a_line_makes_for_gradients_that_no_weight_has_is_trained_too(bare, found):
+    trained = (WEIGHT, Evidence.SIZES, "kept-and-has-a-gradient")
+    assert trained in found(trained_beside_a_module(bare, bare), bare[0])
+
+
+@pytest.mark.parametrize(
+    ("made", "gradients"),
+    [(BARE, ()), (BARE[:1], BARE), ((*BARE, *BARE), BARE), ((*BARE, 40_000), BARE)],
+    ids=["without gradients", "of one size", "more often", "and much more"],
+)
+def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(made, gradients, found):
+    assert WEIGHT not in categories(found(trained_beside_a_module(made, gradients), BARE[0]))
+
+
 def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(found):
     job = Job()
     old = job.older(NO_FRAMES)
