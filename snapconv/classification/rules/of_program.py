@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.classification.built_layers import built_in_turn
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, first_before, last_before, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
@@ -36,6 +37,11 @@ HAS_GRADIENT = Reason(
     "kept-and-has-a-gradient",
     "made before the first backward, kept, and as large as a gradient that no module's weight has: in a "
     "program without modules, or by a line that makes several",
+)
+OF_LAYERS = Reason(
+    "made-in-turn-where-layers-are-built",
+    "kept, and made before any forward by lines of an `__init__` that take turns, one of which computes what "
+    "it makes: packed weights",
 )
 AFTER_BACKWARD = Reason(
     "made-after-backward-and-kept",
@@ -212,6 +218,15 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     return after & ~features.mid_forward & filled
 
 
+# --- layers that a program builds on the device
+
+
+@rule(OF_LAYERS, Category.WEIGHT, Evidence.LIFETIME)
+def packed_weights(features: Features, decided: Decided) -> BoolColumn:
+    """Weights that are computed on the device, as those are that are packed into few bits."""
+    return decided.shared(built_in_turn, features).packed
+
+
 # --- a forward made of functions
 
 
@@ -336,6 +351,7 @@ def _still_there(features: Features, decided: Decided) -> BoolColumn:
 
 def _may_be_batch(features: Features, decided: Decided) -> BoolColumn:
     made = features.may_be_input | features.preexisting_outside
+    made &= ~decided.shared(built_in_turn, features).repeated
     return made & _still_there(features, decided)
 
 
@@ -448,6 +464,7 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     kept_with_gradient,
     kept_with_gradients,
     kept_after_backward_in_bulk,
+    packed_weights,
     functions_into_backward,
     functions_freed_before,
     given_to_functions,
