@@ -18,7 +18,10 @@ from pathlib import Path
 import coverage
 import pytest
 
-_DATA, _SECONDS = Path(".mutate", "coverage"), Path(".mutate", "seconds.json")
+_FOLDER = Path(".mutate")
+_DATA, _SECONDS = "coverage", "seconds.json"
+# Where the run that times the tests leaves their seconds.
+_OUTPUT = "MUTATE_SECONDS"
 # Tests of what is built on the packages, too, but none of whole files: they are slow, and any change breaks
 # them.
 _TRIED = (
@@ -65,11 +68,15 @@ class CoverageMap:
         return [test for test, until in zip(ordered, used, strict=True) if until <= seconds] or ordered[:1]
 
 
-def load(root: Path, *, is_anew: bool) -> CoverageMap:
-    """Read which tests run which lines; measure it first if that was not done yet."""
-    if is_anew or not (root / _SECONDS).exists():
-        _measure(root)
-    data = coverage.CoverageData(str(root / _DATA))
+def load(root: Path, *, is_anew: bool, package: str | None = None) -> CoverageMap:
+    """Read which tests run which lines; measure it first if that was not done yet.
+
+    ``package``: only that package's own tests, which takes a minute.
+    """
+    folder = root / _FOLDER / (package or "all")
+    if is_anew or not (folder / _SECONDS).exists():
+        _measure(root, folder, _TRIED if package is None else (f"tests/unit/{package}",))
+    data = coverage.CoverageData(str(folder / _DATA))
     data.read()
     by_line: dict[str, dict[int, frozenset[str]]] = {}
     for file in data.measured_files():
@@ -78,20 +85,21 @@ def load(root: Path, *, is_anew: bool) -> CoverageMap:
             lines[line] = {context.partition("|")[0] for context in contexts if context}
         path = Path(file).relative_to(root).as_posix()
         by_line[path] = {line: frozenset(tests) for line, tests in lines.items() if tests}
-    return CoverageMap(by_line, json.loads((root / _SECONDS).read_text(encoding="utf-8")))
+    return CoverageMap(by_line, json.loads((folder / _SECONDS).read_text(encoding="utf-8")))
 
 
-def _measure(root: Path) -> None:
+def _measure(root: Path, folder: Path, tests: tuple[str, ...]) -> None:
     """Run the tests once under coverage, and once as they are."""
-    (root / ".mutate").mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"COVERAGE_FILE": str(folder / _DATA), _OUTPUT: str(folder / _SECONDS)}
     plain = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     measured = ("-n2", "--cov=snapconv", "--cov-branch", "--cov-context=test", "--cov-report=")
     timed = ("-p", "scripts.mutation.coverage_map", "-p", "no:cov")
     for options in (measured, timed):
         subprocess.run(
-            [*plain, *options, *_TRIED],
+            [*plain, *options, *tests],
             cwd=root,
-            env=os.environ | {"COVERAGE_FILE": str(root / _DATA), "PYTHONPATH": str(root)},
+            env=os.environ | files | {"PYTHONPATH": str(root)},
             check=False,  # a test that measures time may fail under coverage
         )
 
@@ -108,6 +116,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     """Keep the seconds of all tests."""
-    (session.config.rootpath / _SECONDS).write_text(json.dumps(_seconds), encoding="utf-8")
+    Path(os.environ[_OUTPUT]).write_text(json.dumps(_seconds), encoding="utf-8")

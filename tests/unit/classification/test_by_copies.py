@@ -127,6 +127,11 @@ def test_where_three_states_are_known_the_third_further_copy_is_one():
     assert sort(*copies(PLAIN, 4), n_states=2)[0][Category.GRADIENT] == TOTAL
 
 
+def test_where_the_states_are_known_a_single_size_that_no_gradient_has_may_be_data():
+    rows = [*copies(PLAIN, 3), (PLAIN, 12 * KIB), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[0], n_states=2)[0][Category.UNKNOWN] == 12 * KIB
+
+
 def test_a_part_of_a_model_that_is_not_trained_has_no_states():
     rows = [*copies(PLAIN, 3), (PLAIN, 4 * KIB), (PLAIN, 20 * KIB), *copies(GRADIENT, 1, more=0)]
     assert sort(*rows, whole=[0], n_states=2)[0] == {
