@@ -294,9 +294,8 @@ def _before_graph(phases: Phases, lives: _Columns, origins: _Columns) -> BoolCol
 
 
 def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
-    if not len(roles.is_empty):
-        return np.asarray(stack < 0)
-    return np.asarray((stack < 0) | roles.is_empty[np.maximum(stack, 0)])
+    # What -1 finds stands at the end.
+    return np.append(roles.is_empty, True)[stack]
 
 
 def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:

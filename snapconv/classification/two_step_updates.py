@@ -54,7 +54,7 @@ def _freed_in_zero_grad(features: Features) -> BoolColumn:
 def _bytes_of_runs(features: Features, found: BoolColumn) -> NDArray[np.float64]:
     """For each event that is the last of a run, the bytes of the rows that the run made."""
     run = features.alloc_run_last[found]
-    return np.bincount(run, features.sizes[found], features.n_events + 1).astype(np.float64)
+    return np.bincount(run, features.sizes[found], features.n_events).astype(np.float64)
 
 
 def _runs_once(features: Features) -> BoolColumn:
@@ -62,7 +62,7 @@ def _runs_once(features: Features) -> BoolColumn:
     after = at(features.phases.phase, features.alloc) == Phase.BACKWARD
     rows = np.flatnonzero(after & features.outside & features.has_stack)
     # One number for stack and iteration, and one for those and the run.
-    n_iterations, n_runs = features.phases.n_iterations, features.n_events + 1
+    n_iterations, n_runs = features.phases.n_iterations, features.n_events
     stack = features.allocations.stack_id[rows].astype(np.int64)
     iteration = stack * n_iterations + features.iteration[rows]
     runs = distinct(iteration * n_runs + features.alloc_run_last[rows])

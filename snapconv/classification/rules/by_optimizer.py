@@ -74,7 +74,7 @@ def state_from_start(features: Features, _: Decided) -> BoolColumn:
 def replaced_state(features: Features, decided: Decided) -> BoolColumn:
     """An optimizer that computes new states instead of updating in place frees the former in its step."""
     made = features.sizes[decided.has(Category.OPTIMIZER_STATE) & features.is_traced]
-    freed = ~features.is_traced & features.is_freed & (features.end_phase == Phase.OPTIMIZER)
+    freed = ~features.is_traced & (features.end_phase == Phase.OPTIMIZER)
     rows = np.flatnonzero(freed)
     return features.mask(rows[np.isin(features.sizes[rows], distinct(made))])
 
@@ -85,7 +85,7 @@ def freed_in_first_step(features: Features, _: Decided) -> BoolColumn:
     if not features.n_events or features.phases.phase[0] != Phase.OPTIMIZER:
         return np.zeros(len(features.alloc), np.bool_)
     in_first = (features.end_phase == Phase.OPTIMIZER) & (features.end <= features.phases.run_end[0])
-    return np.asarray(~features.is_traced & features.is_freed & in_first)
+    return np.asarray(~features.is_traced & in_first)
 
 
 def _placed(features: Features) -> tuple[BoolColumn, BoolColumn]:

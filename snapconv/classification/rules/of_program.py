@@ -320,7 +320,8 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
             (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
         )
         replacement[here[fits]] = youngest[fits]
-    return _Replaced(rows[replacement >= 0], replacement[replacement >= 0])
+    is_replaced = replacement >= 0
+    return _Replaced(rows[is_replaced], replacement[is_replaced])
 
 
 def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:

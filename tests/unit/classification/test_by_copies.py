@@ -189,6 +189,7 @@ def test_of_an_optimizer_with_options_no_more_copies_are_states_than_it_can_have
     [
         (SGD, 2, (1, 0, 1)),  # momentum, or a teacher beside SGD without it
         (SGD, 3, (2, 1, 0)),
+        (RMSPROP, 1, (1, 0, 0)),
         (RMSPROP, 2, (1, 1, 0)),
         (RMSPROP, 3, (2, 1, 0)),
         (RMSPROP, 4, (2, 1, 1)),  # a second state, or a third model
@@ -279,10 +280,11 @@ def test_sizes_that_no_gradient_has_stay_unknown():
 LAYER = (12 * KIB, 16 * KIB, 2 * KIB)
 
 
-def test_sizes_that_no_gradient_has_and_that_repeat_as_layers_do_are_frozen_weights():
-    frozen = [*copies(PLAIN, 2, shapes=LAYER), (PLAIN, 24 * KIB)]
+@pytest.mark.parametrize(("n_layers", "other"), [(2, 24 * KIB), (5, 100 * KIB)])
+def test_sizes_that_no_gradient_has_and_that_repeat_as_layers_do_are_frozen_weights(n_layers, other):
+    frozen = [*copies(PLAIN, n_layers, shapes=LAYER), (PLAIN, other)]
     found, reasons = sort(*copies(PLAIN, 1), *frozen, *copies(GRADIENT, 1, more=0), whole=[0])
-    assert found == {Category.WEIGHT: TOTAL + 84 * KIB}
+    assert found == {Category.WEIGHT: TOTAL + n_layers * sum(LAYER) + other}
     assert reasons == {"as-many-as-gradients", "kept-without-gradient"}
 
 
@@ -347,6 +349,15 @@ def test_gradients_that_a_second_backward_makes_again_are_not_those_of_more_weig
     found = [category for size in set(SHAPES) for category, *_ in classified(job, path, size)]
     n_weights = len(SHAPES) if is_freed_between else 2 * len(SHAPES)
     assert found.count(Category.WEIGHT) == n_weights
+
+
+@pytest.mark.parametrize("has_stacks", [True, False])
+def test_a_file_without_stacks_shows_copies_too(has_stacks, tmp_path):
+    job = Job()
+    for size in (4 * KIB, 20 * KIB) * 4:
+        job.older(NO_FRAMES if has_stacks else None, size)
+    found = {category for category, *_ in classified(job, tmp_path / "a.pickle", 4 * KIB)}
+    assert found == {Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE}
 
 
 @pytest.mark.parametrize(("phases", "category"), [((FORWARD,), Category.WEIGHT), ((), Category.UNKNOWN)])

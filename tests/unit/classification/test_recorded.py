@@ -292,6 +292,18 @@ def test_a_copy_is_for_what_its_original_is_for(tmp_path):
     assert found[6][2] != "recorded-as-copy"
 
 
+def test_a_copy_of_what_is_not_in_the_file_is_for_nothing_known(tmp_path):
+    """Its original was freed before the trace; the last allocation is a weight."""
+    builder = TraceBuilder().segment().alloc(512).alloc(512)
+    raw = metadata(
+        parameters=[parameter("w", ADDR + 512, 512, at(3))],
+        copies=[memory_row(ADDR, 512, at(3), original=ADDR + (1 << 30))],
+    )
+    found = decided(analyse(tmp_path, builder, raw))
+    assert found[2] == ("weight", "metadata", "recorded-as-parameter")
+    assert found[1][2] != "recorded-as-copy"
+
+
 @pytest.mark.parametrize(("written", "category"), [(True, "activation"), (False, "weight")])
 def test_what_a_module_holds_as_an_attribute_is_a_cache_if_it_was_written_and_else_as_a_buffer(
     written, category, tmp_path

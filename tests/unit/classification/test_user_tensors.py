@@ -239,6 +239,19 @@ def test_as_many_bytes_of_other_sizes_are_not_made_for_every_parameter(found):
     assert STATE not in categories(found(job, SHAPES[0] + 500))
 
 
+def test_a_line_that_has_a_part_of_the_sizes_as_often_is_not_for_every_parameter(found):
+    """Of three parameters it makes two, and as many bytes as there are in all."""
+    shapes, job = (7000, 7000, 9000), Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in (7000, 7000, 9500):
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert STATE not in categories(found(job, 7000))
+
+
 def test_copies_of_gradients_are_no_second_model(found):
     assert categories(found(with_copies(CLONE, is_late=True), SHAPES[0]))[2] is not WEIGHT
 
@@ -323,6 +336,14 @@ def test_without_stacks_of_frees_no_line_shows_what_a_former_value_was(found):
     job.free(old)
     for stack in (FORWARD, ENGINE):
         job.free(job.alloc(stack, SUBJECT + 1))
+    assert categories(found(job)) == [UNKNOWN, INPUT]
+
+
+def test_a_value_that_is_made_later_takes_no_place(found):
+    job = Job()
+    job.model.free(job.older(NO_FRAMES), frames=LOAD)
+    job.alloc(LOAD)
+    job.does(FORWARD, ENGINE)
     assert categories(found(job)) == [UNKNOWN, INPUT]
 
 
