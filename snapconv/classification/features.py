@@ -307,7 +307,7 @@ def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64
     if not len(rows):
         return rows
     found, inverse = np.unique(part[rows], return_inverse=True)
-    totals = sums_by(inverse.reshape(-1), n_bytes[rows], len(found))
+    totals = sums_by(inverse, n_bytes[rows], len(found))
     return np.asarray(rows[part[rows] == found[totals == totals.max()][-1]])
 
 

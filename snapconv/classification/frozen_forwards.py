@@ -43,7 +43,6 @@ def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
     lines, place = _split_stacks(features.roles)
     stack, sizes = features.allocations.stack_id[rows], features.sizes[rows]
     _, called_from = np.unique(place[stack], return_inverse=True)
-    called_from = called_from.reshape(-1)
     total = np.bincount(called_from, sizes)
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
     order = np.argsort(called_from, kind="stable")

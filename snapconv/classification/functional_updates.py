@@ -80,7 +80,6 @@ def _candidates(features: Features, as_large: Int64Column) -> Int64Column:
     found &= (features.alloc > features.alloc_run_end) & (features.end > features.alloc_run_last)
     rows = np.flatnonzero(found & features.has_stack)
     _, line = np.unique(features.allocations.stack_id[rows], return_inverse=True)
-    line = line.reshape(-1)
     sizes = features.sizes[rows]
     all_as_large = np.bincount(line, ~is_among(sizes, as_large)) == 0
     n_sizes = _different_of_group(line, sizes, n_groups=len(all_as_large))

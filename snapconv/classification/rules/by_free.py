@@ -34,7 +34,7 @@ def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
     stack = features.allocations.stack_id[rows].astype(np.int64)
     where = stack * (features.phases.n_iterations + 1) + features.iteration[rows]
     _, inverse, counts = np.unique(where, return_inverse=True, return_counts=True)
-    return features.mask(rows[counts[inverse.reshape(-1)] > 1])
+    return features.mask(rows[counts[inverse] > 1])
 
 
 def _batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
@@ -72,8 +72,7 @@ def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColu
         return preexisting
     rows = np.flatnonzero(is_freed & np.isin(site, distinct(site[preexisting])))
     sizes, size = np.unique(features.sizes[rows], return_inverse=True)
-    _, kind = np.unique(site[rows] * len(sizes) + size.reshape(-1), return_inverse=True)
-    kind = kind.reshape(-1)
+    _, kind = np.unique(site[rows] * len(sizes) + size, return_inverse=True)
     is_traced, is_input = features.is_traced[rows], decided.has(Category.INPUT)[rows]
     n_inputs, n_others = (
         np.bincount(kind[where], minlength=len(rows))

@@ -4,6 +4,7 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Rule
+from snapconv.classification.rule_catalog import DECISION_REASONS
 from snapconv.classification.rule_order import PIPELINE
 from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
@@ -298,6 +299,17 @@ def test_where_a_recorder_marked_the_phases_what_is_decided_by_them_is_recorded(
     rows = classified(job_of(life), tmp_path / "snapshot.pickle", has_marked_phases=True)
     expected = Evidence.METADATA if slug in BY_PHASES else evidence
     assert (category, expected, slug) in rows
+
+
+CATALOG = {reason.slug: reason for reason in DECISION_REASONS}
+
+
+@pytest.mark.parametrize(("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES])
+def test_the_catalog_of_reasons_has_what_they_decide(life, slug, category, evidence):
+    if slug in CATALOG:
+        assert category in CATALOG[slug].categories
+        assert evidence in CATALOG[slug].evidence
+        assert (Evidence.METADATA in CATALOG[slug].evidence) == (slug in BY_PHASES)
 
 
 # In tests of their own, and the recorder's tests of metadata.

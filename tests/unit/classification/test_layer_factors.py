@@ -90,3 +90,38 @@ def test_fewer_squares_than_weights_are_no_factors(found):
         job.alloc(MAIN, square(side))
     job.does(FORWARD, ENGINE, FORWARD, ENGINE)
     assert FOUND not in found(job, square(64))
+
+
+@pytest.mark.parametrize(("side", "is_factor"), [(16, True), (15, False)])
+def test_squares_of_fewer_than_16_rows_are_squares_by_chance(found, side, is_factor):
+    job = preconditioned(layers=((side, 44), (44, 68), (68, 36)))
+    assert (FOUND in found(job, square(side))) == is_factor
+    assert FOUND in found(job, square(68))
+
+
+@pytest.mark.parametrize(("last", "is_half"), [((9, 208), True), ((9, 209), False)])
+def test_half_of_the_bytes_of_weights_have_factors(found, last, is_half):
+    """Of four layers, the first two have them: 20 x 44 and 44 x 68 are as much as 10 x 200 and 9 x 208."""
+    job = preconditioned(layers=(*LAYERS[:2], (10, 200), last), n_factors=1)
+    assert (FOUND in found(job, square(20))) == is_half
+
+
+def test_what_a_line_of_factors_makes_is_one_though_a_weight_is_as_large(found):
+    """A layer of 44 x 44: its own factors, and those of others, are as large as itself."""
+    job = preconditioned(layers=((20, 44), (44, 44), (44, 68)))
+    rows = found(job, square(44))
+    assert rows[0][0] is Category.WEIGHT
+    assert set(rows[1:]) == {FOUND}
+
+
+def test_what_is_made_between_two_backwards_and_freed_within_the_next_is_no_factor(found):
+    job = Job()
+    for inner, outer in LAYERS:
+        job.alloc(APPLY, 4 * inner * outer)
+    job.does(FORWARD, ENGINE)
+    factors = [job.alloc(MAIN, square(side)) for layer in LAYERS for side in layer]
+    job.does(FORWARD, ENGINE)
+    for factor in factors:
+        job.free(factor, ENGINE)
+    job.does(ENGINE, FORWARD, ENGINE)
+    assert FOUND not in found(job, square(20))

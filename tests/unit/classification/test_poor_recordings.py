@@ -86,6 +86,14 @@ def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack
     assert found(job, size) == [(WORKSPACE, Evidence.SIZES, "cublas-workspace-size")] * 4
 
 
+def test_more_than_four_blocks_of_the_size_of_a_workspace_are_none(found):
+    job = Job()
+    job.does(FORWARD, NO_FRAMES)
+    for _ in range(5):
+        job.alloc(FORWARD, WORKSPACE_BYTES)
+    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
+
+
 def test_with_frames_of_cpp_no_workspace_is_guessed_by_its_size(found):
     job = Job()
     job.alloc(FORWARD + ENGINE, WORKSPACE_BYTES)

@@ -97,6 +97,33 @@ def test_old_blocks_of_the_size_of_a_workspace_are_two_at_most(n_blocks, are_wor
     assert [category is WORKSPACE for category in categories(rows)] == [are_workspaces] * n_blocks
 
 
+@pytest.mark.parametrize(
+    ("stack", "engine", "is_workspace"),
+    [(NO_FRAMES, ENGINE, True), (MAIN, ENGINE, False), (MAIN, NO_FRAMES, True)],
+    ids=["without frames", "with frames", "with frames of Python only"],
+)
+def test_an_old_workspace_is_one_by_its_size_where_no_stack_of_cpp_shows_who_made_it(
+    stack, engine, is_workspace, found
+):
+    job = Job()
+    job.older(stack, WORKSPACE_BYTES)
+    job.does(FORWARD, engine)
+    assert (categories(found(job, WORKSPACE_BYTES)) == [WORKSPACE]) == is_workspace
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_old_workspace_is_there_at_the_end_and_of_a_size_of_its_own(is_kept, found):
+    job = Job()
+    old = job.older(NO_FRAMES, WORKSPACE_BYTES)
+    job.does(FORWARD, ENGINE)
+    if not is_kept:
+        job.free(old, MAIN)
+    assert (categories(found(job, WORKSPACE_BYTES)) == [WORKSPACE]) == is_kept
+    for _ in range(2):
+        job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
+    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
+
+
 def test_what_the_engine_frees_at_once_may_be_its_own_if_it_is_preexisting(found):
     job = Job()
     saved, other = job.older(NO_FRAMES), job.older(NO_FRAMES)
