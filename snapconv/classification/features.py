@@ -183,7 +183,7 @@ def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
         # Frees that show nothing may belong to the run up to where the next one begins.
         "alloc_run_last": run_end if phases.free_sites_known else run_last,
         "next_run_phase": at(phases.phase, run_last + 1),
-        "end_phase": np.where(is_freed, at(phases.certain, end), 0),
+        "end_phase": at(phases.certain, end),
         "next_backward": phases.next_after(Phase.BACKWARD, alloc),
         "next_forward": phases.next_after(Phase.FORWARD, alloc),
         "iteration": at(phases.iteration, alloc, -1),

@@ -148,8 +148,6 @@ def _layers_that_ran(features: Features) -> int:
     A line may allocate several times in every layer. Between two allocations outside of modules is a forward.
     """
     rows = np.flatnonzero(features.by_module)
-    if not len(rows):
-        return 0
     forward = next_of(features.alloc[features.outside], features.alloc, features.n_events)
     rows = of_fullest(rows, forward, np.ones(len(forward), np.int64))
     made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))

@@ -1,6 +1,8 @@
 """A user's own rules: what a file may say, what is wrong with it, and which stacks a rule matches."""
 
+import errno
 import json
+import os
 import pickle
 import re
 import sqlite3
@@ -189,7 +191,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(tmp_path, name, cont
 
 
 def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.json: cannot be read"):
+    said = re.escape(os.strerror(errno.ENOENT))
+    with pytest.raises(InputError, match=rf"nowhere\.json: cannot be read: {said};"):
         read_rules(tmp_path / "nowhere.json")
 
 
