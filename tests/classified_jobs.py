@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import find_features
+from snapconv.classification.features import Features, find_features
 from snapconv.classification.rule_order import classify
 from snapconv.phases.trace_phases import find_phases
 from snapconv.replay.device_replay import replay
@@ -135,16 +135,22 @@ def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: 
 
     ``has_marked_phases``: as if a recorder had marked the phases that the stacks show.
     """
+    features = features_of(job, path, has_marked_phases=has_marked_phases)
+    made = classify(features)
+    return [
+        (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
+        for i in np.flatnonzero(features.sizes == size)
+    ]
+
+
+def features_of(job: Job, path: Path, *, has_marked_phases: bool = False) -> Features:
+    """What the rules see of a job's allocations."""
     path.write_bytes(pickle.dumps(job.snapshot()))
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
     rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
     phases = replace(find_phases(snapshot, device, rows, roles), is_recorded=has_marked_phases)
-    made = classify(find_features(rows, phases, roles))
-    return [
-        (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
-        for i in np.flatnonzero(rows.requested_bytes == size)
-    ]
+    return find_features(rows, phases, roles)
 
 
 def categories(rows: Iterable[Found]) -> list[Category]:

@@ -289,6 +289,8 @@ BY_PHASES = {
     "kept-by-program-for-another-backward", "freed-by-backward", "kept-into-backward",
     "freed-before-backward", "made-for-the-next-forward",
     "made-in-forward-and-live-at-dump", "kept-while-its-line-ran-again", "cache-that-grew",
+    "live-in-failed-backward", "one-for-every-gradient-and-in-a-graph", "gradient-that-is-differentiated",
+    "one-for-every-gradient-between-two-steps",
 }  # fmt: skip
 
 
@@ -309,7 +311,15 @@ def test_the_catalog_of_reasons_has_what_they_decide(life, slug, category, evide
     if slug in CATALOG:
         assert category in CATALOG[slug].categories
         assert evidence in CATALOG[slug].evidence
-        assert (Evidence.METADATA in CATALOG[slug].evidence) == (slug in BY_PHASES)
+
+
+def test_the_catalog_says_of_what_is_decided_by_phases_that_it_may_be_recorded():
+    either = {
+        slug
+        for slug, reason in CATALOG.items()
+        if Evidence.METADATA in reason.evidence and len(reason.evidence) > 1
+    }
+    assert either == BY_PHASES
 
 
 # In tests of their own, and the recorder's tests of metadata.

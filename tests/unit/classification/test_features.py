@@ -1,8 +1,24 @@
 """What the rules see of allocations."""
 
 import numpy as np
+import pytest
 
 from snapconv.classification.features import at, first_before, last_before, next_of, of_fullest
+from snapconv.phases.trace_phases import Phase
+from tests.classified_jobs import (
+    APPLY,
+    COPY,
+    ENGINE,
+    FORWARD,
+    LOAD,
+    LOSS,
+    MAIN,
+    NO_FRAMES,
+    RELEASE,
+    STEP,
+    Job,
+    features_of,
+)
 
 
 def int64(*values: int) -> np.ndarray:
@@ -52,3 +68,102 @@ def test_the_first_of_some_rows_counts_for_all_that_are_followed_by_the_same_eve
     """Rows 1 and 2 are given, and event 6 follows them; event 9 follows the last row, which is not given."""
     following, alloc = int64(6, 6, 6, 9), int64(1, 2, 3, 7)
     assert first_before(following, alloc, int64(2, 1), 9).tolist() == [2, 2, 2, 9]
+
+
+class Step:
+    """A step of training with one allocation of each kind, and its features by their names."""
+
+    def __init__(self, path):
+        self.names, job = [], Job()
+
+        def make(name, stack, alloc=job.alloc):
+            self.names.append(name)
+            return alloc(stack, 1000 + len(self.names))
+
+        for name, stack in (("unnamed", NO_FRAMES), ("data", LOAD), ("result", FORWARD)):
+            make(f"old {name}", stack, job.older)
+        make("weight", APPLY)
+        batch = make("batch", COPY)
+        hidden, scratch = make("hidden", FORWARD), make("scratch", FORWARD)
+        job.free(scratch, FORWARD)
+        sliced, output, loss = make("slice", LOAD), make("output", FORWARD), make("loss", LOSS)
+        make("gradient", ENGINE)
+        for addr in (hidden, sliced, output):
+            job.free(addr, RELEASE)
+        job.free(loss, ENGINE)
+        make("state", STEP)
+        job.free(batch, MAIN)
+        job.does(FORWARD)
+        self.features = features_of(job, path)
+
+    def where(self, column):
+        """The names of those that have it."""
+        has = getattr(self.features, column)
+        return {name for name in self.names if has[self.row(name)]}
+
+    def row(self, name):
+        (row,) = np.flatnonzero(self.features.sizes == 1001 + self.names.index(name))
+        return row
+
+    def values(self, column, *names):
+        return [getattr(self.features, column)[self.row(name)] for name in names]
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    return Step(tmp_path_factory.mktemp("step") / "snapshot.pickle")
+
+
+BEFORE = {"old unnamed", "old data", "old result", "weight", "batch"}
+OLD = {"old unnamed", "old data", "old result"}
+KEPT = OLD | {"weight", "gradient", "state"}
+SAVED = {"hidden", "slice", "output"}
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        ("is_live_at_dump", KEPT),
+        ("is_freed", {"batch", "scratch", "loss"} | SAVED),
+        ("by_engine", {"gradient"}),
+        ("is_freed_by_engine", {"loss"} | SAVED),
+        ("in_forward", {"hidden", "scratch", "output", "loss"}),
+        ("by_module", {"hidden", "scratch", "output"}),
+        ("is_freed_in_own_forward", {"scratch"}),
+        ("outside", {"weight", "batch", "slice"}),
+        ("mid_forward", {"slice"}),
+        ("feeds_module", BEFORE | {"hidden", "scratch", "slice", "state"}),
+        ("from_nothing", {"batch"}),
+        ("may_be_input", {"batch", "slice"}),
+        ("has_no_frames", {"old unnamed"}),
+        ("preexisting_in_forward", {"old result"}),
+        ("preexisting_outside", {"old data"}),
+    ],
+)
+def test_every_feature_is_that_of_some_parts_of_a_step(column, names, step):
+    assert step.where(column) == names
+    assert step.where("is_traced") == set(step.names) - OLD
+
+
+def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):
+    names = ("batch", "hidden", "scratch", "gradient", "state", "old data")
+    none, forward, backward, optimizer = Phase.UNKNOWN, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+    assert step.values("alloc_phase", *names) == [none, forward, forward, backward, optimizer, none]
+    assert step.values("end_phase", *names) == [none, backward, forward, none, none, none]
+    assert step.values("next_run_phase", *names[:-1]) == [forward, backward, backward, optimizer, forward]
+    assert step.values("iteration", *names) == [0, 0, 0, 0, 0, -1]
+
+
+def test_the_next_phases_begin_with_the_first_event_that_shows_them(step):
+    begins_forward, begins_backward = step.values("alloc", "hidden", "gradient")
+    assert step.values("next_forward", "old data", "weight", "batch") == [begins_forward] * 3
+    assert step.values("next_backward", "old data", "batch", "hidden", "loss") == [begins_backward] * 4
+    assert step.values("next_backward", "state") == [step.features.n_events]
+    assert step.features.first(Phase.OPTIMIZER) == step.values("alloc", "state")[0]
+
+
+def test_a_run_ends_with_the_last_event_that_shows_its_phase(step):
+    (last_of_forward,) = step.values("alloc", "loss")
+    assert step.values("alloc_run_end", "hidden", "output") == [last_of_forward] * 2
+    assert step.values("alloc_run_last", "hidden", "output") == [last_of_forward] * 2
+    assert step.values("alloc_run_end", "old data") == [-1]
