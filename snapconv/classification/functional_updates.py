@@ -42,9 +42,7 @@ def functional_updates(features: Features, _: Decided) -> FunctionalUpdates:
     is_gone_through = np.isin(run[rows], runs_gone_through)
     by_graph = distinct(stack[rows][features.is_freed_by_engine[rows]])
     computed = rows[np.isin(stack[rows], by_graph) | is_gone_through]
-    # A batch is made before its first backward; what is made there beside fast weights is their copies.
-    after_backward = at(features.phases.phase, features.alloc[computed]) == Phase.BACKWARD
-    inner = distinct(run[computed[after_backward]])
+    inner = distinct(run[computed])
     differentiated = inner[is_among(inner, runs_gone_through)]
     rest = rows[~np.isin(stack[rows], stack[computed])]
     return FunctionalUpdates(
