@@ -73,6 +73,12 @@ class TestBothTargets:
         assert allocated[0] == allocated[1]
         assert allocated[1][-3:] == [4096, 4096, 1024]  # 512 elements
 
+    def test_a_norm_whose_parts_only_python_knows_runs_in_inference_mode(self):
+        norm, x = nn.BatchNorm1d(8).to("cuda").eval(), torch.randn(16, 8).to("cuda")
+
+        with torch.inference_mode():
+            assert sizes_allocated(lambda: norm(x)).count(16 * 8 * 4) == 1
+
     @pytest.mark.parametrize(
         "make", [torch.zeros, lambda n, device: nn.Parameter(torch.zeros(n, device=device))]
     )
