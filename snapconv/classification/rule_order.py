@@ -14,6 +14,7 @@ from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMEN
 from snapconv.classification.rules.by_record import RECORDED, USER_RULES
 from snapconv.classification.rules.in_backward import IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
+from snapconv.classification.rules.of_batches import OF_BATCHES
 from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
@@ -42,6 +43,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *OF_RECORDING,
     *OF_PROGRAM,
     *LAST,
+    *OF_BATCHES,
     *OF_UNKNOWN,
 )
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.

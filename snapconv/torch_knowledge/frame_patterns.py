@@ -9,6 +9,7 @@ slashes; empty matches everything.
 ``is_outermost``: only the last Python frame of a stack counts.
 """
 
+import re
 from enum import IntEnum
 
 from snapconv.lazy_dataclass import dataclass
@@ -434,6 +435,10 @@ FRAME_RULES: tuple[FrameRule, ...] = (
 # Sizes of the workspaces that cuBLAS requests by default (bytes), where no C++ frame names them:
 # 2 x 4096 KiB + 8 x 16 KiB, and 32 MiB on Hopper (aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
+
+
+# Of what puts tensors together: rows of one that lies on the device, by their numbers.
+ROWS_BY_NUMBER = re.compile(r"^at::_ops::(index_Tensor|index_select|gather|take)::(call|redispatch)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,73 @@
+"""Data that lies on the device since before the trace: what batches are drawn from.
+
+A buffer of what an agent saw, a rollout, a set of pictures: several tensors with a row for each sample. A
+batch takes the same number of rows of each, so that all are as many times as large as what is drawn from
+them.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.classification.size_references import SMALL_BYTES, counted
+from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER, Role
+
+DRAWN_FROM = Reason(
+    "as-many-times-as-large-as-batches",
+    "pre-existing, of several sizes, each as many times as large as rows that are chosen by number outside "
+    "of modules: the data that batches are drawn from",
+)
+
+# The sizes of two tensors and two batches; fewer agree by chance.
+_LEAST_SIZES = 2
+_NEARLY = 0.8
+# Beside labels of a size, there may be an order in which samples are drawn.
+_MOST_FOR_A_BATCH = 2
+# Of more sizes nothing is looked for.
+_MOST_SIZES = 200
+
+
+@rule(DRAWN_FROM, Category.INPUT, Evidence.SIZES)
+def drawn_from(features: Features, decided: Decided) -> BoolColumn:
+    """What nearly all batches, by bytes, are drawn from."""
+    sizes = features.sizes
+    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
+    open_rows = unnamed & decided.is_open & (sizes >= SMALL_BYTES)
+    kept = counted(sizes[open_rows])
+    drawn = counted(sizes[_chosen_by_number(features)])
+    found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()
+    return np.asarray(open_rows & np.isin(sizes, sorted(found)))
+
+
+def _chosen_by_number(features: Features) -> Int64Column:
+    """Rows of other tensors, and not pieces side by side."""
+    rows = np.flatnonzero(features.outside & features.made_through(Role.COLLECTED))
+    stack, stacks = features.allocations.stack_id, features.roles.stacks
+    names = stacks.frames.names
+    chosen = [
+        number
+        for number in distinct(stack[rows]).tolist()
+        if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
+    ]
+    return np.asarray(rows[np.isin(stack[rows], chosen)])
+
+
+def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
+    by_times: dict[Fraction, set[int]] = {}
+    for size, n in kept.items():
+        for batch, n_batches in drawn.items():
+            if size > batch and n <= _MOST_FOR_A_BATCH * n_batches:
+                by_times.setdefault(Fraction(size, batch), set()).add(batch)
+    total = sum(batch * n for batch, n in drawn.items())
+    for times, batches in by_times.items():
+        n_bytes = sum(batch * drawn[batch] for batch in batches)
+        if len(batches) >= _LEAST_SIZES and n_bytes >= _NEARLY * total:
+            return {int(times * batch) for batch in batches}
+    return set()
+
+
+OF_BATCHES: tuple[PipelineRule, ...] = (drawn_from,)

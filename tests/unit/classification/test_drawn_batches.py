@@ -1,0 +1,81 @@
+"""Data that lay on the device before the trace is known by the batches that are drawn from it."""
+
+import pytest
+
+from snapconv.classification.categories import Category
+from tests.classified_jobs import (
+    COPY,
+    ENGINE,
+    FORWARD,
+    INDEX,
+    MAIN,
+    NO_FRAMES,
+    ZERO_GRAD,
+    Job,
+    categories,
+    classified,
+    cpp,
+    frames,
+)
+
+# Seen, done and got of 3,000 steps of an agent: 40, 4 and 8 bytes each. Batches of 128.
+DATA, BATCHES = (120_000, 12_000, 24_000), (5_120, 512, 1_024)
+WEIGHT = 7_000
+CAT = frames(cpp("at::_ops::cat::call(c10::IListRef<at::Tensor> const&, long)")) + MAIN
+
+
+def drawn(data=DATA, batches=BATCHES, *, line=INDEX, others=()):
+    """An iteration in which batches are drawn from what was there before the trace; others are no batches."""
+    job = Job()
+    for size in (WEIGHT, *data):
+        job.older(NO_FRAMES, size)
+    made = [job.alloc(line, size) for size in batches] + [job.alloc(INDEX, size) for size in others]
+    job.does(FORWARD)
+    gradient = job.alloc(ENGINE, WEIGHT)
+    for addr in made:
+        job.free(addr, MAIN)
+    job.free(gradient, ZERO_GRAD)
+    return job
+
+
+@pytest.fixture
+def said(tmp_path):
+    """The categories of the first blocks of each size of the data, and the reason of the first."""
+
+    def found(job):
+        rows = [classified(job, tmp_path / "snapshot.pickle", size)[0] for size in DATA]
+        return categories(rows), rows[0][2]
+
+    return found
+
+
+def test_what_is_as_many_times_as_large_as_each_batch_is_the_data(said):
+    assert said(drawn()) == ([Category.INPUT] * 3, "as-many-times-as-large-as-batches")
+
+
+def test_beside_labels_there_may_be_the_order_of_the_samples(said):
+    assert said(drawn((*DATA, DATA[2])))[0] == [Category.INPUT] * 3
+    assert said(drawn((*DATA, *DATA[2:] * 2)))[0] == [Category.INPUT, Category.INPUT, Category.UNKNOWN]
+
+
+UNKNOWN = ([Category.UNKNOWN] * 3, "persistent-since-before-the-recording")
+
+
+@pytest.mark.parametrize("line", [CAT, COPY, MAIN], ids=["side by side", "copied", "computed"])
+def test_only_rows_chosen_by_number_are_drawn_from_data(line, said):
+    assert said(drawn(line=line)) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [BATCHES[:1], (5_120, 5_120), (5_120, 516, 1_028), DATA],
+    ids=["one", "one size", "other times", "all"],
+)
+def test_one_size_may_agree_by_chance(batches, said):
+    assert said(drawn(batches=batches)) == UNKNOWN
+
+
+# Of 6,656 bytes and others, four fifths are of the batches.
+@pytest.mark.parametrize(("n_others", "expected"), [(8, Category.INPUT), (9, Category.UNKNOWN)])
+def test_nearly_all_that_is_chosen_is_drawn_from_the_data(n_others, expected, said):
+    assert said(drawn(others=(200,) * n_others))[0] == [expected] * 3
