@@ -7,6 +7,7 @@ before a long reading; then the file; then one device after the other, since eac
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +18,15 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
-from snapconv.snapshot.recorded.params_file import ParamList, load_params
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 from snapconv.stop_signals import stage
+
+if TYPE_CHECKING:  # it reads JSON, which few files need
+    from snapconv.snapshot.recorded.params_file import ParamList
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class AnalysisOptions:
     includes: tuple[str, ...] = ()
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | Sequence[UserRule] = ()
-    params: Path | ParamList | None = None
+    params: "Path | ParamList | None" = None
     sources: tuple[str | Path, ...] = ()
 
 
@@ -48,7 +51,7 @@ class Analyzer:
     snapshot: Snapshot
     facts: StackFacts
     user_rules: UserRules
-    params: ParamList | None
+    params: "ParamList | None"
 
     @property
     def project(self) -> Project:
@@ -121,5 +124,9 @@ def _rules(options: AnalysisOptions) -> Sequence[UserRule]:
     return read_rules(options.rules)
 
 
-def _params(options: AnalysisOptions) -> ParamList | None:
-    return load_params(options.params) if isinstance(options.params, Path) else options.params
+def _params(options: AnalysisOptions) -> "ParamList | None":
+    if not isinstance(options.params, Path):
+        return options.params
+    from snapconv.snapshot.recorded.params_file import load_params
+
+    return load_params(options.params)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from snapconv.findings.growth import Growth, find_growth, growth_notes
 from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
-from snapconv.naming.weights.listed_weights import listed_weights, naming_notes, unused_list_note
-from snapconv.naming.weights.param_names import Naming
-from snapconv.naming.weights.recorded_weights import recorded_weights
 from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
 from snapconv.notes import Note
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
@@ -28,12 +26,15 @@ from snapconv.phases.trace_phases import Phases, find_phases
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, Verdict, decide_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
-from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_facts import StackFacts
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
 from snapconv.units import format_bytes
+
+if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
+    from snapconv.naming.weights.param_names import Naming
+    from snapconv.snapshot.recorded.params_file import ParamList
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class DeviceAnalysis:
     iterations: tuple[Iteration, ...]
     growth: tuple[Growth, ...]
     weights: WeightTable
-    naming: Naming | None
+    naming: "Naming | None"
     activation_event: int
     activation_rows: Int64Column
     notes: tuple[Note, ...]
@@ -125,7 +126,7 @@ def analyze_device(
     facts: StackFacts,
     *,
     user_rules: UserRules = NO_RULES,
-    params: ParamList | None = None,
+    params: "ParamList | None" = None,
 ) -> DeviceAnalysis:
     """Replay and classify one device, and pick out what its report is about.
 
@@ -196,15 +197,19 @@ def _weights(
     recorded: RecordedMatches | None,
     peak: int,
     peak_iteration: Iteration,
-    params: ParamList | None,
-) -> tuple[WeightTable, Naming | None]:
+    params: "ParamList | None",
+) -> tuple[WeightTable, "Naming | None"]:
     """The weights at the peak, with the names that were recorded, or else those of a list."""
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
+        from snapconv.naming.weights.recorded_weights import recorded_weights
+
         return recorded_weights(recorded, device, allocations, event=peak), None
     iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
+    from snapconv.naming.weights.listed_weights import listed_weights
+
     return listed_weights(
         params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
     )
@@ -265,7 +270,7 @@ def _notes(
     snapshot: Snapshot,
     facts: StackFacts,
     found: DeviceAnalysis,
-    params: ParamList | None,
+    params: "ParamList | None",
 ) -> Iterator[Note]:
     project = facts.project
     ordinal, history, weights = found.device.device, found.history, found.weights
@@ -295,10 +300,7 @@ def _notes(
     peak = found.replay.allocated.peak
     yield from growth_notes(found.growth, snapshot.stacks, project, ordinal, peak_bytes=peak)
     # Notes about --params, --rules and --source.
-    if found.naming and params:
-        yield from naming_notes(found.naming, params, ordinal)
-    elif params and found.recorded:
-        yield unused_list_note(params, found.recorded.metadata.parameters, ordinal)
+    yield from _list_notes(found, params, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
     yield from facts.sources.notes if facts.sources else ()
 
@@ -360,3 +362,14 @@ def _why_no_project(project: Project) -> str:
     if project.seen_root is None:
         return f"nothing is under {project.root}: all Python frames are of installed packages"
     return f"nothing is under {project.root}: the program's own files are under {project.seen_root}"
+
+
+def _list_notes(found: DeviceAnalysis, params: "ParamList | None", ordinal: int) -> Iterator[Note]:
+    if not params:
+        return
+    from snapconv.naming.weights.listed_weights import naming_notes, unused_list_note
+
+    if found.naming:
+        yield from naming_notes(found.naming, params, ordinal)
+    elif found.recorded:
+        yield unused_list_note(params, found.recorded.metadata.parameters, ordinal)

@@ -11,7 +11,6 @@ from snapconv.findings.annotation_totals import AnnotatedSpans, annotated_spans,
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.growth import why_unknown
 from snapconv.findings.live_totals import totals_by_category, totals_by_line, totals_by_module
-from snapconv.findings.out_of_memory import free_after_oom
 from snapconv.naming.weights.weight_names import weight_names
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.replay.memory_layout import layouts
@@ -257,6 +256,10 @@ def _annotations(snapshot: Snapshot, found: AnnotatedSpans) -> AnnotationColumns
 
 
 def _after_oom(snapshot: Snapshot, analysis: DeviceAnalysis) -> AfterOom | None:
+    if not (analysis.device.events.action == Action.OOM).any():
+        return None
+    from snapconv.findings.out_of_memory import free_after_oom  # with all that explains it
+
     found = free_after_oom(snapshot, analysis)
     return AfterOom(found.free_bytes, found.returnable_bytes) if found else None
 
