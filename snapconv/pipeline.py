@@ -19,7 +19,6 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
@@ -81,7 +80,11 @@ def analyzer_of(snapshot: Snapshot, options: AnalysisOptions) -> Analyzer:
     project = project_of(
         stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
     )
-    sources = source_lines(options.sources, stacks, project)
+    sources = None
+    if options.sources:
+        from snapconv.stacks.operations.source_files import source_lines
+
+        sources = source_lines(options.sources, stacks, project)
     facts = find_stack_facts(stacks, project, rules=frame_rules(rules), sources=sources)
     return Analyzer(snapshot, facts, match_rules(rules, stacks), _params(options))
 

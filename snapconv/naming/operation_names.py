@@ -6,6 +6,7 @@ CPython evaluates them, once per visit of the line.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +21,12 @@ from snapconv.stacks.operations.operation_of_stack import (
     StackOperation,
     name_of_node,
 )
-from snapconv.stacks.operations.source_lines import Line
-from snapconv.stacks.operations.source_steps import Step
-from snapconv.stacks.operations.statements import statements
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
+
+if TYPE_CHECKING:  # what reads sources is imported where there are some
+    from snapconv.stacks.operations.source_lines import Line
+    from snapconv.stacks.operations.source_steps import Step
 
 _Known = dict[StackOperation, int]
 
@@ -95,7 +97,11 @@ def _name_by_order(
     places = _Places(allocations.stack_id[rows], len(stacks))
     lines = {stack: (by_stack[stack].frame, by_stack[stack].line) for stack in places.stacks}
     several = {stack: (frame, line) for stack, (frame, line) in lines.items() if line is not None}
-    for statement in statements(stacks, places.stacks, several) if several else ():
+    if not several:
+        return
+    from snapconv.stacks.operations.statements import statements
+
+    for statement in statements(stacks, places.stacks, several):
         ran = np.sort(np.concatenate([places.of(stack) for stack in statement.below]))
         # Where another line allocated in between, the statement was left.
         begins = ran[np.diff(ran, prepend=-2) != 1]
@@ -136,7 +142,7 @@ class _Places:
 
 
 def order_of(
-    line: Line, n_allocations: int, *, is_cut: bool = False, is_alone: bool = True
+    line: "Line", n_allocations: int, *, is_cut: bool = False, is_alone: bool = True
 ) -> list[int] | None:
     """Which operation made which of the allocations of one visit; None where their number does not decide.
 
@@ -170,13 +176,13 @@ def order_of(
     return None
 
 
-def _are_alternatives(steps: Sequence[Step]) -> bool:
+def _are_alternatives(steps: "Sequence[Step]") -> bool:
     """Whether two of them are in different arms of an expression: they never both run in one visit."""
     arms = {arm for step in steps for arm in step.arms}
     return len({place for place, _ in arms}) < len(arms)
 
 
-def _may_be_several(n_allocations: int, n_least: int, line: Line) -> bool:
+def _may_be_several(n_allocations: int, n_least: int, line: "Line") -> bool:
     """Whether as many allocations may be those of several visits in a row.
 
     Outside of a loop these are assumed equal: what copies in one of them copies in all.

@@ -3,14 +3,18 @@
 Many million events share a few thousand stacks, and all devices of a file share them too.
 """
 
+from typing import TYPE_CHECKING
+
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.module_calls import find_module_calls
 from snapconv.stacks.operations.operation_of_stack import StackOperation, find_sources, infer_operations
-from snapconv.stacks.operations.source_lines import SourceLines
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
+
+if TYPE_CHECKING:  # what reads sources is imported where there are some
+    from snapconv.stacks.operations.source_lines import SourceLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class StackFacts:
     roles: StackRoles
     module_calls: tuple[str, ...]
     operations: tuple[StackOperation, ...]
-    sources: SourceLines | None
+    sources: "SourceLines | None"
 
 
 def find_stack_facts(
@@ -33,7 +37,7 @@ def find_stack_facts(
     project: Project,
     *,
     rules: tuple[FrameRule, ...] = FRAME_RULES,
-    sources: SourceLines | None = None,
+    sources: "SourceLines | None" = None,
 ) -> StackFacts:
     """Find what the stacks of a file show; ``rules`` give roles, the first that matches goes on record."""
     lines = sources.lines if sources else None

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from snapconv.reports.memory_report import MemoryReport
 from snapconv.reports.sqlite.database import Database, Row, TableRows, rows_of
-from snapconv.reports.sqlite.extended_memory import extended_rows
-from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
 from snapconv.reports.sqlite.shared_tables import (
     ENTRY_KEY,
     FILE_PATH,
@@ -147,6 +145,9 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     schema = [SET_USER_VERSION, *tables[:3], ENTRY_TYPE_AND_ID, *tables[3:]]
     rows = _rows(report)
     if extended:
+        from snapconv.reports.sqlite.extended_memory import extended_rows
+        from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+
         schema += [table.sql for table in EXTENDED_TABLES] + [view.sql for view in EXTENDED_VIEWS]
         rows += extended_rows(report)
     return Database(path, tuple(schema), rows)

@@ -9,13 +9,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.operations.lines_of_modules import name_of_line, releases_of
-from snapconv.stacks.operations.source_lines import Line
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node, name_in_target
+
+if TYPE_CHECKING:  # what reads sources is imported where there are some
+    from snapconv.stacks.operations.source_lines import Line
 
 COMPILED = "compiled"
 BY_SOURCE = "what its line of source calls"
@@ -46,7 +49,7 @@ _RUNS_COMPILED = re.compile(r"/torch/(_inductor|_functorch|_dynamo|fx)/")
 class Sources:
     """What is known beyond frames: source ``lines`` by frame, and the ``releases`` that torch may be of."""
 
-    lines: Mapping[int, Line]
+    lines: "Mapping[int, Line]"
     releases: frozenset[str]
 
 
@@ -60,7 +63,7 @@ class StackOperation:
 
     name: str
     source: str
-    line: Line | None = None
+    line: "Line | None" = None
     frame: int = -1
 
 
@@ -78,7 +81,7 @@ class View:
     is_op: bool
 
 
-def find_sources(frames: FrameTable, lines: Mapping[int, Line] | None = None) -> Sources:
+def find_sources(frames: FrameTable, lines: "Mapping[int, Line] | None" = None) -> Sources:
     """Gather the evidence beyond function names: source lines, if any are given, and the release of torch."""
     return Sources(lines or {}, releases_of(frames))
 
