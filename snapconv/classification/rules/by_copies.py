@@ -110,7 +110,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
         return found
     is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
-    if by_gradients and is_whole and split_by_precision(found, rows, sizes, in_half(sizes[gradients]), known):
+    if by_gradients and split_by_precision(found, rows, sizes, in_half(_of_whole(allocations, known)), known):
         return found
     made = sizes[known.states & (allocations.end_event < 0)]
     trained = sizes[gradients] if is_whole else sizes[:0]
@@ -125,6 +125,17 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
+
+
+def _of_whole(allocations: AllocationTable, known: Preexisting) -> Int64Column:
+    """The sizes of the gradients of one iteration that the trace has from its beginning.
+
+    Those from before it may be in full precision, and as many bytes more.
+    """
+    sizes = allocations.requested_bytes
+    rows = np.flatnonzero(known.gradients & np.isin(known.iteration, known.whole))
+    rows = of_one_model(allocations, of_fullest(rows, known.iteration, sizes), known.run)
+    return np.asarray(sizes[rows])
 
 
 def _by_split(name: str, reason: Reason, category: Category) -> Rule:

@@ -160,6 +160,16 @@ SGD, RMSPROP = (0, 1), (1, 3)
 SHAPES_IN_HALF = (3 * KIB, 5 * KIB, 5 * KIB, 7 * KIB)
 
 
+def test_gradients_in_full_precision_from_before_the_trace_do_not_hide_weights_in_half():
+    doubled = tuple(2 * size for size in SHAPES_IN_HALF)
+    rows = [*copies(PLAIN, 1, SHAPES_IN_HALF), *copies(PLAIN, 3, doubled)]
+    gradients = [*copies(GRADIENT, 1, SHAPES_IN_HALF, more=0), *copies(GRADIENT, 1, doubled)]
+    half = sum(SHAPES_IN_HALF)
+    found, reasons = sort(*rows, *gradients, whole=[0], states_range=(2, 2))
+    assert found == {Category.WEIGHT: 3 * half, Category.OPTIMIZER_STATE: 4 * half}
+    assert reasons == {"as-many-as-gradients", "copies-in-full-precision"}
+
+
 def copies_beside_gradients(n_copies, **known):
     """How many copies are weights, states, or open, where every size has so many beside its gradient."""
     found, _ = sort(*copies(PLAIN, n_copies), *copies(GRADIENT, 1, more=0), whole=[0], **known)
