@@ -90,14 +90,14 @@ def dispatch_mode(handle: Handler) -> Any:
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return _higher(func, args, kwargs, handle)
-            keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
-            # `_can_decompose` is also true of what only Python takes apart (`native_batch_norm`, torch 2.13):
-            # called by this key, which the dispatcher has no kernel for, it would crash.
-            if torch.is_inference_mode_enabled() and has_kernel(func.name(), keys.CompositeImplicitAutograd):
-                is_ours = has_kernel(func.name(), keys.AutogradCPU)
-                with self:
-                    key = keys.AutogradCPU if is_ours else keys.CompositeImplicitAutograd
-                    return func._op_dk(key, *args, **kwargs)
+            if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
+                keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
+                # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is neither; to call
+                # it all the same would crash.
+                for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):
+                    if has_kernel(func.name(), key):
+                        with self:
+                            return func._op_dk(key, *args, **kwargs)
             return handle(func, args, kwargs)
 
         @classmethod
