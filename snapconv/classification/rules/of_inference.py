@@ -34,6 +34,12 @@ FOR_EVERY_LAYER = Reason(
     "kept outside of modules where nothing is trained, once or twice for every layer: a cache",
 )
 
+AS_ITS_NEXT = Reason(
+    "as-many-as-caches-that-grew",
+    "pre-existing, freed by the program, as large as a cache that the trace makes, and as many: the cache of "
+    "the request before",
+)
+
 # The caching allocator keeps what is larger in other segments (c10/core/AllocatorConfig.h, kSmallSize).
 _SMALL_POOL_BYTES = 2**20
 # A model has at least this many layers, with weights of this many sizes: two matrices and a vector, which
@@ -282,6 +288,18 @@ def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     return kept & np.isin(sizes, found[is_cache])
 
 
+@rule(AS_ITS_NEXT, Category.KV_CACHE, Evidence.SIZES)
+def caches_before(features: Features, decided: Decided) -> BoolColumn:
+    """What a program that answers one request after another keeps until the next one has begun."""
+    sizes, is_cache = features.sizes, decided.has(Category.KV_CACHE) & features.is_traced
+    former = ~features.is_traced & features.is_freed & ~features.is_freed_by_engine & decided.is_open
+    made, n_made = np.unique(sizes[is_cache], return_counts=True)
+    freed, n_freed = np.unique(sizes[former], return_counts=True)
+    _, of_made, of_freed = np.intersect1d(made, freed, return_indices=True)
+    is_same = (n_freed[of_freed] == n_made[of_made]) & (n_freed[of_freed] >= _LEAST_CACHE_BLOCKS)
+    return former & np.isin(sizes, freed[of_freed[is_same]])
+
+
 def _layers(weights: Int64Column) -> int | None:
     """How many layers a model has: the largest number that divides how often nearly all sizes occur."""
     found, counts = np.unique(weights, return_counts=True)
@@ -298,4 +316,5 @@ OF_INFERENCE: tuple[PipelineRule, ...] = (
     as_often_as_layers,
     tables_of_words,
     one_for_every_layer,
+    caches_before,
 )

@@ -4,6 +4,7 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
+    CACHE_UPDATE,
     CALL,
     COPY,
     ENGINE,
@@ -487,3 +488,38 @@ def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
 )
 def test_other_results_that_are_kept_are_activations(job, found):
     assert categories(found(job, 40 * KIB)) == [Category.ACTIVATION] * 2
+
+
+FIRST = 6_000
+
+
+def after_another_answer(*, n_before=N_LAYERS, size=FIRST + 800, freed_at=MAIN):
+    """A cache from before the trace is freed while another grows by a token, with a block for every layer."""
+    job = Job()
+    former = [job.older(NO_FRAMES, size) for _ in range(n_before)]
+    blocks = [0] * N_LAYERS
+    for token in range(5):
+        for layer in range(N_LAYERS):
+            block = job.alloc(CACHE_UPDATE, FIRST + 200 * token)
+            if token:
+                job.free(blocks[layer], CACHE_UPDATE)
+            blocks[layer] = block
+        job.does(FORWARD, MAIN)
+    for addr in former:
+        job.free(addr, freed_at)
+    return job
+
+
+def test_as_many_blocks_as_a_cache_that_grew_has_are_the_cache_before_it(found):
+    rows = found(after_another_answer(), FIRST + 800)
+    assert rows[:N_LAYERS] == [(Category.KV_CACHE, Evidence.SIZES, "as-many-as-caches-that-grew")] * N_LAYERS
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"n_before": N_LAYERS - 1}, {"n_before": N_LAYERS + 1}, {"size": FIRST + 900}, {"freed_at": ENGINE}],
+    ids=["fewer", "more", "another size", "freed by backward"],
+)
+def test_other_numbers_and_sizes_than_those_of_the_cache_are_none_before_it(other, found):
+    rows = found(after_another_answer(**other), other.get("size", FIRST + 800))
+    assert rows[0][2] != "as-many-as-caches-that-grew"
