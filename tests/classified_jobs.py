@@ -43,6 +43,7 @@ INDEX = frames(cpp("at::_ops::index_Tensor::call(at::Tensor const&)")) + LOAD
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
+SET_ATTRIBUTE = frames(("__setattr__", f"{TORCH}/nn/modules/module.py")) + FORWARD
 CACHE_UPDATE = frames(("update", f"{SITE}/transformers/cache_utils.py")) + FORWARD
 ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)
 ENGINE = frames(*ENGINE_FRAMES)

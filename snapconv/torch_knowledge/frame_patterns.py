@@ -40,6 +40,7 @@ class Role(IntEnum):
     CACHE_UPDATE = 19
     STATES = 20
     COLLECTED = 21
+    ATTRIBUTE = 22
 
 
 # What a rule of a user says of code by giving it a role.
@@ -63,6 +64,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.CACHE: "makes a cache of keys and values",
     Role.CACHE_UPDATE: "makes it anew with those of another token: counts in a forward without a backward",
     Role.STATES: "makes the states of an optimizer that is being built",
+    Role.ATTRIBUTE: "gives an attribute of a module a new value: counts on stacks that free",
     Role.PINNED_BATCH: "pins a batch: counts on pinned host memory",
     Role.OFFLOADED: "keeps on the host what autograd saves: counts on pinned host memory",
     Role.COMPILED: "code that torch.compile wrote: what it frees in backward need not have been kept for it",
@@ -200,6 +202,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "a forward called without the module's __call__",
         "2.0-2.13; seen 2.7",
+    ),
+    FrameRule(
+        "module-attribute",
+        Role.ATTRIBUTE,
+        r"^__setattr__$",
+        r"torch/nn/modules/module\.py$",
+        "an attribute of a module is given a new value, and the one before is freed",
+        "2.0-2.13",
     ),
     FrameRule(
         "compiled-call",

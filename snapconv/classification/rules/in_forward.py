@@ -85,8 +85,23 @@ def freed_by_engine(features: Features, _: Decided) -> BoolColumn:
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
-    """Made in forward, and in use when backward begins."""
-    return features.in_forward & reaches_backward(features)
+    """Made in forward, and in use when backward begins.
+
+    What an attribute of a module holds until a later forward may be an average that is kept as well.
+    """
+    found = features.in_forward & reaches_backward(features)
+    return found & ~_held_by_attribute(features) if found.any() else found
+
+
+def _held_by_attribute(features: Features) -> BoolColumn:
+    """Freed where a later forward gives an attribute a new value; or still there, of the same line."""
+    freed = features.in_forward & features.freed_through(Role.ATTRIBUTE)
+    held = freed & (features.end >= features.phases.next_after(Phase.FORWARD, features.alloc_run_end))
+    if not held.any():
+        return held
+    line = features.lines()
+    of_lines = (line >= 0) & np.isin(line, line[held])
+    return held | (of_lines & features.in_forward & features.is_live_at_dump)
 
 
 @rule(CACHE_GREW, Category.KV_CACHE, Evidence.FRAMES)

@@ -180,6 +180,7 @@ LIVES = (
     ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
+    ("alloc FORWARD, does ENGINE, does FORWARD, free SET_ATTRIBUTE", "none", Category.UNKNOWN, Evidence.NONE),
     ("older FORWARD, does FORWARD, does ENGINE", "kept-into-backward", ACTIVATION, LIFETIME),
     (
         "does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN",
@@ -339,6 +340,17 @@ def test_every_reason_has_a_job_that_it_decides():
     elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_inference.py
     elsewhere |= {"made-in-turn-where-layers-are-built"}  # in test_built_layers.py
     assert in_code == by_life | elsewhere  # see also test_held.py
+
+
+def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
+    """The last one, too, which is still there."""
+    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free SET_ATTRIBUTE, does ENGINE")
+    assert categories(found(job)) == [Category.UNKNOWN] * 2
+
+
+def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
+    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free MAIN, does ENGINE")
+    assert categories(found(job)) == [ACTIVATION] * 2
 
 
 def test_a_workspace_is_one_wherever_it_is_made(found):
