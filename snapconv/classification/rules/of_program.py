@@ -380,12 +380,6 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
     return _may_be_batch(features, decided) & is_last & is_fed
 
 
-@rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
-def replacement_still_there(features: Features, decided: Decided) -> BoolColumn:
-    """It takes the place of what was there in forward, and will be there in the next."""
-    return _is_replacement(features, decided) & features.outside & _still_there(features, decided)
-
-
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_into_backward(features: Features, _: Decided) -> BoolColumn:
     """The result of a forward that the trace does not have, which the program still references."""
@@ -472,7 +466,6 @@ OF_PROGRAM: tuple[PipelineRule, ...] = (
     preexisting_live_at_dump,
     batch_from_nothing_still_there,
     batch_still_there,
-    replacement_still_there,
     preexisting_into_backward,
     *map(_replaced_on_same_line, _REPLACED),
     *map(_freed_like_others, _FREED_ALIKE),
