@@ -91,6 +91,7 @@ BLIND: dict[str, Entry] = {
     "learned-rates": Script(_SECOND_BLIND / "learned_rates.py"),
     "preconditioned": Script(_SECOND_BLIND / "preconditioned.py"),
     "prefetching": Script(_SECOND_BLIND / "prefetching.py"),
+    "segments": Script(_SECOND_BLIND / "segments.py"),
     "serving": Script(_SECOND_BLIND / "serving.py"),
     "state-space": blind_language.state_space,
     "speculative": blind_language.speculative,
