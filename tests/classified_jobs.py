@@ -41,6 +41,9 @@ LOAD = frames(("load_batch", "/w/proj/data.py")) + MAIN
 COPY = frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + LOAD
 INDEX = frames(cpp("at::_ops::index_Tensor::call(at::Tensor const&)")) + LOAD
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
+CRITERION = frames(
+    ("forward", f"{TORCH}/nn/modules/loss.py"), ("_call_impl", f"{TORCH}/nn/modules/module.py")
+) + MAIN  # fmt: skip
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
 SET_ATTRIBUTE = frames(("__setattr__", f"{TORCH}/nn/modules/module.py")) + FORWARD

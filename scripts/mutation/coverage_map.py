@@ -2,7 +2,7 @@
 
 Measured by one run with coverage.py's contexts, and one without for the seconds, as coverage doubles them;
 kept in .mutate/. A line that no test runs in a function, such as a constant of its module, has the tests
-that run any line of its file.
+that run any line of its file, and all of its package.
 """
 
 import itertools
@@ -53,12 +53,13 @@ class CoverageMap:
     def tests_of(self, path: str, line: int, *, seconds: float) -> list[str]:
         """Return the tests that run a line, in the order in which to try them, until the seconds are used."""
         lines = self.by_line.get(path, {})
-        tests = lines.get(line) or frozenset().union(*lines.values())
-        if path in _TWINS:
-            tests = tests.union(*self.by_line.get(_COMPILED, {}).values())
         package, module = path.split("/")[1], Path(path).stem
         # Those of the module come first: where thousands run a line, the quickest of the package are others.
         own = (f"tests/unit/{package}/", f"/test_{module}.py::")
+        of_import = {test for test in self.seconds if test.startswith(own[0])}.union(*lines.values())
+        tests = lines.get(line) or of_import
+        if path in _TWINS:
+            tests = tests.union(*self.by_line.get(_COMPILED, {}).values())
 
         def order(test: str) -> tuple[bool, bool, float, str]:
             return own[1] not in test, not test.startswith(own[0]), self.seconds.get(test, 1.0), test

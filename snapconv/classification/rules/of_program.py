@@ -297,7 +297,7 @@ class _Replaced:
 def _replaced(features: Features, decided: Decided) -> _Replaced:
     """A line that gives a variable a new value makes that first, and then frees the one before."""
     table, stacks = features.allocations, features.roles.stacks
-    freed = features.is_freed & ~features.is_freed_by_engine & (table.free_stack_id >= 0)
+    freed = features.is_freed & ~features.is_freed_by_engine
     rows = np.flatnonzero(~features.is_traced & decided.is_open & freed)
     if not features.phases.free_sites_known or not len(rows):
         return _Replaced(rows[:0], rows[:0])
@@ -305,7 +305,9 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
     by_program = features.is_traced & ~features.is_freed_by_engine
     new = np.flatnonzero(by_program & np.isin(sizes, distinct(sizes[rows])))
     new = new[np.argsort(table.stack_id[new], kind="stable")]
-    line, stacks_with = innermost_python(stacks)[table.free_stack_id[rows]], stacks_by_frame(stacks)
+    # What -1 finds stands at the end.
+    line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
+    stacks_with = stacks_by_frame(stacks)
     replacement = np.full(len(rows), -1, np.int64)
     for here in _groups(np.flatnonzero(line >= 0), line):
         made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))

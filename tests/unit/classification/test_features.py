@@ -8,6 +8,7 @@ from snapconv.phases.trace_phases import Phase
 from tests.classified_jobs import (
     APPLY,
     COPY,
+    CRITERION,
     ENGINE,
     FORWARD,
     LOAD,
@@ -80,7 +81,9 @@ class Step:
             self.names.append(name)
             return alloc(stack, 1000 + len(self.names))
 
-        for name, stack in (("unnamed", NO_FRAMES), ("data", LOAD), ("result", FORWARD)):
+        for name, stack in {
+            "unnamed": NO_FRAMES, "data": LOAD, "result": FORWARD, "loss": CRITERION,
+        }.items():  # fmt: skip
             make(f"old {name}", stack, job.older)
         make("weight", APPLY)
         batch = make("batch", COPY)
@@ -114,8 +117,8 @@ def step(tmp_path_factory):
     return Step(tmp_path_factory.mktemp("step") / "snapshot.pickle")
 
 
-BEFORE = {"old unnamed", "old data", "old result", "weight", "batch"}
-OLD = {"old unnamed", "old data", "old result"}
+OLD = {"old unnamed", "old data", "old result", "old loss"}
+BEFORE = OLD | {"weight", "batch"}
 KEPT = OLD | {"weight", "gradient", "state"}
 SAVED = {"hidden", "slice", "output"}
 
@@ -136,13 +139,14 @@ SAVED = {"hidden", "slice", "output"}
         ("from_nothing", {"batch"}),
         ("may_be_input", {"batch", "slice"}),
         ("has_no_frames", {"old unnamed"}),
-        ("preexisting_in_forward", {"old result"}),
+        ("preexisting_in_forward", {"old result", "old loss"}),
         ("preexisting_outside", {"old data"}),
     ],
 )
 def test_every_feature_is_that_of_some_parts_of_a_step(column, names, step):
     assert step.where(column) == names
     assert step.where("is_traced") == set(step.names) - OLD
+    assert step.where("has_stack") == set(step.names)
 
 
 def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):

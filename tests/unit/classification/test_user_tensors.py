@@ -5,6 +5,7 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     APPLY,
+    CRITERION,
     ENGINE,
     FORWARD,
     LOAD,
@@ -403,9 +404,6 @@ def test_a_temporary_of_its_line_is_not_older_than_those_of_the_line_get(found):
     assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
 
 
-CRITERION = frames(
-    ("forward", f"{TORCH}/nn/modules/loss.py"), ("_call_impl", f"{TORCH}/nn/modules/module.py")
-) + MAIN  # fmt: skip
 MATMUL = frames(cpp("at::_ops::addmm::call(at::Tensor const&)"), ("mlp", "/w/proj/train.py")) + MAIN
 
 
