@@ -199,7 +199,7 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
     in_forward = lives["is_traced"] & ~by_engine & _is_forward(phases, roles, stack, alloc_phase)
     freed_in_backward = lives["is_freed"] & (in_backward | (end_phase == Phase.BACKWARD))
     freed_in_module = lives["is_freed"] & roles.of(Role.MODULE_CALL, allocations.free_stack_id) & ~in_backward
-    before_backward = lives["end"] < np.minimum(lives["next_backward"], lives["alloc_run_last"] + 1)
+    in_own_run = lives["end"] <= lives["alloc_run_last"]
     return {
         "by_engine": by_engine,
         "is_freed_by_engine": np.bool_(phases.free_sites_known) & freed_in_backward,
@@ -209,7 +209,7 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
         "is_freed_in_own_forward": np.bool_(phases.free_sites_known)
         & in_forward
         & freed_in_module
-        & before_backward,
+        & in_own_run,
         "outside": lives["is_traced"] & ~by_engine & ~in_forward & (alloc_phase != Phase.OPTIMIZER),
         "by_module": is_module & ~is_loss & in_forward,
         "from_nothing": roles.of(Role.COPY, stack) | roles.of(Role.FACTORY, stack),

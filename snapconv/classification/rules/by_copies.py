@@ -41,7 +41,7 @@ from snapconv.classification.size_splits import (
     split_by_structure,
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 
@@ -101,7 +101,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
     gradients = of_one_model(allocations, gradients, known.run)
     states = one_copy_of_states(allocations, known)
-    is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
+    is_whole = bool(is_among(known.iteration[gradients], known.whole).any())
     by_gradients = is_whole or sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
@@ -109,7 +109,6 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     is_weak = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
     if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
         return found
-    is_whole = len(gradients) > 0 and known.iteration[gradients[0]] in known.whole
     if by_gradients and split_by_precision(found, rows, sizes, in_half(_of_whole(allocations, known)), known):
         return found
     made = sizes[known.states & (allocations.end_event < 0)]

@@ -155,6 +155,16 @@ def test_counts_that_only_happen_to_be_multiples_do_not_make_all_of_them_trained
     assert sort(*copies(PLAIN, 3), *gradients, whole=[0], n_states=2)[0][Category.WEIGHT] == TOTAL
 
 
+def test_a_size_without_a_gradient_does_not_show_that_all_parameters_have_states():
+    """Every size occurs in threes, but twice as often as there are gradients: half is not trained."""
+    rows = [*copies(PLAIN, 6), *[(PLAIN, 12 * KIB)] * 3, *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[0], n_states=2)[0] == {
+        Category.WEIGHT: 4 * TOTAL,
+        Category.OPTIMIZER_STATE: 2 * TOTAL,
+        Category.UNKNOWN: 36 * KIB,
+    }
+
+
 SGD, RMSPROP = (0, 1), (1, 3)
 # No size is twice another one.
 SHAPES_IN_HALF = (3 * KIB, 5 * KIB, 5 * KIB, 7 * KIB)
@@ -185,6 +195,7 @@ def copies_beside_gradients(n_copies, **known):
         (SGD, 3, (2, 1, 0)),  # and an average of weights
         (SGD, 4, (3, 0, 1)),
         (RMSPROP, 2, (1, 1, 0)),
+        (RMSPROP, 3, (1, 2, 0)),  # momentum and a mean of gradients, too
         (RMSPROP, 4, (1, 2, 1)),
     ],
 )

@@ -122,10 +122,12 @@ def test_other_numbers_of_layers_and_copies_of_a_model_are_not_known_so(n_copies
     assert "as-often-as-layers-ran" not in {reason for *_, reason in found(job, SQUARE)}
 
 
-def test_two_for_every_layer_after_all_of_them_may_be_a_cache_and_among_them_are_weights(found):
-    assert Category.WEIGHT not in {category for category, *_ in found(beside_layers(*[PAIR] * 8), PAIR)}
+@pytest.mark.parametrize("n_each", [1, 2])
+def test_up_to_two_for_every_layer_may_be_a_cache_after_all_of_them_and_among_them_are_weights(n_each, found):
+    others = [PAIR] * n_each * N_LAYERS
+    assert Category.WEIGHT not in {category for category, *_ in found(beside_layers(*others), PAIR)}
     job = Job()
-    among = (*SIDE_BY_SIDE[:20], *[PAIR] * 8, *SIDE_BY_SIDE[20:])
+    among = (*SIDE_BY_SIDE[:20], *others, *SIDE_BY_SIDE[20:])
     for size in among:
         job.older(NO_FRAMES, size)
     for _ in range(2):
