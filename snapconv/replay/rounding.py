@@ -65,9 +65,8 @@ class RoundingRules:
 
 
 def _log2_floor(size: Int64Column) -> Int64Column:
-    exponent = np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
-    # Beyond 2^53 the float may round up to the next power of two.
-    return np.where(np.left_shift(1, exponent) > size, exponent - 1, exponent)
+    # Beyond 2^53 a float may be rounded up to the next power of two, which is where the last part ends too.
+    return np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
 
 
 def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:

@@ -154,6 +154,14 @@ def test_max_split_size_itself_is_oversize():
     assert block_bytes(model, 100 * MIB) == 110 * MIB
 
 
+@pytest.mark.parametrize(("size", "reserved"), [(181, 200), (180, 380), (150, 350), (100, 300)])
+def test_an_oversize_block_serves_requests_that_are_less_than_20_mib_smaller(size, reserved):
+    model = allocator("max_split_size_mb:100")
+    model.free(model.malloc(200 * MIB))
+    model.malloc(size * MIB)
+    assert model.reserved_bytes == reserved * MIB
+
+
 def test_an_oversize_request_leaves_a_block_that_is_20_mib_larger_alone():
     model = allocator("max_split_size_mb:100")
     model.free(model.malloc(200 * MIB))

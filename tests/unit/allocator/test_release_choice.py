@@ -26,6 +26,7 @@ def chosen(pool, wanted):
 
 def test_nothing_is_released_where_nothing_is_wanted():
     assert chosen(pool_of((20, 3), (30, 1)), 0) == []
+    assert len(old_segments(pool_of((20, 3), (30, 1)), 1)) == 1
 
 
 def test_those_of_average_age_and_more_go_at_once():

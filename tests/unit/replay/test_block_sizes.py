@@ -307,6 +307,13 @@ def test_another_preexisting_block_limits_the_space():
     assert found.least_space == {S: 4 * MIB, S + 4 * MIB: 16 * MIB}
 
 
+def test_the_space_up_to_another_preexisting_block_is_the_difference_of_their_addresses():
+    """3 MiB and 4 MiB behind the start: their bits differ by more than 1 MiB."""
+    events = [*freed(S + 4 * MIB, MIB), *freed(S + 3 * MIB, MIB)]
+    found = derive(*events, segments=[(S, 8 * MIB)])
+    assert found.least_space == {S + 3 * MIB: MIB, S + 4 * MIB: 4 * MIB}
+
+
 def test_a_block_that_stays_until_the_dump_has_no_space_of_its_own():
     found = derive(*freed(S + 512, 512), segments=[(S, 2 * MIB)], live=[S])
     assert found.least_space == {S + 512: 2 * MIB - 512}

@@ -87,6 +87,15 @@ def test_a_single_value_and_the_peak_are_found_without_the_whole_curve(name, rep
     assert peak == {"reserved": 0}.get(name, 2)
 
 
+def test_a_block_that_the_first_event_frees_counts_before_it_only(replayed):
+    found = replayed(
+        [event("free", A, 1000), event("alloc", B, 600)], [segment(block(1024), block(1024, 600))]
+    )
+    for curve, n_bytes in ((found.requested, (1000, 0, 600)), (found.active, (1024, 0, 1024))):
+        assert tuple(curve.at(moment) for moment in (-1, 0, 1)) == n_bytes
+        assert "after" not in vars(curve)
+
+
 def test_a_curve_can_be_pickled(replayed):
     found = replayed([event("alloc", A, 1000)], [segment(block(1024, 1000))]).active
     assert values(pickle.loads(pickle.dumps(found))) == [0, 1024]
