@@ -11,6 +11,7 @@ from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.errors import RecorderError
 
 FRAMES = [{"name": "forward", "filename": "model.py", "line": 7}]
+OTHER_FRAMES = [{"name": "clear", "filename": "model.py", "line": 9}]
 
 
 def allocator(conf="", **options):
@@ -136,6 +137,17 @@ def test_a_free_event_without_a_stack_takes_that_of_the_allocation():
     model = allocator()
     model.free(model.malloc(1, frames=FRAMES))
     assert all(entry["frames"] is FRAMES for entry in model.trace())
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize(("given", "recorded"), [(None, FRAMES), ([], []), (OTHER_FRAMES, OTHER_FRAMES)])
+def test_memory_that_is_given_back_without_a_stack_has_that_of_its_segment(conf, given, recorded):
+    # release_block and unmap_block: context ? context : block->context_when_segment_allocated
+    model = allocator(conf)
+    model.free(model.malloc(20 * MIB, frames=FRAMES))
+    model.empty_cache(frames=given)
+    assert model.reserved_bytes == 0
+    assert model.history[-1].frames == recorded
 
 
 def test_an_oversize_block_is_neither_split_nor_given_to_a_smaller_request():
