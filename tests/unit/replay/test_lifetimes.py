@@ -214,6 +214,14 @@ def test_an_alloc_at_a_live_address_frees_what_was_there():
     assert counts(found) == (0, 1, 0)
 
 
+def test_only_an_alloc_at_its_own_address_frees_what_was_there():
+    found = pair(
+        ("alloc", A), ("alloc", B), ("alloc", C), ("alloc", B), blocks=[(a, ACTIVE) for a in (A, B, C)]
+    )
+    assert rows(found) == [(A, 0, -1, -1, -1), (B, 1, -1, -1, 3), (C, 2, -1, -1, -1), (B, 3, -1, -1, -1)]
+    assert counts(found) == (0, 1, 0)
+
+
 def test_a_request_whose_completion_is_lost_ends_at_the_next_alloc():
     events = [("alloc", A), ("free_requested", A), ("alloc", A), ("alloc", B), ("free_completed", B)]
     found = pair(*events, blocks=[(A, ACTIVE)])
