@@ -41,6 +41,8 @@ class Role(IntEnum):
     STATES = 20
     COLLECTED = 21
     ATTRIBUTE = 22
+    REPLICA = 23
+    SCATTERED = 24
 
 
 # What a rule of a user says of code by giving it a role.
@@ -54,6 +56,8 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.PLACEMENT: "puts parameters and buffers on the device",
     Role.WORKSPACE: "allocates scratch memory",
     Role.COMMUNICATION: "holds buffers of a collective",
+    Role.REPLICA: "copies a model to another device for one forward",
+    Role.SCATTERED: "copies a part of a batch to another device",
     Role.COPY: "copies a tensor to the device",
     Role.FACTORY: "makes a tensor from nothing",
     Role.COLLECTED: "puts a tensor together from parts of others",
@@ -333,6 +337,22 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/cache_utils\.py$",
         "keys and values of the tokens so far, made anew with those of another token",
         "transformers 4.36-5.0",
+    ),
+    FrameRule(
+        "replica",
+        Role.REPLICA,
+        r"^(replicate|_broadcast_coalesced_reshape)$",
+        r"torch/nn/parallel/replicate\.py$",
+        "DataParallel copies parameters and buffers to every other device, in every forward",
+        "2.0-2.15",
+    ),
+    FrameRule(
+        "scattered",
+        Role.SCATTERED,
+        r"^(scatter|scatter_map|scatter_kwargs)$",
+        r"torch/nn/parallel/scatter_gather\.py$",
+        "DataParallel copies a part of the batch to every device",
+        "2.0-2.15",
     ),
     FrameRule(
         "process-group",

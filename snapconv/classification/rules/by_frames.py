@@ -38,6 +38,21 @@ def communication(features: Features, decided: Decided) -> BoolColumn:
     return _everywhere(features, decided)
 
 
+@role_rule(Role.REPLICA, Category.WEIGHT)
+def replica(features: Features, decided: Decided) -> BoolColumn:
+    """Parameters on another device for one forward: its graph saves and frees them like activations.
+
+    The benchmark has one device; simulated programs with two had them and the batches called activations.
+    """
+    return _everywhere(features, decided)
+
+
+@role_rule(Role.SCATTERED, Category.INPUT)
+def scattered(features: Features, decided: Decided) -> BoolColumn:
+    """A part of a batch, which its graph saves."""
+    return _everywhere(features, decided)
+
+
 @role_rule(Role.CACHE, Category.KV_CACHE)
 def cache(features: Features, decided: Decided) -> BoolColumn:
     """Keys and values that an engine keeps."""
@@ -86,6 +101,8 @@ def offloaded(features: Features, decided: Decided) -> BoolColumn:
 BY_FRAMES: tuple[PipelineRule, ...] = (
     workspace,
     communication,
+    replica,
+    scattered,
     cache,
     workspace_by_size,
     preexisting_workspace_by_size,

@@ -59,6 +59,8 @@ MADE_BY = {
     "cudnn-workspace": (cpp("at::native::run_conv_plan(cudnnContext*)"), WORKSPACE),
     "process-group": (cpp("c10d::ProcessGroupNCCL::allreduce(int)"), COMMUNICATION),
     "collective": (("all_gather", f"{TORCH}/distributed/distributed_c10d.py"), COMMUNICATION),
+    "replica": (("replicate", f"{TORCH}/nn/parallel/replicate.py"), WEIGHT),
+    "scattered": (("scatter_kwargs", f"{TORCH}/nn/parallel/scatter_gather.py"), INPUT),
     "module-apply": (("_apply", f"{TORCH}/nn/modules/module.py"), WEIGHT),
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
     "parameter-new": (("__new__", f"{TORCH}/nn/parameter.py"), WEIGHT),
@@ -266,7 +268,7 @@ LIVES = (
 
 # The roles that decide by themselves.
 DECIDING = {
-    *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE),
+    *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE, Role.REPLICA, Role.SCATTERED),
     *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES),
 }
 FRAME_JOBS = {slug: rest for slug, *rest in jobs_of_frame_rules()}
@@ -351,6 +353,20 @@ def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
 def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
     job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free MAIN, does ENGINE")
     assert categories(found(job)) == [ACTIVATION] * 2
+
+
+# As DataParallel's forward makes them, and its backward frees what was saved of them.
+@pytest.mark.parametrize(
+    ("function", "file", "category"),
+    [("replicate", "replicate", WEIGHT), ("scatter", "scatter_gather", INPUT)],
+)
+def test_what_a_forward_copies_to_its_other_devices_is_what_it_copies(function, file, category, found):
+    job = Job()
+    job.does(FORWARD)
+    addr = job.alloc(frames((function, f"{TORCH}/nn/parallel/{file}.py")) + FORWARD)
+    job.does(FORWARD, ENGINE)
+    job.free(addr, RELEASE)
+    assert categories(found(job)) == [category]
 
 
 def test_a_workspace_is_one_wherever_it_is_made(found):
