@@ -61,7 +61,7 @@ _LEAST_SIZES = 2
 # What a program replaces or frees by itself, again and again. Of other categories neither was seen, or, of
 # temporary replacements, was not right: a line that makes one may keep the next.
 _REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
-_FREED_ALIKE = (Category.GRADIENT, *_REPLACED, Category.TEMPORARY)
+_FREED_ALIKE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
 
 
 # --- one for every parameter
@@ -214,7 +214,8 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     known = np.concatenate((distinct(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
     after &= np.isin(sizes, known) & made_in_bulk(features, decided)
-    filled = features.made_through(Role.FACTORY) | np.bool_(not features.has_cpp)
+    is_copy = features.made_through(Role.CLONE)
+    filled = features.made_through(Role.FACTORY) | (np.bool_(not features.has_cpp) & ~is_copy)
     return after & ~features.mid_forward & filled
 
 

@@ -242,6 +242,15 @@ def test_what_torchs_optimizer_steps_on_in_full_precision_are_weights(found):
     assert found(job, 2 * SHAPES[0])[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
 
 
+@pytest.mark.parametrize(("line", "category"), [(LOAD, STATE), (DEEPCOPY, UNKNOWN)], ids=["made", "copied"])
+def test_deep_copies_after_backward_are_no_states_without_an_optimizer_of_torch(line, category, found):
+    """Without C++ frames: a line that makes one for every parameter, and what keeps the best state."""
+    job = with_copies(engine=NO_FRAMES)
+    for size in SHAPES:
+        job.alloc(line, size)
+    assert found(job, SHAPES[0])[-1][0] is category
+
+
 def test_copies_in_full_precision_alone_may_be_an_average(found):
     assert categories(found(with_copies(CLONE, factor=2), 2 * SHAPES[0])) == [UNKNOWN]
 
