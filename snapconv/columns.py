@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Int8Column = NDArray[np.int8]
 Int32Column = NDArray[np.int32]
@@ -20,6 +20,9 @@ MsColumn = NDArray[np.float64]
 # So many rows at a time, where what is computed between would need as much memory as the result: these stay
 # in the cache of the processor.
 _CHUNK_ROWS = 1 << 16
+
+# A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
+_TABLE_ROWS = 6
 
 # Rows that a notebook shows of a table, from each of its ends.
 _SHOWN = 5
@@ -88,15 +91,16 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
     return np.flatnonzero(is_new)
 
 
-def is_among(values: NDArray[np.integer[Any]], others: NDArray[np.integer[Any]]) -> BoolColumn:
-    """Whether each value is one of others, for values that differ widely, as sizes and addresses do.
+def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
+    """Whether each value is one of others.
 
-    NumPy's own sorts both and imports masked arrays for these; for small numbers such as row numbers and
-    categories ``np.isin`` is faster.
+    ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
-    known = distinct(others)
+    known = distinct(np.asarray(others))
     if not len(known):
         return np.zeros(values.shape, np.bool_)
+    if int(known[-1]) - int(known[0]) <= _TABLE_ROWS * (len(values) + len(known)):
+        return np.isin(values, known, kind="table")
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)
     return np.asarray(known[place] == values)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 
@@ -37,10 +37,10 @@ def built_in_turn(features: Features, decided: Decided) -> BuiltInTurn:
     # One number for each of the files whose __init__ has made something.
     file_of = {
         frame: files.setdefault(frames.filenames[frame], len(files))
-        for frame in np.unique(line[rows]).tolist()
+        for frame in distinct(line[rows]).tolist()
         if frames.names[frame] == "__init__"
     }
-    rows = rows[np.isin(line[rows], list(file_of))]
+    rows = rows[is_among(line[rows], list(file_of))]
     found, of_line, n_made = np.unique(line[rows], return_inverse=True, return_counts=True)
     of_line = of_line.reshape(-1)
     repeated = rows[n_made[of_line] >= _LEAST_LAYERS]

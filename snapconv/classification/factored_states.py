@@ -14,7 +14,7 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES, by_size, counted
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct
 from snapconv.phases.trace_phases import Phase
 
 # Of one size, the step's temporaries may agree with frozen weights by chance.
@@ -45,7 +45,7 @@ def kept_for_dimensions(features: Features, decided: Decided) -> BoolColumn:
 
 def sizes_made_in_steps(features: Features) -> Int64Column:
     """The sizes of what the steps of the trace allocate."""
-    return np.unique(features.sizes[_in_step(features)])
+    return distinct(features.sizes[_in_step(features)])
 
 
 def made_in_step(features: Features) -> Iterator[_Counts]:
@@ -73,7 +73,7 @@ def _gradients(features: Features, decided: Decided) -> _Counts:
     rows = np.flatnonzero(decided.has(Category.GRADIENT))
     if not len(rows):
         summed = features.by_engine & decided.has(Category.TEMPORARY)
-        return dict.fromkeys(np.unique(features.sizes[summed]).tolist(), len(features.sizes))
+        return dict.fromkeys(distinct(features.sizes[summed]).tolist(), len(features.sizes))
     return counted(features.sizes[of_fullest(rows, features.iteration, features.sizes)])
 
 

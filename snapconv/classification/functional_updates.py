@@ -39,16 +39,16 @@ def functional_updates(features: Features, _: Decided) -> FunctionalUpdates:
     rows = _candidates(features, distinct(features.sizes[results]))
     run, stack = features.alloc_run_last, features.allocations.stack_id
     runs_gone_through = distinct(run[outlives & features.is_freed_by_engine & _in_later_run(features)])
-    is_gone_through = np.isin(run[rows], runs_gone_through)
+    is_gone_through = is_among(run[rows], runs_gone_through)
     by_graph = distinct(stack[rows][features.is_freed_by_engine[rows]])
-    computed = rows[np.isin(stack[rows], by_graph) | is_gone_through]
+    computed = rows[is_among(stack[rows], by_graph) | is_gone_through]
     inner = distinct(run[computed])
     differentiated = inner[is_among(inner, runs_gone_through)]
-    rest = rows[~np.isin(stack[rows], stack[computed])]
+    rest = rows[~is_among(stack[rows], stack[computed])]
     return FunctionalUpdates(
         features.mask(computed) & _reaches_backward(features),
-        outlives & np.isin(run, inner),
-        outlives & np.isin(run, differentiated),
+        outlives & is_among(run, inner),
+        outlives & is_among(run, differentiated),
         features.mask(rest),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.features import Features, at, of_fullest
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, is_among
 from snapconv.phases.trace_phases import Phase
 
 # Factors are in full precision, also beside weights in half.
@@ -101,6 +101,6 @@ def _others(size: int, side: int) -> tuple[int, ...]:
 
 def _of_sides(features: Features, kept: BoolColumn, sides: Int64Column, copies: Int64Column) -> BoolColumn:
     sizes, line = features.sizes, features.lines()
-    is_square = kept & np.isin(sizes, _FACTOR_BYTES * sides * sides)
-    found = is_square & ~np.isin(sizes, copies)
-    return np.asarray(found | (is_square & (line >= 0) & np.isin(line, line[found])))
+    is_square = kept & is_among(sizes, _FACTOR_BYTES * sides * sides)
+    found = is_square & ~is_among(sizes, copies)
+    return np.asarray(found | (is_square & (line >= 0) & is_among(line, line[found])))

@@ -18,7 +18,7 @@ from snapconv.classification.size_references import (
     by_size,
     counted,
 )
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, is_among
 from snapconv.lazy_dataclass import dataclass
 
 BESIDE_STATES = Reason(
@@ -168,7 +168,7 @@ class _Options:
 
 def options_left(known: Preexisting, gradients: Int64Column, made: Int64Column) -> _Options:
     """What is not made in the trace: ``made`` are the sizes of the states that are."""
-    n_made = int(made[np.isin(made, gradients)].sum() // max(int(gradients.sum()), 1))
+    n_made = int(made[is_among(made, gradients)].sum() // max(int(gradients.sum()), 1))
     states = known.states_range and tuple(max(n - n_made, 0) for n in known.states_range)
     is_one = not known.has_several_steps and known.n_states is None
     return _Options((states[0], states[1]) if states else None, known.has_frozen_copy, is_one)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, range_maxima, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, range_maxima, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action, EventTable
@@ -118,7 +118,7 @@ def _metadata_runs(snapshot: Snapshot, events: EventTable) -> _Spans:
     if events.user_metadata_id is None or not len(events):
         return _no_spans()
     nothing = [i for i, text in enumerate(snapshot.texts) if text in _NO_TEXT]
-    name = np.where(np.isin(events.user_metadata_id, nothing), -1, events.user_metadata_id)
+    name = np.where(is_among(events.user_metadata_id, nothing), -1, events.user_metadata_id)
     name[events.action == Action.ANNOTATE] = -1
     begins = np.flatnonzero(np.concatenate(([True], name[1:] != name[:-1])))
     ends = np.append(begins[1:] - 1, len(events) - 1)

@@ -17,6 +17,7 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     distinct,
+    is_among,
     read_only,
 )
 from snapconv.lazy_dataclass import dataclass
@@ -184,7 +185,7 @@ def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolCo
     if events.time_us is None or not len(notes):
         return inside
     names = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
-    wanted = np.isin(notes.name_id, names)
+    wanted = is_among(notes.name_id, names)
     own = wanted & (notes.device == device.device)
     rows = own if own.any() else wanted
     open_at: list[int] = []
@@ -208,7 +209,7 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
     if times is None or not len(notes):
         return np.zeros(0, np.int64)
     names = [i for i, text in enumerate(snapshot.texts) if text.startswith(_STEP)]
-    wanted = np.isin(notes.name_id, names) & ~notes.is_start
+    wanted = is_among(notes.name_id, names) & ~notes.is_start
     own = wanted & (notes.device == device.device)
     event = np.searchsorted(times, notes.time_us[own if own.any() else wanted], side="right")
     event = event[(event > 0) & (event < len(times))]

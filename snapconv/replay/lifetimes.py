@@ -14,6 +14,7 @@ from snapconv.columns import (
     Int8Column,
     Int64Column,
     first_known,
+    is_among,
     read_only,
     take,
 )
@@ -121,7 +122,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
         return frees
     requests = events.action == Action.FREE_REQUESTED
     waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
-    newest_first = np.flatnonzero(requests & np.isin(events.addr, waiting))[::-1]
+    newest_first = np.flatnonzero(requests & is_among(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)
     requests[newest_first[last]] = False
     return np.asarray(frees | requests)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.devices import device_argument
 from snapconv.findings.annotation_totals import AnnotatedSpans, annotated_spans, totals_by_annotation
 from snapconv.findings.device_analysis import DeviceAnalysis
@@ -183,7 +183,7 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     event = analysis.peak_event
 
     def requested(categories: tuple[Category, ...]) -> int:
-        rows = live & np.isin(analysis.classification.category, categories)
+        rows = live & is_among(analysis.classification.category, categories)
         return int(allocations.requested_bytes[rows].sum())
 
     for name, categories in _CLASSES:
@@ -279,7 +279,7 @@ def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
     """The stacks of a device's events and blocks; all, also those of no event, where it is the only one."""
     if len(snapshot.devices) == 1:
         return np.arange(len(snapshot.stacks))
-    ids = np.union1d(device.events.stack_id, device.blocks.stack_id)
+    ids = distinct(np.concatenate((device.events.stack_id, device.blocks.stack_id)))
     return ids[ids >= 0].astype(np.int64)
 
 

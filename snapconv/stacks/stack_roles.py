@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.frame_matching import FrameMatcher, matching_frames
@@ -125,7 +125,7 @@ def _in_hook(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
-    is_called = is_foreign & ~np.isin(function, of_program) & is_engine & np.bool_(len(of_program) > 0)
+    is_called = is_foreign & ~is_among(function, of_program) & is_engine & np.bool_(len(of_program) > 0)
     return np.asarray(is_called, np.bool_)
 
 

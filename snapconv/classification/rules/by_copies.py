@@ -78,7 +78,7 @@ def _made_states(features: Features, decided: Decided) -> BoolColumn:
     """States of a parameter each: not of a dimension of it, nor what two steps keep between them."""
     of_dimensions = decided.shared(kept_for_dimensions, features)
     states = decided.has(Category.OPTIMIZER_STATE) & ~decided.shared(kept_between_two_steps, features)
-    return states & ~np.isin(features.sizes, distinct(features.sizes[of_dimensions]))
+    return states & ~is_among(features.sizes, distinct(features.sizes[of_dimensions]))
 
 
 def _whole_iterations(features: Features) -> Int64Column:
@@ -106,7 +106,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     reference = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
     n_states = None if known.has_several_steps else known.n_states
-    is_weak = 2 * sizes[rows][np.isin(sizes[rows], reference)].sum() < sizes[rows].sum()
+    is_weak = 2 * sizes[rows][is_among(sizes[rows], reference)].sum() < sizes[rows].sum()
     if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
         return found
     if by_gradients and split_by_precision(found, rows, sizes, in_half(_of_whole(allocations, known)), known):
@@ -121,7 +121,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
     if by_gradients and is_whole:
-        not_trained = rows[~np.isin(sizes[rows], sizes[gradients])]
+        not_trained = rows[~is_among(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
 
@@ -132,7 +132,7 @@ def _of_whole(allocations: AllocationTable, known: Preexisting) -> Int64Column:
     Those from before it may be in full precision, and as many bytes more.
     """
     sizes = allocations.requested_bytes
-    rows = np.flatnonzero(known.gradients & np.isin(known.iteration, known.whole))
+    rows = np.flatnonzero(known.gradients & is_among(known.iteration, known.whole))
     rows = of_one_model(allocations, of_fullest(rows, known.iteration, sizes), known.run)
     return np.asarray(sizes[rows])
 
@@ -154,7 +154,7 @@ def not_trained(features: Features, decided: Decided) -> BoolColumn:
     as large as something that the optimizer computes may be its own.
     """
     rows = decided.shared(_split, features).not_trained
-    rows = rows[decided.is_open[rows] & ~np.isin(features.sizes[rows], sizes_made_in_steps(features))]
+    rows = rows[decided.is_open[rows] & ~is_among(features.sizes[rows], sizes_made_in_steps(features))]
     found, counts = np.unique(features.sizes[rows], return_counts=True)
     repeats = (counts > 1) & (found >= SMALL_BYTES)
     n_bytes = found * counts

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
@@ -77,13 +77,13 @@ def preexisting_workspace_by_size(features: Features, _: Decided) -> BoolColumn:
 
 
 def _has_workspace_size(features: Features) -> BoolColumn:
-    return np.asarray(np.isin(features.sizes, CUBLAS_WORKSPACE_BYTES) & features.is_live_at_dump)
+    return np.asarray(is_among(features.sizes, CUBLAS_WORKSPACE_BYTES) & features.is_live_at_dump)
 
 
 def _is_rare(values: Int64Column, where: BoolColumn, most: int) -> BoolColumn:
     """Whether each value occurs at most a few times among the marked rows."""
     found, counts = np.unique(values[where], return_counts=True)
-    return np.isin(values, found[counts <= most])
+    return is_among(values, found[counts <= most])
 
 
 @role_rule(Role.PINNED_BATCH, Category.INPUT)

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -29,7 +29,7 @@ def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
     of_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | unnamed
     sizes = distinct(features.sizes[of_model])
     rows = np.flatnonzero(features.outside | features.preexisting_outside)
-    rows = rows[np.isin(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]
+    rows = rows[is_among(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]
     # One number for stack and iteration, either of which may be -1.
     stack = features.allocations.stack_id[rows].astype(np.int64)
     where = stack * (features.phases.n_iterations + 1) + features.iteration[rows]
@@ -70,7 +70,7 @@ def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColu
     preexisting = is_freed & ~features.is_traced
     if not preexisting.any():
         return preexisting
-    rows = np.flatnonzero(is_freed & np.isin(site, distinct(site[preexisting])))
+    rows = np.flatnonzero(is_freed & is_among(site, distinct(site[preexisting])))
     sizes, size = np.unique(features.sizes[rows], return_inverse=True)
     _, kind = np.unique(site[rows] * len(sizes) + size, return_inverse=True)
     is_traced, is_input = features.is_traced[rows], decided.has(Category.INPUT)[rows]

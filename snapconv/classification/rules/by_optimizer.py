@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -76,7 +76,7 @@ def replaced_state(features: Features, decided: Decided) -> BoolColumn:
     made = features.sizes[decided.has(Category.OPTIMIZER_STATE) & features.is_traced]
     freed = ~features.is_traced & (features.end_phase == Phase.OPTIMIZER)
     rows = np.flatnonzero(freed)
-    return features.mask(rows[np.isin(features.sizes[rows], distinct(made))])
+    return features.mask(rows[is_among(features.sizes[rows], distinct(made))])
 
 
 @rule(FREED_IN_FIRST, Category.TEMPORARY, Evidence.LIFETIME)

@@ -7,7 +7,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
@@ -188,7 +188,7 @@ def next_batch(features: Features, decided: Decided) -> BoolColumn:
     is_input = decided.has(Category.INPUT)
     of_inputs = distinct(stack[features.has_stack & is_input])
     of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
-    like_inputs = np.isin(stack, np.setdiff1d(of_inputs, of_others))
+    like_inputs = is_among(stack, np.setdiff1d(of_inputs, of_others))
     return np.asarray(like_inputs & features.is_traced & features.is_live_at_dump)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -72,7 +72,7 @@ def freed_by_hook(features: Features, decided: Decided) -> BoolColumn:
     """
     made = _made(features) & ~features.made_in_hook & features.is_freed_in_hook
     weight_like = decided.has(Category.WEIGHT) | (~features.is_traced & features.is_live_at_dump)
-    return made & np.isin(features.sizes, distinct(features.sizes[weight_like]))
+    return made & is_among(features.sizes, distinct(features.sizes[weight_like]))
 
 
 @rule(WITHIN, Category.TEMPORARY, Evidence.LIFETIME)
@@ -95,7 +95,7 @@ def kept_after_backward(features: Features, decided: Decided) -> BoolColumn:
     weight_like = decided.has(Category.WEIGHT) | (preexisting & ~by_engine)
     before = (preexisting & by_engine) | _without_frames_beside_weights(features, decided)
     rows = np.flatnonzero(_kept(features) | before)
-    return features.mask(rows[np.isin(features.sizes[rows], distinct(features.sizes[weight_like]))])
+    return features.mask(rows[is_among(features.sizes[rows], distinct(features.sizes[weight_like]))])
 
 
 def _without_frames_beside_weights(features: Features, decided: Decided) -> BoolColumn:

@@ -8,7 +8,7 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
-from snapconv.columns import BoolColumn, distinct, run_starts
+from snapconv.columns import BoolColumn, distinct, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -100,7 +100,7 @@ def _held_by_attribute(features: Features) -> BoolColumn:
     if not held.any():
         return held
     line = features.lines()
-    of_lines = (line >= 0) & np.isin(line, line[held])
+    of_lines = (line >= 0) & is_among(line, line[held])
     return held | (of_lines & features.in_forward & features.is_live_at_dump)
 
 
@@ -132,7 +132,7 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
             lines.append(stack[of_line[0]])
     # Its last one need not live until the line runs again.
     is_cache = _outlives_its_forward(features) | _is_live_after_forward(features)
-    return is_cache & features.has_stack & np.isin(stack, lines)
+    return is_cache & features.has_stack & is_among(stack, lines)
 
 
 @rule(FREED_WITH_CACHE, Category.KV_CACHE, Evidence.FREE_SITE)
@@ -150,7 +150,7 @@ def cache_that_began(features: Features, decided: Decided) -> BoolColumn:
     made, n_stacks = features.in_forward & features.has_stack, len(features.roles.stacks)
     n_made, n_kept = (np.bincount(stack[rows], minlength=n_stacks) for rows in (made, kept))
     is_seldom = 2 * n_kept < n_made
-    rows = np.flatnonzero(kept & features.is_freed & np.isin(site, distinct(site[caches & (site >= 0)])))
+    rows = np.flatnonzero(kept & features.is_freed & is_among(site, distinct(site[caches & (site >= 0)])))
     found[rows[is_seldom[stack[rows]]]] = True
     return found
 
@@ -187,7 +187,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     may_be = features.in_forward & _without_backward(features) & features.has_stack
     if not may_be.any():
         return may_be
-    rows = np.flatnonzero(features.in_forward & np.isin(stack_id, distinct(stack_id[may_be])))
+    rows = np.flatnonzero(features.in_forward & is_among(stack_id, distinct(stack_id[may_be])))
     stack, width = stack_id[rows].astype(np.int64), features.n_events + 2
     keys = stack * width + features.alloc[rows]
     order = np.argsort(keys)
@@ -252,7 +252,7 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
         return rows
     line = features.lines()
     keys = line.astype(np.int64) * (1 + features.sizes.max()) + features.sizes
-    return np.asarray((line >= 0) & np.isin(keys, keys[rows]))
+    return np.asarray((line >= 0) & is_among(keys, keys[rows]))
 
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)

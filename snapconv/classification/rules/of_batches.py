@@ -13,7 +13,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.size_references import SMALL_BYTES, counted
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER, Role
 
 DRAWN_FROM = Reason(
@@ -40,7 +40,7 @@ def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     kept = counted(sizes[open_rows])
     drawn = counted(sizes[_chosen_by_number(features)])
     found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()
-    return np.asarray(open_rows & np.isin(sizes, sorted(found)))
+    return np.asarray(open_rows & is_among(sizes, sorted(found)))
 
 
 def _chosen_by_number(features: Features) -> Int64Column:
@@ -53,7 +53,7 @@ def _chosen_by_number(features: Features) -> Int64Column:
         for number in distinct(stack[rows]).tolist()
         if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
     ]
-    return np.asarray(rows[np.isin(stack[rows], chosen)])
+    return np.asarray(rows[is_among(stack[rows], chosen)])
 
 
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:

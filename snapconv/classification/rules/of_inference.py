@@ -11,7 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.columns import BoolColumn, Int64Column, distinct, run_starts
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -107,15 +107,15 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     if max(map(len, turning)) < _LEAST_IN_TURN:
         return weights
     # One block of a size for every layer that ran is a weight without gradient or states.
-    in_turn = np.isin(repeated, np.concatenate(turning))
+    in_turn = is_among(repeated, np.concatenate(turning))
     if _layers_that_ran(features) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
         return weights
     for pool, of_pool in zip(pools, turning, strict=True):
-        layers = np.flatnonzero(np.isin(sizes[pool], of_pool))
+        layers = np.flatnonzero(is_among(sizes[pool], of_pool))
         weights[pool[_embedding(sizes[pool], layers)]] = True
         weights[pool[_between(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
-    weights[rows] |= np.isin(sizes[rows], distinct(sizes[weights]))
+    weights[rows] |= is_among(sizes[rows], distinct(sizes[weights]))
     return weights
 
 
@@ -133,8 +133,8 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     first, last = int(layers[0]), int(layers[-1])
     inside = sizes[first : last + 1]
     of_size, counts = np.unique(sizes, return_counts=True)
-    is_alone = np.isin(inside, of_size[(counts == 1) & (of_size > sizes[layers].max())])
-    found[first : last + 1] = ~np.isin(inside, sizes[n_equal >= _LEAST_TURNS]) & ~is_alone
+    is_alone = is_among(inside, of_size[(counts == 1) & (of_size > sizes[layers].max())])
+    found[first : last + 1] = ~is_among(inside, sizes[n_equal >= _LEAST_TURNS]) & ~is_alone
     found[layers] = True
     return found
 
@@ -219,7 +219,7 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
         return weights
     if _may_be_copies(found[is_of_layers], counts[is_of_layers]):
         return weights
-    sure = np.isin(sizes, found[is_of_layers & ((times >= _LEAST_OF_WEIGHTS) | (rest == 1))])
+    sure = is_among(sizes, found[is_of_layers & ((times >= _LEAST_OF_WEIGHTS) | (rest == 1))])
     for pool in _pools(rows[np.argsort(features.allocations.addr[rows])], sizes):
         layers = np.flatnonzero(sure[pool])
         if len(layers):
@@ -227,11 +227,11 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
             among = pool[layers[0] : layers[-1] + 1]
             for size in found[is_of_layers & (times < _LEAST_OF_WEIGHTS)].tolist():
                 of_size = pool[sizes[pool] == size]
-                if np.count_nonzero(np.isin(of_size, among)) >= _NEARLY * len(of_size):
+                if np.count_nonzero(is_among(of_size, among)) >= _NEARLY * len(of_size):
                     weights[of_size] = True
             weights[pool[_embedding(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
-    weights[rows] |= np.isin(sizes[rows], distinct(sizes[weights]))
+    weights[rows] |= is_among(sizes[rows], distinct(sizes[weights]))
     return weights
 
 
@@ -282,10 +282,10 @@ def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     filled = features.made_through(Role.FACTORY) | features.has_no_frames | np.bool_(not features.has_cpp)
     outside = features.outside | features.preexisting_outside | features.has_no_frames
     kept = features.is_live_at_dump & outside & filled & ~from_elsewhere & decided.is_open
-    kept &= ~np.isin(sizes, np.concatenate((weights, 2 * weights, weights // 2)))
+    kept &= ~is_among(sizes, np.concatenate((weights, 2 * weights, weights // 2)))
     found, counts = np.unique(sizes[kept], return_counts=True)
     is_cache = ((counts == n_layers) | (counts == 2 * n_layers)) & (counts >= _LEAST_CACHE_BLOCKS)
-    return kept & np.isin(sizes, found[is_cache])
+    return kept & is_among(sizes, found[is_cache])
 
 
 @rule(AS_ITS_NEXT, Category.KV_CACHE, Evidence.SIZES)
@@ -297,7 +297,7 @@ def caches_before(features: Features, decided: Decided) -> BoolColumn:
     freed, n_freed = np.unique(sizes[former], return_counts=True)
     _, of_made, of_freed = np.intersect1d(made, freed, return_indices=True)
     is_same = (n_freed[of_freed] == n_made[of_made]) & (n_freed[of_freed] >= _LEAST_CACHE_BLOCKS)
-    return former & np.isin(sizes, freed[of_freed[is_same]])
+    return former & is_among(sizes, freed[of_freed[is_same]])
 
 
 def _layers(weights: Int64Column) -> int | None:

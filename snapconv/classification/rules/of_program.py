@@ -22,7 +22,7 @@ from snapconv.classification.rules.in_forward import (
     LIVE_AT_DUMP,
     is_freed_after_own,
 )
-from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, run_starts
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
@@ -130,7 +130,7 @@ def stepped_on_in_full_precision(features: Features, decided: Decided) -> BoolCo
     of_states = decided.has(Category.OPTIMIZER_STATE) & ~features.outside
     before = features.alloc < features.first(Phase.BACKWARD)
     is_stepped_on = (
-        _NEARLY * in_full.sum() <= np.isin(features.sizes[in_full], features.sizes[of_states]).sum()
+        _NEARLY * in_full.sum() <= is_among(features.sizes[in_full], features.sizes[of_states]).sum()
     )
     return in_full & before & np.bool_(is_stepped_on)
 
@@ -176,7 +176,7 @@ def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
     before = _kept_by_program(features, decided) & (features.alloc < first_backward)
     n_gradients = Counter(sizes[_gradients(features, decided)].tolist())
     n_kept = Counter(sizes[before].tolist())
-    return before & np.isin(sizes, [size for size, n in n_kept.items() if n <= n_gradients[size]])
+    return before & is_among(sizes, [size for size, n in n_kept.items() if n <= n_gradients[size]])
 
 
 @rule(HAS_GRADIENT, Category.WEIGHT, Evidence.SIZES)
@@ -213,7 +213,7 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     gradients = sizes[_gradients(features, decided)]
     known = np.concatenate((distinct(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
-    after &= np.isin(sizes, known) & made_in_bulk(features, decided)
+    after &= is_among(sizes, known) & made_in_bulk(features, decided)
     is_copy = features.made_through(Role.CLONE)
     filled = features.made_through(Role.FACTORY) | (np.bool_(not features.has_cpp) & ~is_copy)
     return after & ~features.mid_forward & filled
@@ -304,7 +304,7 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
         return _Replaced(rows[:0], rows[:0])
     sizes, width = features.sizes, features.n_events + 1
     by_program = features.is_traced & ~features.is_freed_by_engine
-    new = np.flatnonzero(by_program & np.isin(sizes, distinct(sizes[rows])))
+    new = np.flatnonzero(by_program & is_among(sizes, distinct(sizes[rows])))
     new = new[np.argsort(table.stack_id[new], kind="stable")]
     # What -1 finds stands at the end.
     line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
@@ -372,7 +372,7 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
     What was there at first, what replaces an earlier one, and what is of the last iteration.
     """
     stack, forward = features.allocations.stack_id, features.in_forward
-    is_renewed = np.isin(stack, stack[features.outside & features.is_freed])
+    is_renewed = is_among(stack, stack[features.outside & features.is_freed])
     is_last = is_renewed | _is_replacement(features, decided)
     is_last |= features.iteration >= features.iteration[forward].max(initial=-1)
     is_last |= features.alloc < features.alloc[forward].min(initial=features.n_events)
@@ -421,12 +421,12 @@ def _like_others(features: Features, decided: Decided) -> dict[Category, BoolCol
     site, category = features.allocations.free_stack_id, decided.category
     by_program, _ = _freed_by_program(features)
     preexisting = by_program & ~features.is_traced & decided.is_open
-    seen = np.flatnonzero(by_program & features.is_traced & np.isin(site, site[preexisting]))
+    seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[preexisting]))
     lived, found = features.end - features.alloc, {}
     for which in map(Category, distinct(category[seen]).tolist()):
         of_which = seen[category[seen] == which]
         only = np.setdiff1d(site[of_which], site[seen[category[seen] != which]])
-        found[which] = preexisting & np.isin(site, only)
+        found[which] = preexisting & is_among(site, only)
         if which == Category.TEMPORARY:
             found[which] &= features.end <= lived[of_which].max()
     return found

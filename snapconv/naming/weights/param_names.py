@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int64Column, is_among, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.weights.alignment import Alignment, align
 from snapconv.naming.weights.param_tree import module_tree
@@ -149,7 +149,7 @@ def _matched_without_order(
     by_module = fit_windows(listed, weights)
     if listed.is_by_address:
         return replace(by_module, is_certain=np.zeros(len(weights), np.bool_)), order
-    n_bytes = (int(one[np.isin(one, other)].sum()) for one, other in _both_ways(listed.sizes, weights))
+    n_bytes = (int(one[is_among(one, other)].sum()) for one, other in _both_ways(listed.sizes, weights))
     if all(n == common for n in n_bytes):
         return by_module, order
     by_order = _in_one_order(listed, weights, order)
@@ -194,7 +194,7 @@ def _may_be_mixed(pairs: Alignment, weights: Int64Column, widths: tuple[Int64Col
     """
     is_left = np.ones(len(widths[0]), np.bool_)
     is_left[pairs.partner[pairs.partner >= 0]] = False
-    return bool(np.isin(weights[pairs.partner < 0], np.stack(widths)[:, is_left]).any())
+    return bool(is_among(weights[pairs.partner < 0], np.stack(widths)[:, is_left]).any())
 
 
 def _in_one_order(
@@ -290,7 +290,7 @@ class _Matching:
 
 def _occurs_once(values: Int64Column) -> BoolColumn:
     found, counts = np.unique(values, return_counts=True)
-    return np.isin(values, found[counts == 1])
+    return is_among(values, found[counts == 1])
 
 
 def _naming(params: ParamList, chosen: Int64Column, matching: _Matching, weights: Int64Column) -> Naming:

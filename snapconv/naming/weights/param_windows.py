@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from snapconv.columns import Int64Column, UInt64Column
+from snapconv.columns import Int64Column, UInt64Column, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.weights.alignment import Alignment
 from snapconv.naming.weights.param_tree import Module, is_numbered, is_torch_module
@@ -86,8 +86,8 @@ class _Fit:
         self._names, self._is_ordered = listed.names, listed.is_ordered
         self._is_placed = listed.is_placed is not False
         self._sizes, self._from_right = entries, from_right
-        self._is_wanted = np.isin(entries, rows)
-        self.rows = np.flatnonzero(np.isin(rows, entries))
+        self._is_wanted = is_among(entries, rows)
+        self.rows = np.flatnonzero(is_among(rows, entries))
         self._row_sizes = rows[self.rows]
         self._marks = _marks(entries)
         self._sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_marks(self._row_sizes))))
