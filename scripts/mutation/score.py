@@ -68,15 +68,19 @@ _HEAD = """\
 ## Changes that they notice
 
 `scripts/mutate` changes one operator, number or keyword at a time, and runs tests that run its line, the
-quickest first, for a second or two; a change that none of these notices survives, so the score is a lower
+quickest first, for some seconds; a change that none of these notices survives, so the score is a lower
 bound. A seeded sample of each package; the interval is Wilson's, 95 %.
 
-The samples of replay and allocator are second ones, drawn after tests were written for what survived in the
-first. What was noticed with more time, or by tests written since, counts as survived.
+All are later samples, drawn after tests were written for what survived in earlier ones; classification was
+tried with its own tests alone. What was noticed with more time, or by tests written since and so for this
+very sample, counts as survived; the last column but one has it, too. 44 of the changes of classification had
+been tried in earlier samples; of the other 256, 216 are noticed: 84.4%.
 
-| package | changes | noticed | of them by time | score | interval | survived with a reason |
-|---|---:|---:|---:|---:|---:|---:|
+| package | changes | noticed | of them by time | score | interval | with newer tests | with a reason |
+|---|---:|---:|---:|---:|---:|---:|---:|
 """
+# How the reason of a survivor begins that the tests of today notice.
+_NOTICED = "noticed"
 # A decorator's arguments: there is a test that reads them, which is younger than some samples.
 _DECORATOR = "noticed by a newer test, which reads decorators"
 
@@ -98,8 +102,19 @@ def _summary(package: str, one: dict[str, Any], why: dict[str, str]) -> str:
     low, high = wilson(noticed, n)
     n_explained = sum(bool(_reason(survivor, why)) for survivor in survivors)
     explained = f"{n_explained} of {len(survivors)}"
+    n_since = sum(_reason(survivor, why).startswith(_NOTICED) for survivor in survivors)
     score, interval = f"{noticed / n:.1%}", f"{low:.1%} to {high:.1%}"
-    return f"| {package} | {n} | {noticed} | {one['timeouts']} | {score} | {interval} | {explained} |"
+    cells = (
+        package,
+        n,
+        noticed,
+        one["timeouts"],
+        score,
+        interval,
+        f"{(noticed + n_since) / n:.1%}",
+        explained,
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def _read(path: Path) -> dict[str, Any]:

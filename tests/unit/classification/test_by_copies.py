@@ -11,7 +11,7 @@ from snapconv.classification.rule import Decided
 from snapconv.classification.rules.by_copies import BY_COPIES, split_by_sizes
 from snapconv.classification.size_references import Preexisting, live_at_once
 from snapconv.replay.device_replay import AllocationTable
-from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, Job, classified
+from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, ZERO_GRAD, Job, classified
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
@@ -372,16 +372,36 @@ def test_gradients_that_a_second_backward_makes_again_are_not_those_of_more_weig
     assert found.count(Category.WEIGHT) == n_weights
 
 
+@pytest.mark.parametrize(("made_by", "category"), [(ENGINE, Category.WEIGHT), (FORWARD, Category.UNKNOWN)])
+def test_only_temporaries_of_backward_show_that_it_adds_to_gradients(made_by, category, tmp_path):
+    job = Job()
+    for size in (*SHAPES, *SHAPES):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD, ENGINE)
+    for size in set(SHAPES):
+        job.free(job.alloc(made_by, size), made_by)
+    job.does(made_by, ENGINE)
+    assert classified(job, tmp_path / "a.pickle", SHAPES[-1])[0][0] is category
+
+
 @pytest.mark.parametrize("has_stacks", [True, False])
 def test_a_file_without_stacks_shows_copies_too(has_stacks, tmp_path):
     job = Job()
     for size in (4 * KIB, 20 * KIB) * 4:
-        job.older(NO_FRAMES if has_stacks else None, size)
+        job.older(NO_FRAMES, size)
+    raw = job.snapshot()
+    if not has_stacks:
+        for block in (block for segment in raw["segments"] for block in segment["blocks"]):
+            del block["frames"]
+    job.snapshot = lambda: raw
     found = {category for category, *_ in classified(job, tmp_path / "a.pickle", 4 * KIB)}
     assert found == {Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE}
 
 
-@pytest.mark.parametrize(("phases", "category"), [((FORWARD,), Category.WEIGHT), ((), Category.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("phases", "category"),
+    [((FORWARD,), Category.WEIGHT), ((), Category.UNKNOWN), ((ZERO_GRAD,), Category.UNKNOWN)],
+)
 def test_what_has_no_gradient_is_frozen_only_if_the_trace_has_all_of_its_backward(phases, category, tmp_path):
     """Forward comes before it; what comes after may be the next one's."""
     job = Job()

@@ -99,10 +99,14 @@ def test_squares_of_fewer_than_16_rows_are_squares_by_chance(found, side, is_fac
     assert FOUND in found(job, square(68))
 
 
-@pytest.mark.parametrize(("last", "is_half"), [((9, 208), True), ((9, 209), False)])
-def test_half_of_the_bytes_of_weights_have_factors(found, last, is_half):
-    """Of four layers, the first two have them: 20 x 44 and 44 x 68 are as much as 10 x 200 and 9 x 208."""
-    job = preconditioned(layers=(*LAYERS[:2], (10, 200), last), n_factors=1)
+@pytest.mark.parametrize(
+    ("others", "is_half"),
+    [(((10, 200), (9, 208)), True), (((10, 200), (9, 209)), False), (((40, 60),) * 3, False)],
+    ids=["half", "less", "less, of layers of one size"],
+)
+def test_half_of_the_bytes_of_weights_have_factors(found, others, is_half):
+    """The first two layers have them: 20 x 44 and 44 x 68 are as much as 10 x 200 and 9 x 208."""
+    job = preconditioned(layers=(*LAYERS[:2], *others), n_factors=1)
     assert (FOUND in found(job, square(20))) == is_half
 
 

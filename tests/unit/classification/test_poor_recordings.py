@@ -7,7 +7,9 @@ from tests.classified_jobs import (
     APPLY,
     ENGINE,
     FORWARD,
+    INDEX,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
     OTHER,
@@ -106,6 +108,18 @@ def test_without_stacks_of_frees_a_step_still_frees_its_temporaries(found):
     for stack in (FORWARD, ENGINE, STEP, FORWARD):
         job.free(job.alloc(stack, SUBJECT if stack is STEP else OTHER))
     assert categories(found(job)) == [TEMPORARY]
+
+
+def test_without_stacks_of_frees_a_batch_is_made_before_the_first_forward_that_keeps_anything(found):
+    """A forward that acts keeps nothing for backward; what is chosen of its data then is trained on."""
+    job = Job()
+    job.free(job.alloc(FORWARD, OTHER))
+    batch, saved = job.alloc(INDEX), job.alloc(FORWARD, OTHER)
+    for stack in (LOSS, ENGINE):
+        job.free(job.alloc(stack, OTHER))
+    job.free(saved)
+    job.free(batch)
+    assert categories(found(job)) == [INPUT]
 
 
 def test_without_stacks_of_frees_what_is_freed_before_the_step_is_no_gradient(found):

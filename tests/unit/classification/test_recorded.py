@@ -232,7 +232,7 @@ def test_what_a_module_made_is_no_input(tmp_path):
 
 COPY = frame("at::_ops::_to_copy::call(at::Tensor const&)", "??")
 EARLIER = phase("forward", at(1), at(1))  # without gradients: a teacher's
-CLEARED = phase("other", at(2), at(2))
+CLEARED, STEPPED = (phase(name, at(2), at(2)) for name in ("other", "optimizer"))
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,7 @@ CLEARED = phase("other", at(2), at(2))
         (3, {"frames": [CALL]}, "activation"),  # a module made it
         (3, {"phases": [EARLIER]}, "activation"),  # computed from what another model answered
         (3, {"phases": [EARLIER, CLEARED]}, "activation"),  # though zero_grad comes between
+        (3, {"phases": [EARLIER, STEPPED]}, "input"),  # of the next iteration
         (3, {"phases": [EARLIER], "frames": [COPY]}, "input"),  # copied to the device all the same
         (4, {"dtype": "int64"}, "activation"),  # in the middle of forward: a mask that it made for itself
         (
