@@ -162,8 +162,8 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
         return _Pairs(no_event, no_event, no_event, no_event, none, 0, 0)
     is_new_addr = np.concatenate(([True], addr[1:] != addr[:-1]))
     before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))
-    # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
-    begins = is_new_addr | (kind == _ALLOC) | ((before >= kind) & (before != _ALLOC))
+    # Within one address the order is alloc, requested, completed; what is no step on begins another lifetime.
+    begins = is_new_addr | (before >= kind)
     row = np.cumsum(begins) - 1
     first = np.flatnonzero(begins)
     columns = np.full((3, len(first)), -1, np.int32)
