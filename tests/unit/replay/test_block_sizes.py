@@ -354,6 +354,15 @@ def test_what_contradicts_the_segments_is_counted(events):
     assert found.n_conflicts == 1
 
 
+@pytest.mark.parametrize("first", [30, 70, 110, 150])
+def test_a_range_given_back_that_overlaps_any_of_several_segments_is_a_conflict(first):
+    segments = [(S + 40 * number * MIB, 20 * MIB) for number in range(1, 5)]
+    for shift in (0, 20):  # over the segment's beginning, and over its end
+        found = derive(("segment_unmap", S + (first + shift) * MIB, 20 * MIB), segments=segments)
+        assert found.n_conflicts == 1
+    assert derive(("segment_unmap", S + (first - 10) * MIB, 20 * MIB), segments=segments).n_conflicts == 0
+
+
 def test_a_block_that_overlaps_its_neighbour_has_its_rounded_request():
     found = derive(("alloc", S, 1000), segments=[(S, 2 * MIB)], live=[S, S + 512])
     assert sizes(found) == [1024]

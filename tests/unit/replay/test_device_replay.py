@@ -137,6 +137,7 @@ def test_pre_existing_blocks_count_from_before_the_first_event(replayed):
     assert values(found.active) == [2048, 2048, 1024]
     assert values(found.allocated) == [2048, 1024, 1024]
     assert values(found.reserved) == [2 * MIB] * 3
+    assert "pending-free" not in slugs(found)
 
 
 def test_a_file_without_events_has_curves_without_events(replayed):
@@ -144,6 +145,9 @@ def test_a_file_without_events_has_curves_without_events(replayed):
     assert [values(c) for c in (found.requested, found.allocated, found.active)] == [[1000], [1024], [1024]]
     assert values(found.reserved) == [2048]
     assert len(found.allocations) == 1
+    (stack,) = replayed((), [segment(block(1024, 1000, frames=FRAMES))]).allocations.stack_id.tolist()
+    assert stack == 1  # that of the block; 0 is the segment's, which is empty
+    assert found.allocations.free_stack_id.tolist() == [-1]
 
 
 def test_an_empty_file_has_nothing(replayed):
