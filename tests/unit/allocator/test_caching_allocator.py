@@ -504,6 +504,7 @@ def test_a_limit_counts_whole_pages_of_expandable_segments_only_after_they_are_m
 
 def test_where_the_device_is_unlimited_a_limit_leaves_nothing_to_name():
     model = allocator(limit=2 * MIB)
+    model.malloc(1)
     with pytest.raises(OutOfMemory) as caught:
         model.malloc(3 * MIB)
     assert (caught.value.capacity, caught.value.free_bytes) == (0, 0)

@@ -236,6 +236,15 @@ def test_an_open_allocation_that_the_segments_do_not_have_stays_live_and_is_coun
     assert counts(found) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("live", [(B,), (B, C)])
+@pytest.mark.parametrize("missing", [A, C + 512])
+def test_what_the_segments_do_not_have_may_be_before_and_behind_all_that_they_have(live, missing):
+    found = pair(("alloc", missing), blocks=[(addr, ACTIVE) for addr in live])
+    assert rows(found) == [*((addr, -1, -1, -1, -1) for addr in live), (missing, 0, -1, -1, -1)]
+    assert found.block_id.tolist() == [*range(len(live)), -1]
+    assert counts(found) == (0, 0, 1)
+
+
 def test_segments_snapshots_and_failures_are_no_lifetimes():
     others = ["segment_alloc", "segment_map", "segment_free", "segment_unmap", "oom", "snapshot", "annotate"]
     found = pair(*((action, A) for action in others), ("alloc", A), *((action, A) for action in others))

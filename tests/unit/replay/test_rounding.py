@@ -188,6 +188,11 @@ def test_large_blocks_of_expandable_segments_keep_no_remainder_and_show_the_padd
     assert inferred(padded) == 0
 
 
+def test_blocks_that_are_smaller_than_any_rule_gives_do_not_decide_the_padding():
+    assert inferred(block_table((512, 1024), (5000, 512), (5000, 512))) == NPU_PADDING_BYTES
+    assert inferred(block_table((512, 512), (5000, 512), (5000, 512))) == 0
+
+
 def test_only_live_blocks_show_the_padding():
     assert inferred(block_table((512, 1024), state=BlockState.INACTIVE)) == 0
     assert inferred(block_table((512, 1024), state=BlockState.PENDING_FREE)) == NPU_PADDING_BYTES
