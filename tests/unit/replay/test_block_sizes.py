@@ -178,6 +178,14 @@ def test_among_thousands_of_blocks_the_neighbour_is_the_next_one():
     assert found.n_conflicts == 0
 
 
+def test_among_thousands_of_blocks_the_space_of_a_freed_one_ends_at_the_next():
+    addrs = [S + 1024 * i for i in range(1500)]
+    events = [("free", addr + 512, 512) for addr in addrs[:-1]]
+    found = derive(*events, segments=[(S, 2 * MIB)], live=addrs)
+    assert found.least_space == {addr + 512: 512 for addr in addrs[:-1]}
+    assert found.n_conflicts == 0
+
+
 def test_an_expandable_range_that_comes_back_leaves_the_gap_before_it_outside():
     events = [("free", S + 25 * MIB, 512), ("segment_unmap", S + 40 * MIB, 20 * MIB)]
     found = derive(*events, segments=[(S, 20 * MIB)], is_expandable=True)

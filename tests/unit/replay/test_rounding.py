@@ -193,6 +193,11 @@ def test_blocks_that_are_smaller_than_any_rule_gives_do_not_decide_the_padding()
     assert inferred(block_table((512, 512), (5000, 512), (5000, 512))) == 0
 
 
+def test_a_block_of_just_1_mib_keeps_no_remainder_and_shows_the_padding():
+    assert inferred(block_table((MIB - 512, MIB))) == NPU_PADDING_BYTES
+    assert inferred(block_table((MIB - 480, MIB + 512))) == 0
+
+
 def test_only_live_blocks_show_the_padding():
     assert inferred(block_table((512, 1024), state=BlockState.INACTIVE)) == 0
     assert inferred(block_table((512, 1024), state=BlockState.PENDING_FREE)) == NPU_PADDING_BYTES
