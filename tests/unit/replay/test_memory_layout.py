@@ -178,7 +178,8 @@ def test_blocks_that_overlap_by_a_byte_are_a_conflict(tmp_path):
     device, allocations = load(tmp_path, raw)
     assert layout_at(device, allocations, -1).n_conflicts == 1
     first["size"] = 511
-    layout = layout_at(*load(tmp_path, raw), -1)
+    device, allocations = load(tmp_path, raw)
+    layout = layout_at(device, allocations, -1)
     assert (layout.n_conflicts, layout.free.n_bytes.tolist()) == (0, [1, 2 * MIB - 1024])
 
 
