@@ -19,6 +19,7 @@ from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_state_dicts import OF_STATE_DICTS
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.columns import Int64Column
@@ -35,6 +36,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_PLACEMENT,
     *OF_FACTORS,
     *IN_BACKWARD,
+    *OF_STATE_DICTS,
     *IN_FORWARD,
     *BEFORE_THE_TRACE,
     *BY_DIMENSIONS,

@@ -43,6 +43,7 @@ class Role(IntEnum):
     ATTRIBUTE = 22
     REPLICA = 23
     SCATTERED = 24
+    DEEP_COPY = 25
 
 
 # What a rule of a user says of code by giving it a role.
@@ -65,6 +66,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
     Role.ZEROS: "fills a tensor with zeros",
     Role.CLONE: "copies a tensor on its device",
+    Role.DEEP_COPY: "copies a tensor with all that holds it",
     Role.CACHE: "makes a cache of keys and values",
     Role.CACHE_UPDATE: "makes it anew with those of another token: counts in a forward without a backward",
     Role.STATES: "makes the states of an optimizer that is being built",
@@ -423,7 +425,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     ),
     FrameRule(
         "deepcopy",
-        Role.CLONE,
+        Role.DEEP_COPY,
         r"^__deepcopy__$",
         r"torch/_tensor\.py$",
         "a deep copy of what holds tensors, such as the state of a model",

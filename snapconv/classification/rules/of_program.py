@@ -93,8 +93,8 @@ def _per_parameter(features: Features, decided: Decided) -> _PerParameter:
     as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
     n_in_full = 0
     for of_line in _groups(rows, stack):
-        as_large[of_line] = _is_nearly(sizes[of_line], wanted)
-        in_full[of_line] = _is_nearly(sizes[of_line], twice)
+        as_large[of_line] = is_nearly(sizes[of_line], wanted)
+        in_full[of_line] = is_nearly(sizes[of_line], twice)
         n_in_full += int(in_full[of_line[0]])
     # Without C++ frames, two lines may be the moments as well.
     has_zeros = bool(np.any(in_full & features.made_through(Role.ZEROS)))
@@ -141,7 +141,7 @@ def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     return np.split(order, run_starts(key[order])[1:]) if len(order) else []
 
 
-def _is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
+def is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
     """Whether nearly all bytes are of the sizes that are wanted, as often."""
     made, total = int(sizes.sum()), sum(size * n for size, n in wanted.items())
     if len(wanted) < _LEAST_SIZES or not _NEARLY * total <= made <= total / _NEARLY:
@@ -214,7 +214,7 @@ def kept_after_backward_in_bulk(features: Features, decided: Decided) -> BoolCol
     known = np.concatenate((distinct(sizes[decided.has(Category.WEIGHT)]), gradients))
     after = _kept_by_program(features, decided) & (features.alloc > features.first(Phase.BACKWARD))
     after &= is_among(sizes, known) & made_in_bulk(features, decided)
-    is_copy = features.made_through(Role.CLONE)
+    is_copy = features.made_through(Role.DEEP_COPY)
     filled = features.made_through(Role.FACTORY) | (np.bool_(not features.has_cpp) & ~is_copy)
     return after & ~features.mid_forward & filled
 

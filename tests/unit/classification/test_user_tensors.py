@@ -192,11 +192,7 @@ def with_copies(*stacks, factor=1, shapes=SHAPES, is_late=False, engine=ENGINE):
 DEEPCOPY = frames(("__deepcopy__", f"{TORCH}/_tensor.py"), ("deepcopy", "/usr/lib/python3.11/copy.py")) + MAIN
 
 
-@pytest.mark.parametrize(
-    ("stack", "category"),
-    [(ZEROS, STATE), (CLONE, WEIGHT), (DEEPCOPY, WEIGHT)],
-    ids=["moments", "a copy", "a deep copy of its state"],
-)
+@pytest.mark.parametrize(("stack", "category"), [(ZEROS, STATE), (CLONE, WEIGHT)], ids=["moments", "a copy"])
 def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(stack, category, found):
     row = found(with_copies(stack), SHAPES[0])[1]
     assert row == (category, Evidence.SIZES, "made-for-every-parameter")
@@ -242,7 +238,33 @@ def test_what_torchs_optimizer_steps_on_in_full_precision_are_weights(found):
     assert found(job, 2 * SHAPES[0])[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
 
 
-@pytest.mark.parametrize(("line", "category"), [(LOAD, STATE), (DEEPCOPY, UNKNOWN)], ids=["made", "copied"])
+def after_a_step(stack, *, shapes=SHAPES, until_forward=True):
+    """What a line copies of the model when a step is over, and the next iteration."""
+    job = with_copies()
+    copies = [job.alloc(stack, size) for size in shapes]
+    if not until_forward:
+        for addr in copies:
+            job.free(addr, MAIN)
+    job.does(FORWARD, ENGINE)
+    return job
+
+
+def test_a_deep_copy_of_every_parameter_that_a_later_forward_finds_is_a_model(found):
+    kept = (WEIGHT, Evidence.SIZES, "deep-copy-of-every-parameter")
+    assert found(after_a_step(DEEPCOPY), SHAPES[0])[-1] == kept
+    assert found(with_copies(DEEPCOPY), SHAPES[0])[1] == kept
+
+
+@pytest.mark.parametrize(
+    ("stack", "other"),
+    [(CLONE, {}), (DEEPCOPY, {"shapes": SHAPES[:1]}), (DEEPCOPY, {"until_forward": False})],
+    ids=["maybe of gradients", "of one parameter", "freed before"],
+)
+def test_other_copies_after_a_step_are_no_kept_model(stack, other, found):
+    assert categories(found(after_a_step(stack, **other), SHAPES[0]))[-1] is not WEIGHT
+
+
+@pytest.mark.parametrize(("line", "category"), [(LOAD, STATE), (DEEPCOPY, WEIGHT)], ids=["made", "copied"])
 def test_deep_copies_after_backward_are_no_states_without_an_optimizer_of_torch(line, category, found):
     """Without C++ frames: a line that makes one for every parameter, and what keeps the best state."""
     job = with_copies(engine=NO_FRAMES)
