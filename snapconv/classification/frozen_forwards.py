@@ -1,7 +1,7 @@
 """Whether modules that are trained also run without saving anything: a second, frozen copy of a model.
 
-A teacher, a reference, a target network. Or the same model again, in a validation or for a value that is
-compared: no file shows which of the two it is.
+A teacher, a reference, a target network: it runs in every step. Or the same model again, for a value that is
+compared: no file shows which of the two it is. What is left out of some steps is a validation.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int64Column, run_starts
+from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.stack_roles import StackRoles
@@ -18,25 +19,49 @@ from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 # Of what it makes, a forward that is trained saves most for its backward. One that is not may return a
 # result that the program still has then.
 _LEAST_SAVED, _MOST_KEPT = 0.2, 0.1
+# Of one step alone nothing shows that it is not the validation that came before it.
+_LEAST_STEPS = 2
 # A model is more than a few lines, and the shorter forward has most of its lines in common with the other.
 _LEAST_LINES = 3
 _NEARLY = 0.8
 
 
-def frozen_modules_ran(features: Features) -> bool:
-    """Whether the same lines of modules run from several places, and not all of these save anything."""
+def frozen_modules_ran(features: Features) -> bool | None:
+    """Whether the same lines of modules run from several places, of which one saves nothing in any step.
+
+    None where they do in the only step that there is.
+    """
     trained: set[int] = set()
-    frozen: list[set[int]] = []
-    for lines, saved in _forwards(features):
-        if saved >= _LEAST_SAVED:
-            trained |= lines
-        elif saved < _MOST_KEPT and len(lines) >= _LEAST_LINES:
-            frozen.append(lines)
-    return any(len(lines & trained) >= _NEARLY * len(lines) for lines in frozen)
+    steps: set[int] = set()
+    frozen: list[_Forwards] = []
+    for forwards in _forwards(features):
+        if forwards.saved >= _LEAST_SAVED:
+            trained |= forwards.lines
+            steps |= forwards.iterations
+        elif forwards.saved < _MOST_KEPT and len(forwards.lines) >= _LEAST_LINES:
+            frozen.append(forwards)
+    runs_in_steps = any(
+        len(one.lines & trained) >= _NEARLY * len(one.lines)
+        and len(one.iterations & steps) >= _NEARLY * len(steps)
+        for one in frozen
+    )
+    return None if runs_in_steps and len(steps) < _LEAST_STEPS else runs_in_steps
 
 
-def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
-    """For every place that calls modules: their lines, and the share of their bytes that backward finds."""
+@dataclass(frozen=True, slots=True)
+class _Forwards:
+    """What runs from one place: its lines in modules, and the share of their bytes that backward finds.
+
+    ``iterations`` are those in which it ran and a backward came after.
+    """
+
+    lines: set[int]
+    iterations: set[int]
+    saved: float
+
+
+def _forwards(features: Features) -> Iterator[_Forwards]:
+    """Go through the places that call modules."""
     rows = np.flatnonzero(features.by_module)
     if not len(rows):
         return
@@ -47,8 +72,10 @@ def _forwards(features: Features) -> Iterator[tuple[set[int], float]]:
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
     order = np.argsort(called_from, kind="stable")
     begins = run_starts(called_from[order])
-    for of_place, here in enumerate(np.split(lines[stack[order]], begins[1:])):
-        yield set(here.tolist()), float(saved[of_place] / max(total[of_place], 1.0))
+    iteration = np.where(features.next_backward < features.n_events, features.iteration, -1)[rows]
+    for of_place, here in enumerate(np.split(order, begins[1:])):
+        share = float(saved[of_place] / max(total[of_place], 1.0))
+        yield _Forwards(set(lines[stack[here]].tolist()), set(iteration[here].tolist()) - {-1}, share)
 
 
 def _is_saved(features: Features) -> BoolColumn:

@@ -27,7 +27,8 @@ class Preexisting:
     them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
     states every optimizer keeps for each of its parameters, if that is known; ``states_range``: the least and
     the most of them; ``has_several_steps``: whether there may be several optimizers. ``has_frozen_copy``: the
-    trained modules also ran without saving anything, so that there may be another model of the kind.
+    trained modules also ran without saving anything, so that there may be another model of the kind; None
+    where that may have been a validation.
     """
 
     candidates: BoolColumn
@@ -40,7 +41,7 @@ class Preexisting:
     whole: Int64Column
     n_states: int | None = None
     states_range: tuple[int, int] | None = None
-    has_frozen_copy: bool = False
+    has_frozen_copy: bool | None = False
     has_several_steps: bool = False
 
 

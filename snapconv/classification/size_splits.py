@@ -162,7 +162,7 @@ class _Options:
     """What may be among the copies: so many states of one optimizer (range, if known), a frozen model."""
 
     states: tuple[int, int] | None
-    has_frozen_copy: bool
+    has_frozen_copy: bool | None
     is_one_optimizer: bool
 
 
@@ -226,7 +226,7 @@ def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | N
     if options.has_frozen_copy and 1 <= least <= beside_second:
         # More than the least number of states may as well be a third model, as a kept best one.
         return 2, least
-    if options.has_frozen_copy or certain[0] >= 2:
+    if options.has_frozen_copy is not False or certain[0] >= 2:
         return certain
     return (1, beside_second) if beside_second >= 2 and least else None
 

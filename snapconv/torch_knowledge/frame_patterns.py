@@ -10,11 +10,12 @@ slashes; empty matches everything.
 """
 
 import re
-from enum import IntEnum
+from enum import IntEnum, unique
 
 from snapconv.lazy_dataclass import dataclass
 
 
+@unique
 class Role(IntEnum):
     """What kind of code a stack went through; a stack may have several."""
 

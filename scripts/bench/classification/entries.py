@@ -88,6 +88,7 @@ BLIND: dict[str, Entry] = {
     "few-shots": Script(_SECOND_BLIND / "few_shots.py"),
     "rollouts": Script(_SECOND_BLIND / "rollouts.py"),
     "curvature": Script(_SECOND_BLIND / "curvature.py"),
+    "electricity": Script(_THIRD_BLIND / "electricity.py"),
     "full-precision-masters": Script(_SECOND_BLIND / "full_precision_masters.py"),
     "learned-rates": Script(_SECOND_BLIND / "learned_rates.py"),
     "preconditioned": Script(_SECOND_BLIND / "preconditioned.py"),

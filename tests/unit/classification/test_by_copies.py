@@ -223,6 +223,17 @@ def test_where_the_modules_also_ran_frozen_a_copy_may_be_a_second_model(states_r
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("states_range", "n_copies", "expected"),
+    [(RMSPROP, 3, (1, 1, 1)), (RMSPROP, 4, (1, 1, 2)), (SGD, 2, (1, 0, 1)), (None, 3, (1, 0, 2))],
+)
+def test_where_they_may_have_run_in_a_validation_only_what_is_certain_is_said(
+    states_range, n_copies, expected
+):
+    found = copies_beside_gradients(n_copies, states_range=states_range, has_frozen_copy=None)
+    assert found == expected
+
+
 def test_a_parameter_without_a_copy_shows_that_the_optimizer_keeps_no_states():
     """A teacher of all but the head, beside SGD without momentum: with it, the head had a state."""
     rows = [*copies(PLAIN, 2, shapes=SHAPES[1:]), (PLAIN, 4 * KIB), *copies(GRADIENT, 1, more=0)]

@@ -44,17 +44,44 @@ def is_frozen(tmp_path):
     return is_frozen
 
 
-def job_with(**second):
-    """One forward that is trained, and before it another, of which nothing is saved."""
+def job_with(*, before=(True, True), after=False, **second):
+    """Steps of a forward that is trained, and beside some of them another, of which nothing is saved."""
     job = Job()
-    for addr in forward(job, **second):
-        job.free(addr, in_model("model.py", 99, 1))
-    backward(job, forward(job, called_at=2))
+
+    def run_second():
+        for addr in forward(job, **second):
+            job.free(addr, in_model("model.py", 99, 1))
+
+    for has_second in before:
+        if has_second:
+            run_second()
+        backward(job, forward(job, called_at=2))
+    if after:
+        run_second()
     return job
 
 
-def test_a_teacher_runs_the_same_lines_from_another_place_and_saves_nothing(is_frozen):
-    assert is_frozen(job_with(called_at=1))
+def test_a_teacher_runs_the_same_lines_from_another_place_in_every_step_and_saves_nothing(is_frozen):
+    assert is_frozen(job_with(called_at=1)) is True
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ({"before": (True,)}, None),
+        ({"before": (True, False)}, False),
+        ({"before": (False, False), "after": True}, False),
+        ({"before": (False,), "after": True}, False),
+    ],
+    ids=[
+        "before the only step",
+        "before the first step of two",
+        "after the last step",
+        "after the only step",
+    ],
+)
+def test_what_ran_beside_some_steps_may_be_a_validation(job, expected, is_frozen):
+    assert is_frozen(job_with(called_at=1, **job)) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,13 +97,14 @@ def two_forwards(*, n_lines=20, n_common=20, n_kept=0, n_saved=20):
     """Twenty lines that are trained, of whose results backward finds some; and lines that are not."""
     job = Job()
     lines = [*range(100, 100 + n_common), *range(200, 200 + n_lines - n_common)]
-    first = forward(job, called_at=1, lines=lines)
-    for addr in first[n_kept:]:
-        job.free(addr, in_model("model.py", 99, 1))
-    second = forward(job, called_at=2, lines=range(100, 120))
-    for addr in second[n_saved:]:
-        job.free(addr, in_model("model.py", 99, 2))
-    backward(job, [*first[:n_kept], *second[:n_saved]])
+    for _ in range(2):
+        first = forward(job, called_at=1, lines=lines)
+        for addr in first[n_kept:]:
+            job.free(addr, in_model("model.py", 99, 1))
+        second = forward(job, called_at=2, lines=range(100, 120))
+        for addr in second[n_saved:]:
+            job.free(addr, in_model("model.py", 99, 2))
+        backward(job, [*first[:n_kept], *second[:n_saved]])
     return job
 
 
@@ -110,14 +138,15 @@ def test_how_much_a_frozen_copy_keeps_and_has_in_common_with_what_is_trained(for
 @pytest.mark.parametrize(("n_saved", "expected"), [(20, True), (0, False)])
 def test_without_stacks_of_frees_what_lives_until_backward_is_saved(n_saved, expected, is_frozen):
     job = Job()
-    for addr in forward(job, called_at=1):
-        job.free(addr)
-    second = forward(job, called_at=2, lines=range(10, 30))
-    for addr in second[n_saved:]:
-        job.free(addr)
-    job.free(job.alloc(ENGINE))
-    for addr in second[:n_saved]:
-        job.free(addr)
+    for _ in range(2):
+        for addr in forward(job, called_at=1):
+            job.free(addr)
+        second = forward(job, called_at=2, lines=range(10, 30))
+        for addr in second[n_saved:]:
+            job.free(addr)
+        job.free(job.alloc(ENGINE))
+        for addr in second[:n_saved]:
+            job.free(addr)
     assert is_frozen(job) == expected
 
 
