@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from entries import ENTRIES, run_entry
 from programs import Script
-from recording import device_of
+from recording import WITHOUT_VALUES, device_of
 from setups import Setup
 from torch.overrides import TorchFunctionMode
 
@@ -43,9 +43,10 @@ class _Calls(TorchFunctionMode):
 def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | None:
     """The call that each alloc of the run lies in, empty outside of calls.
 
-    None for a script, and where the second run allocates otherwise than the first, whose ``sizes`` are given.
+    None for a script; for what torch.compile makes, which allocates outside of calls; and where the second run
+    allocates otherwise than the first, whose ``sizes`` are given.
     """
-    if isinstance(ENTRIES[entry], Script):
+    if isinstance(ENTRIES[entry], Script) or entry in WITHOUT_VALUES:
         return None
     torch.manual_seed(0)
     with device_of(entry), _recording():
