@@ -43,8 +43,8 @@ class _Calls(TorchFunctionMode):
 def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | None:
     """The call that each alloc of the run lies in, empty outside of calls.
 
-    None for a script; for what torch.compile makes, which allocates outside of calls; and where the second run
-    allocates otherwise than the first, whose ``sizes`` are given.
+    None for a script, for what torch.compile makes, which allocates outside of calls, and where the second
+    run allocates otherwise than the first, whose ``sizes`` are given.
     """
     if isinstance(ENTRIES[entry], Script) or entry in WITHOUT_VALUES:
         return None
