@@ -26,7 +26,7 @@ from snapconv.reports.explain.explanation_keys import EXPLANATION_KEYS
 from snapconv.reports.sqlite.extended_memory_schema import SCHEMA_VERSION
 from snapconv.reports.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
-from snapconv.torch_knowledge.frame_patterns import ROLE_MEANINGS
+from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}

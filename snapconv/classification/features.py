@@ -25,7 +25,7 @@ from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.stacks.stack_roles import StackRoles, innermost_python
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 
 @dataclass(frozen=True, slots=True)

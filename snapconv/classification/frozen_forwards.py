@@ -14,7 +14,8 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.stack_roles import StackRoles
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.frame_roles import Role
 
 # Of what it makes, a forward that is trained saves most for its backward. One that is not may return a
 # result that the program still has then.

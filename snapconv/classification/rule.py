@@ -13,7 +13,7 @@ from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, read_only
 from snapconv.lazy_dataclass import dataclass
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 _Found = TypeVar("_Found")
 

@@ -11,7 +11,7 @@ from snapconv.classification.functional_updates import functional_updates, outli
 from snapconv.classification.rule import Decided
 from snapconv.columns import BoolColumn, distinct
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 _NEARLY = 0.9
 

@@ -11,7 +11,8 @@ from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.frame_matching import FrameMatcher
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
+from snapconv.torch_knowledge.frame_roles import Role
 
 # FrameRule.seen has the releases of torch in which a frame was seen.
 _SEEN = "a rule of the user"

@@ -15,7 +15,8 @@ from snapconv.classification.categories import Category
 from snapconv.classification.rule_catalog import DECISION_REASONS
 from snapconv.classification.user_rules import UserRule
 from snapconv.errors import InputError
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.frame_roles import Role
 
 _Word = TypeVar("_Word", Category, Role)
 

@@ -10,7 +10,8 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
-from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, OptimizerRule, Role
+from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, OptimizerRule
+from snapconv.torch_knowledge.frame_roles import Role
 from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).

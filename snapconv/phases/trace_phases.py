@@ -30,7 +30,7 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 

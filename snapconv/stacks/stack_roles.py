@@ -10,7 +10,8 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.frame_matching import FrameMatcher, matching_frames
 from snapconv.stacks.paths import is_native, is_python, normal
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
+from snapconv.torch_knowledge.frame_roles import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
 from snapconv.columns import BoolColumn, Int64Column, is_among
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
+from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES
+from snapconv.torch_knowledge.frame_roles import Role
 
 WORKSPACE_SIZE = Reason(
     "cublas-workspace-size",

@@ -7,7 +7,7 @@ from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
 from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 KEPT = Reason("made-in-step-and-kept", "made in a step, still live after it", uses_phases=True)
 FREED = Reason("made-in-step-and-freed", "made in a step, freed in it", uses_phases=True)

@@ -11,7 +11,7 @@ from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 PARAMETER = Reason("recorded-as-parameter", "it was the memory of a parameter of the model")
 BUFFER = Reason("recorded-as-buffer", "it was the memory of a buffer of the model")

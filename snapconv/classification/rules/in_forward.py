@@ -10,7 +10,7 @@ from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
 from snapconv.columns import BoolColumn, distinct, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 FREED_BY_BACKWARD = Reason(
     "freed-by-backward",

@@ -14,7 +14,8 @@ from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.size_references import SMALL_BYTES, counted
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER, Role
+from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
+from snapconv.torch_knowledge.frame_roles import Role
 
 DRAWN_FROM = Reason(
     "as-many-times-as-large-as-batches",

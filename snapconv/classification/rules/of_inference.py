@@ -13,7 +13,7 @@ from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 IN_TURN = Reason(
     "alternating-sizes",

@@ -26,7 +26,7 @@ from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, is_
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 FOR_EVERY_PARAMETER = Reason(
     "made-for-every-parameter",

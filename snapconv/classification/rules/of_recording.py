@@ -11,7 +11,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
 from snapconv.columns import BoolColumn, distinct
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 ATTRIBUTE = Reason(
     "recorded-as-attribute",

@@ -9,7 +9,7 @@ from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.of_program import is_nearly
 from snapconv.columns import BoolColumn, run_starts
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 
 COPIED = Reason(
     "deep-copy-of-every-parameter",

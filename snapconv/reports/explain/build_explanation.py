@@ -31,7 +31,7 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines, both_ends
 from snapconv.stacks.stack_roles import matching_frame
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_roles import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
 _MOST_ANNOTATIONS = 20

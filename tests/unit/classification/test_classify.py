@@ -15,7 +15,8 @@ from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.frame_roles import Role
 from tests.classified_jobs import (
     APPLY,
     DESTROYED,

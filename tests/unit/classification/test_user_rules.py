@@ -22,7 +22,8 @@ from snapconv.classification.user_rules_file import parse_rules, read_rules
 from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.frame_roles import Role
 from tests.builders import frame
 
 CACHE = {
