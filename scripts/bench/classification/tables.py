@@ -207,7 +207,7 @@ def ablation(found: Figures) -> str:
 
 Measured on the {found["n_programs"]} programs of the benchmark that were written apart from the rules, those
 with two to four stars in [how often categories are right](accuracy.md), in {found["n_cases"]} recordings of
-them: from the start, begun late and cut, each with and without C++ frames. *Decided* is the mean share of
+them: from the start, begun late and cut in twenty places, each with and without C++ frames. *Decided* is the mean share of
 the bytes at the peak, in percent, that the rule decides; *without it* is how the mean shares change if the
 rule is left out and those after it decide instead. Of rules that count copies of equal sizes, which block of
 a size has which category is arbitrary: what is wrong there may be right in sum. The last two columns are of
@@ -218,7 +218,7 @@ ordinary programs around libraries. Made by `scripts/bench/classification/run.py
 ## Rules that decide nothing at these peaks
 
 They decide in the places that are named: at other moments, in other programs, in files, or in tests of the
-classification. Rings cut within the last step are in none of these: `freed_in_first_step` decides there.
+classification.
 
 {_table(("rule", "reason", "decides something in"), (_elsewhere(row) for row in elsewhere))}
 """
