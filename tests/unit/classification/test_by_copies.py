@@ -443,6 +443,12 @@ def test_the_larger_reference_counts():
     assert reasons == {"as-many-as-optimizer-states"}
 
 
+def test_states_of_the_first_stack_of_a_file_are_a_reference_as_those_of_any_other():
+    for stack in (0, 3):
+        found, reasons = sort(*copies(PLAIN, 1), *copies(STATE, 1, more=stack))
+        assert (found, reasons) == ({Category.WEIGHT: TOTAL}, {"as-many-as-optimizer-states"})
+
+
 def test_four_copies_of_every_size_are_a_whole_step_of_adam():
     found, reasons = sort(*copies(PLAIN, 4))
     assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
@@ -540,6 +546,23 @@ def test_a_few_bytes_outside_the_copies_are_let_pass():
     found, _ = sort(*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 2 * KIB))
     assert found[Category.WEIGHT] == 480 * KIB
     assert found[Category.UNKNOWN] == 2 * KIB
+
+
+def test_few_bytes_in_many_blocks_outside_the_copies_make_them_a_chance():
+    """No size is there just once in a copy, and one block in nine is none of a copy."""
+    shapes = tuple(10 * size for size in TWO + THREE + FIVE)
+    assert set(sort(*copies(PLAIN, 4, shapes=shapes), *[(PLAIN, KIB)] * 5)[0]) == {Category.UNKNOWN}
+
+
+def test_beside_four_copies_of_every_size_a_single_block_is_no_weight_by_one_gradient():
+    """A weight that is trained would have its states; so what is taken for its gradient is none."""
+    rows = [*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 2 * KIB), (GRADIENT, 2 * KIB, 0)]
+    assert sort(*rows)[0] == {
+        Category.WEIGHT: 480 * KIB,
+        Category.GRADIENT: 480 * KIB,
+        Category.OPTIMIZER_STATE: 960 * KIB,
+        Category.UNKNOWN: 2 * KIB,
+    }
 
 
 def test_more_bytes_outside_the_copies_make_them_a_chance():

@@ -5,7 +5,18 @@ from collections import Counter
 import pytest
 
 from snapconv.classification.categories import Category
-from tests.classified_jobs import ENGINE, FORWARD, NO_FRAMES, STEP, TORCH, ZERO_GRAD, Job, classified, frames
+from tests.classified_jobs import (
+    ENGINE,
+    FORWARD,
+    NO_FRAMES,
+    STEP,
+    TORCH,
+    ZERO_GRAD,
+    Job,
+    at_line,
+    classified,
+    frames,
+)
 
 WEIGHT, STATE, UNKNOWN = Category.WEIGHT, Category.OPTIMIZER_STATE, Category.UNKNOWN
 
@@ -17,15 +28,19 @@ FACTORS = (OF_BOTH, OF_FIRST, OF_SECOND, OF_BOTH)
 IN_STEP = frames(("step", "/w/proj/shampoo.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
 
 
-def trained(*older, made, weights=WEIGHTS, line=IN_STEP):
-    """Blocks from before the trace; a forward, a backward, and a step with temporaries, of one iteration."""
+def trained(*older, made, made_beside=(), weights=WEIGHTS, line=IN_STEP):
+    """Blocks from before the trace; a forward, a backward, and a step with temporaries, of one iteration.
+
+    ``made_beside``: what another line of the step makes.
+    """
     job = Job()
     for size in older:
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
     gradients = [job.alloc(ENGINE, size) for size in weights]
-    for size in made:
-        job.free(job.alloc(line, size), line)
+    for of_line, sizes in ((line, made), (at_line(line, 7), made_beside)):
+        for size in sizes:
+            job.free(job.alloc(of_line, size), of_line)
     for gradient in gradients:
         job.free(gradient, ZERO_GRAD)
     return job
@@ -84,6 +99,14 @@ def test_what_is_decided_already_counts_with_what_is_left(said, tmp_path):
 def test_one_size_alone_shows_nothing(said):
     job = trained(*WEIGHTS, OF_BOTH, OF_BOTH, made=(OF_BOTH, OF_BOTH))
     assert said(job, OF_BOTH, 2) == {UNKNOWN: 2}
+
+
+def test_of_two_lines_of_the_step_the_one_that_explains_most_bytes_is_believed(said):
+    # Many small factors, and two larger blocks that may as well be frozen.
+    many, two = (OF_FIRST, OF_SECOND) * 8, (OF_BOTH, 50_000)
+    job = trained(*WEIGHTS, *many, *two, made=many, made_beside=two)
+    assert [said(job, size, 8) for size in many[:2]] == [{STATE: 8}] * 2
+    assert [said(job, size, 1) for size in two] == [{UNKNOWN: 1}] * 2
 
 
 def test_fewer_blocks_than_the_step_makes_are_not_its_states(said):

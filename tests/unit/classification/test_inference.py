@@ -20,7 +20,7 @@ from tests.classified_jobs import (
     frames,
 )
 
-KIB = 1024
+KIB, MIB = 1024, 1 << 20
 EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 22 * KIB
 N_LAYERS = 4
 
@@ -113,6 +113,17 @@ def beside_layers(*sizes, n_copies=1, n_ran=N_LAYERS):
 def test_layers_that_do_not_alternate_are_known_by_how_often_they_ran(found):
     job = beside_layers()
     for size in (NORM, SQUARE, WIDE, EMBEDDING):
+        assert set(found(job, size)) == {(Category.WEIGHT, Evidence.SIZES, "as-often-as-layers-ran")}
+
+
+def test_large_layers_beside_small_norms_are_known_by_how_often_they_ran_too(found):
+    """Norms and matrices are in segments of their own, and none of their sizes alternate."""
+    square, wide, job = 11 * MIB, 12 * MIB, Job()
+    for size in (*(NORM,) * 11, *(square,) * 20, *(wide,) * 15):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * 5, CALL, MAIN)
+    for size in (NORM, square, wide):
         assert set(found(job, size)) == {(Category.WEIGHT, Evidence.SIZES, "as-often-as-layers-ran")}
 
 
@@ -380,9 +391,6 @@ def test_what_does_not_lengthen_so_is_no_cache(job, found):
     assert Category.KV_CACHE not in {category for category, *_ in found(job, 20 * KIB)}
 
 
-MIB = 1 << 20
-
-
 @pytest.mark.parametrize(
     ("other", "category"), [(MIB, Category.UNKNOWN), (MIB + 512, Category.WEIGHT)], ids=["small", "large"]
 )
@@ -436,8 +444,9 @@ def test_a_table_is_eight_times_as_large_as_the_next_one(found):
 
 
 def test_three_tables_at_most_are_before_the_layers(found):
-    job, tables = Job(), [8**n * KIB for n in (4, 3, 2, 1)]
-    for size in (*tables, *LAYER * N_LAYERS):
+    # All of them in segments for small blocks, which end with 1 MiB.
+    job, tables = Job(), [2 * 8**n * KIB for n in (3, 2, 1, 0)]
+    for size in (*tables, *LAYER * 5):
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
     assert [found(job, size)[0][0] is Category.WEIGHT for size in tables] == [False, True, True, True]

@@ -3,7 +3,18 @@
 import pytest
 
 from snapconv.classification.categories import Category
-from tests.classified_jobs import SUBJECT, categories, classified, job_of
+from tests.classified_jobs import (
+    APPLY,
+    ENGINE,
+    FORWARD,
+    SUBJECT,
+    ZEROS,
+    Job,
+    at_line,
+    categories,
+    classified,
+    job_of,
+)
 
 UNKNOWN, WEIGHT, GRADIENT, STATE = (
     Category.UNKNOWN,
@@ -82,7 +93,33 @@ LIVES = {
         "alloc BUILD_OPTIMIZER, does FORWARD, does ENGINE, free MAIN",
         [TEMPORARY, STATE],
     ),
+    "a step ends what a validation before it shows: functions make what follows": (
+        "does FORWARD, does ENGINE, does FORWARD, does STEP, alloc MAIN, alloc MAIN, free RELEASE, free MAIN",
+        [ACTIVATION, ACTIVATION],
+    ),
+    "what is loaded between a module and its backward is no result of functions": (
+        "does FORWARD, does ENGINE, does STEP, does FORWARD, does ZERO_GRAD, "
+        "alloc MAIN, alloc LOAD, free RELEASE, does STEP, free MAIN",
+        [ACTIVATION, UNKNOWN],
+    ),
 }  # fmt: skip
+
+
+def test_what_each_line_makes_once_in_an_iteration_is_no_list_of_states(found):
+    """Eight lines keep one block as large as a weight in each of four iterations; and one from before.
+
+    In the last of them it is no batch: no forward follows.
+    """
+    lines = [at_line(ZEROS, number) for number in range(1, 9)]
+    job = Job()
+    for line in lines:
+        job.older(line)
+    job.alloc(APPLY)
+    for _ in range(4):
+        job.does(FORWARD, ENGINE)
+        for line in lines:
+            job.alloc(line)
+    assert found(job)[-8:] == [UNKNOWN] * 8
 
 
 @pytest.mark.parametrize("name", LIVES)

@@ -131,6 +131,20 @@ def test_without_stacks_of_frees_what_is_freed_before_the_step_is_no_gradient(fo
     assert categories(found(job)) == [WEIGHT, TEMPORARY]
 
 
+def test_without_stacks_of_frees_what_is_freed_where_no_step_follows_may_be_a_gradient(found):
+    """Gradients with an overflow are dropped, and zero_grad comes next."""
+    job = Job()
+    job.alloc(APPLY)
+    job.free(job.alloc(FORWARD, OTHER))
+    gradient = job.alloc(ENGINE)
+    job.free(job.alloc(ENGINE, OTHER))
+    job.free(gradient)
+    job.note("Optimizer.zero_grad#AdamW.zero_grad", "START")
+    job.free(job.alloc(MAIN, OTHER))
+    job.note("Optimizer.zero_grad#AdamW.zero_grad", "END")
+    assert categories(found(job)) == [WEIGHT, GRADIENT]
+
+
 def test_without_frames_of_cpp_what_is_as_large_as_a_weight_is_no_input(found):
     assert (
         categories(found(job_of("alloc APPLY, free MAIN, alloc LOAD, does FORWARD, free MAIN")))[1] == INPUT

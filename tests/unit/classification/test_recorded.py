@@ -316,6 +316,16 @@ def test_what_a_module_holds_as_an_attribute_is_a_cache_if_it_was_written_and_el
     assert found[1] == (category, "metadata", "recorded-as-attribute")
 
 
+def test_every_attribute_counts_that_the_file_has_an_allocation_of(tmp_path):
+    """Events: 0 segment, 1 to 3 allocations; of what the first note means there is none."""
+    builder = TraceBuilder().segment().alloc(512).alloc(512).alloc(512)
+    addrs = (ADDR + (1 << 30), ADDR, ADDR + 512)
+    notes = [memory_row(addr, 512, at(4), module="", name=f"table{addr}", written=False) for addr in addrs]
+    phases = [phase("forward", at(5), at(6))]
+    found = decided(analyse(tmp_path, builder, metadata(attributes=notes, phases=phases)))
+    assert [found[event][2] == "recorded-as-attribute" for event in (1, 2, 3)] == [True, True, False]
+
+
 ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
 SIZES = [4096, 512, 8192, 1024]
 

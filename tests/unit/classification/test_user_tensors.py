@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     LOSS,
     MAIN,
     NO_FRAMES,
+    OTHER,
     RECOMPUTE,
     RELEASE,
     STEP,
@@ -215,6 +216,20 @@ def test_a_line_that_leaves_out_more_than_a_tenth_of_the_parameters_is_not_for_e
     assert found(job, shapes[-1])[1][0] is category
 
 
+def test_a_line_that_leaves_out_a_tenth_of_the_bytes_is_for_every_parameter(found):
+    """Seven parameters of one size and one three times as large; one of the seven has no moment."""
+    shapes = [12 * 1024, *[4 * 1024] * 7]
+    job = Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in shapes[:-1]:
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert categories(found(job, shapes[0]))[1] is STATE
+
+
 @pytest.mark.parametrize(
     ("stacks", "engine"),
     [((CLONE, ZEROS), ENGINE), ((LOAD, MAIN), NO_FRAMES)],
@@ -368,6 +383,33 @@ def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(
     job.does(FORWARD, ENGINE)
     found_of_old = found(job)[0]
     assert found_of_old == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
+
+
+def test_a_line_that_frees_and_makes_nothing_does_not_hide_what_another_one_replaced(found):
+    other = frames(("drop", "/w/proj/cache.py")) + MAIN
+    for first in (other, LOAD):  # of the file, by a block that comes first in it
+        job = Job()
+        job.older(first, OTHER)
+        old, dropped = job.older(NO_FRAMES), job.older(NO_FRAMES)
+        job.alloc(LOAD)
+        job.model.free(dropped, frames=other)
+        job.model.free(old, frames=LOAD)
+        job.does(FORWARD, ENGINE)
+        assert found(job)[0] == (INPUT, Evidence.FREE_SITE, "replaced-on-the-same-line")
+
+
+def test_what_a_free_without_a_stack_ends_was_replaced_by_no_line(found, monkeypatch):
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.alloc(LOAD)
+    job.model.free(old)
+    job.does(FORWARD, ENGINE)
+    raw = job.snapshot()
+    for event in raw["device_traces"][0][1:3]:
+        assert event["action"] in ("free_requested", "free_completed")
+        del event["frames"]
+    monkeypatch.setattr(job, "snapshot", lambda: raw)
+    assert categories(found(job))[0] is UNKNOWN
 
 
 def test_each_former_value_is_what_the_next_one_of_its_size_is(found):
