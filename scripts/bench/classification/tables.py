@@ -207,11 +207,12 @@ def ablation(found: Figures) -> str:
 
 Measured on the {found["n_programs"]} programs of the benchmark that were written apart from the rules, those
 with two to four stars in [how often categories are right](accuracy.md), in {found["n_cases"]} recordings of
-them: from the start, begun late and cut in twenty places, each with and without C++ frames. *Decided* is the mean share of
-the bytes at the peak, in percent, that the rule decides; *without it* is how the mean shares change if the
-rule is left out and those after it decide instead. Of rules that count copies of equal sizes, which block of
-a size has which category is arbitrary: what is wrong there may be right in sum. The last two columns are of
-ordinary programs around libraries. Made by `scripts/bench/classification/run.py --ablate`.
+them: from the start, begun late and cut in twenty places, each with and without C++ frames. *Decided* is
+the mean share of the bytes at the peak, in percent, that the rule decides; *without it* is how the mean
+shares change if the rule is left out and those after it decide instead. Of rules that count copies of equal
+sizes, which block of a size has which category is arbitrary: what is wrong there may be right in sum. The
+last two columns are of ordinary programs around libraries. Made by `scripts/bench/classification/run.py
+--ablate`.
 
 {_table(_ABLATED, (_ablated(row) for row in measured))}
 
