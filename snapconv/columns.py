@@ -91,6 +91,12 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
     return np.flatnonzero(is_new)
 
 
+def grouped(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
+    """The rows in groups of one key each, by the key's order; ``key`` has one entry for every row number."""
+    order = rows[np.argsort(key[rows], kind="stable")]
+    return np.split(order, run_starts(key[order])[1:]) if len(order) else []
+
+
 def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
     """Whether each value is one of others.
 

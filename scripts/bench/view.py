@@ -190,7 +190,7 @@ def samples(arguments: argparse.Namespace, cache: Path) -> Iterator[tuple[Path, 
         path = cache / f"irregular-{n_events}.pickle"
         if not path.exists():
             write_irregular(n_events, path)
-        yield path, n_events, f"{n_events:,}, none alike"
+        yield path, n_events, f"{n_events:,}, all different"
     for path in arguments.files:
         yield path.resolve(), 0, path.name
 
@@ -205,7 +205,7 @@ def main() -> int:
         nargs="*",
         default=[1_000_000, 10_000_000],
         metavar="N",
-        help="none alike, too",
+        help="all different, too",
     )
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="snapshots of your own, too")
     parser.add_argument("--cache", type=Path, help="folder that keeps the generated files for the next time")

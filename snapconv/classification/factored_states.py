@@ -14,7 +14,7 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES, by_size, counted
-from snapconv.columns import BoolColumn, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped
 from snapconv.phases.trace_phases import Phase
 
 # Of one size, the step's temporaries may agree with frozen weights by chance.
@@ -50,10 +50,8 @@ def sizes_made_in_steps(features: Features) -> Int64Column:
 
 def made_in_step(features: Features) -> Iterator[_Counts]:
     """For every line of a step, how often it makes each size, in the iteration in which it makes most."""
-    rows = np.flatnonzero(_in_step(features) & (features.allocations.stack_id >= 0))
-    stack = features.allocations.stack_id
-    order = rows[np.argsort(stack[rows], kind="stable")]
-    for of_line in np.split(order, np.flatnonzero(np.diff(stack[order])) + 1):
+    rows = np.flatnonzero(_in_step(features) & features.has_stack)
+    for of_line in grouped(rows, features.allocations.stack_id):
         yield counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)])
 
 

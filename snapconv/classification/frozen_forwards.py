@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int64Column, run_starts
+from snapconv.columns import BoolColumn, Int64Column, grouped
 from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
@@ -71,10 +71,8 @@ def _forwards(features: Features) -> Iterator[_Forwards]:
     _, called_from = np.unique(place[stack], return_inverse=True)
     total = np.bincount(called_from, sizes)
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
-    order = np.argsort(called_from, kind="stable")
-    begins = run_starts(called_from[order])
     iteration = np.where(features.next_backward < features.n_events, features.iteration, -1)[rows]
-    for of_place, here in enumerate(np.split(order, begins[1:])):
+    for of_place, here in enumerate(grouped(np.arange(len(rows)), called_from)):
         share = float(saved[of_place] / max(total[of_place], 1.0))
         yield _Forwards(set(lines[stack[here]].tolist()), set(iteration[here].tolist()) - {-1}, share)
 

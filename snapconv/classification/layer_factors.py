@@ -11,6 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.features import Features, at, of_fullest
 from snapconv.classification.rule import Decided
+from snapconv.classification.size_references import counted
 from snapconv.columns import BoolColumn, Int64Column, is_among
 from snapconv.phases.trace_phases import Phase
 
@@ -40,7 +41,7 @@ def factors_of_layers(features: Features, decided: Decided) -> BoolColumn:
     # Of weights in half precision there may be copies in full.
     copies = np.concatenate((weights, 2 * weights))
     for n_bytes in _WEIGHT_BYTES:
-        found = _sides_in_pairs(sides, _counts(weights[weights % n_bytes == 0] // n_bytes), _sides(copies))
+        found = _sides_in_pairs(sides, counted(weights[weights % n_bytes == 0] // n_bytes), _sides(copies))
         if len(found):
             return _of_sides(features, kept, found, copies)
     return np.zeros(len(kept), np.bool_)
@@ -61,16 +62,11 @@ def _outlives_next_backward(features: Features) -> BoolColumn:
     return np.asarray((begins < features.n_events) & (features.end > ends))
 
 
-def _counts(values: Int64Column) -> _Counts:
-    found, counts = np.unique(values, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
 def _sides(sizes: Int64Column) -> _Counts:
     """The sides of those blocks that are square matrices, and how many blocks have them."""
     found = (
         (isqrt(n), n, count)
-        for n, count in _counts(sizes[sizes % _FACTOR_BYTES == 0] // _FACTOR_BYTES).items()
+        for n, count in counted(sizes[sizes % _FACTOR_BYTES == 0] // _FACTOR_BYTES).items()
     )
     return {side: count for side, n, count in found if side * side == n and side >= _LEAST_SIDE}
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.features import of_fullest
-from snapconv.columns import BoolColumn, Int64Column, distinct, run_starts
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 
@@ -129,6 +129,5 @@ def counted(sizes: Int64Column) -> dict[int, int]:
 
 def by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:
     """The rows grouped by size, each group in order."""
-    order = rows[np.argsort(sizes[rows], kind="stable")]
-    groups = np.split(order, run_starts(sizes[order])[1:])
+    groups = grouped(rows, sizes)
     return [(int(sizes[group[0]]), group) for group in groups]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, is_among, range_maxima, run_starts
+from snapconv.columns import distinct, grouped, is_among, range_maxima, run_starts
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
@@ -43,3 +43,9 @@ def test_a_run_of_equal_values_starts_where_the_one_before_ends(values, starts):
 def test_a_value_is_among_others_where_one_is_equal(values, others):
     found = is_among(np.array(values, np.int64), np.array(others, np.int64))
     assert found.tolist() == [value in others for value in values]
+
+
+@pytest.mark.parametrize(("rows", "groups"), [([], []), ([3], [[3]]), ([4, 0, 2, 1], [[2], [4, 0], [1]])])
+def test_rows_of_one_key_form_a_group_in_the_order_in_which_they_are_given(rows, groups):
+    key = np.array([5, 9, -1, 7, 5])
+    assert [group.tolist() for group in grouped(np.array(rows, np.int64), key)] == groups

@@ -8,7 +8,7 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import only_infers
-from snapconv.columns import BoolColumn, distinct, is_among, run_starts
+from snapconv.columns import BoolColumn, distinct, grouped, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -122,9 +122,9 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
     stack, sizes = features.allocations.stack_id, features.sizes
     kept = decided.shared(_outlives_its_line, features) | _is_live_after_forward(features)
     rows = np.flatnonzero(kept & decided.is_open & features.has_stack)
-    rows = rows[np.lexsort((features.alloc[rows], stack[rows]))]
+    rows = rows[np.argsort(features.alloc[rows], kind="stable")]
     lines = []
-    for of_line in np.split(rows, run_starts(stack[rows])[1:]):
+    for of_line in grouped(rows, stack):
         more = np.diff(sizes[of_line[run_starts(sizes[of_line])]])
         # It begins anew with every text.
         longer = more[more > 0]

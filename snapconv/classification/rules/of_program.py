@@ -22,7 +22,7 @@ from snapconv.classification.rules.in_forward import (
     LIVE_AT_DUMP,
     is_freed_after_own,
 )
-from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, is_among, run_starts
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
@@ -92,7 +92,7 @@ def _per_parameter(features: Features, decided: Decided) -> _PerParameter:
     twice = Counter({2 * size: n for size, n in wanted.items()})
     as_large, in_full = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
     n_in_full = 0
-    for of_line in _groups(rows, stack):
+    for of_line in grouped(rows, stack):
         as_large[of_line] = is_nearly(sizes[of_line], wanted)
         in_full[of_line] = is_nearly(sizes[of_line], twice)
         n_in_full += int(in_full[of_line[0]])
@@ -133,12 +133,6 @@ def stepped_on_in_full_precision(features: Features, decided: Decided) -> BoolCo
         _NEARLY * in_full.sum() <= is_among(features.sizes[in_full], features.sizes[of_states]).sum()
     )
     return in_full & before & np.bool_(is_stepped_on)
-
-
-def _groups(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
-    """The rows in groups of one key."""
-    order = rows[np.argsort(key[rows], kind="stable")]
-    return np.split(order, run_starts(key[order])[1:]) if len(order) else []
 
 
 def is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
@@ -192,7 +186,7 @@ def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
     line = features.lines()
     before = _kept_by_program(features, decided) & (features.alloc < features.first(Phase.BACKWARD))
     to_spare = Counter(sizes[gradients].tolist()) - Counter(sizes[weights].tolist())
-    for of_line in _groups(np.flatnonzero(before & (line >= 0)), line):
+    for of_line in grouped(np.flatnonzero(before & (line >= 0)), line):
         made = Counter(sizes[of_line].tolist())
         # Buffers of modules may be as large as a few of them.
         as_often = [size for size, n in made.items() if to_spare[size] == n]
@@ -310,7 +304,7 @@ def _replaced(features: Features, decided: Decided) -> _Replaced:
     line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
     stacks_with = stacks_by_frame(stacks)
     replacement = np.full(len(rows), -1, np.int64)
-    for here in _groups(np.flatnonzero(line >= 0), line):
+    for here in grouped(np.flatnonzero(line >= 0), line):
         made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
         if not len(made):
             continue

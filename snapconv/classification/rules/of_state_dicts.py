@@ -8,7 +8,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.of_program import is_nearly
-from snapconv.columns import BoolColumn, run_starts
+from snapconv.columns import BoolColumn, grouped
 from snapconv.torch_knowledge.frame_roles import Role
 
 COPIED = Reason(
@@ -30,11 +30,13 @@ def copied_states(features: Features, decided: Decided) -> BoolColumn:
     of_model = decided.has(Category.WEIGHT), of_fullest(gradients, features.iteration, features.sizes)
     wanted = [Counter(features.sizes[model].tolist()) for model in of_model]
     # One number for stack and iteration, which is -1 of what is pre-existing.
-    part = features.allocations.stack_id[rows].astype(np.int64) * (features.phases.n_iterations + 1)
-    part += features.iteration[rows]
-    order = np.argsort(part, kind="stable")
-    copies = np.split(rows[order], run_starts(part[order])[1:])
-    whole = [copy for copy in copies if any(is_nearly(features.sizes[copy], model) for model in wanted)]
+    part = features.allocations.stack_id.astype(np.int64) * (features.phases.n_iterations + 1)
+    part += features.iteration
+    whole = [
+        copy
+        for copy in grouped(rows, part)
+        if any(is_nearly(features.sizes[copy], model) for model in wanted)
+    ]
     return features.mask(np.concatenate(whole or [rows[:0]]))
 
 
