@@ -53,7 +53,7 @@ def frozen_modules_ran(features: Features) -> bool | None:
 class _Forwards:
     """What runs from one place: its lines in modules, and the share of their bytes that backward finds.
 
-    ``iterations`` are those in which it ran and a backward came after.
+    ``iterations`` are those in which it ran; what runs after the last backward is of an iteration of its own.
     """
 
     lines: set[int]
@@ -71,10 +71,10 @@ def _forwards(features: Features) -> Iterator[_Forwards]:
     _, called_from = np.unique(place[stack], return_inverse=True)
     total = np.bincount(called_from, sizes)
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
-    iteration = np.where(features.next_backward < features.n_events, features.iteration, -1)[rows]
+    iteration = features.iteration[rows]
     for of_place, here in enumerate(grouped(np.arange(len(rows)), called_from)):
         share = float(saved[of_place] / max(total[of_place], 1.0))
-        yield _Forwards(set(lines[stack[here]].tolist()), set(iteration[here].tolist()) - {-1}, share)
+        yield _Forwards(set(lines[stack[here]].tolist()), set(iteration[here].tolist()), share)
 
 
 def _is_saved(features: Features) -> BoolColumn:
