@@ -252,9 +252,10 @@ def _labels(
     label[in_step & ~roles.is_in_closure(stack)] = Phase.OPTIMIZER
     forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)
     label[forward] = Phase.FORWARD
-    # A step may be given a closure with a forward and a backward in it.
-    has_closure = bool(np.any(forward & in_step))
-    label[is_engine(roles, stack) & (~in_step | np.bool_(has_closure))] = Phase.BACKWARD
+    # A step may be given a closure with a forward and a backward in it; of one that the trace begins in, the
+    # forward may be lost.
+    may_have_closure = np.logical_and.accumulate(in_step) | np.bool_(np.any(forward & in_step))
+    label[is_engine(roles, stack) & (~in_step | may_have_closure)] = Phase.BACKWARD
     label[roles.of(Role.ZERO_GRAD, stack) | in_zero_grad] = Phase.OTHER
     label[roles.of(Role.OPTIMIZER, stack)] = Phase.OPTIMIZER
     return label

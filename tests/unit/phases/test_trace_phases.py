@@ -208,6 +208,14 @@ def test_an_annotated_step_is_the_optimizer_whatever_the_stacks_say(phases_of):
     assert found.in_step.tolist() == [False, True, True, False]
 
 
+def test_the_engine_in_a_step_that_the_trace_begins_in_is_the_backward_of_a_closure(phases_of):
+    job = Job()
+    job.alloc(ENGINE, LOAD)
+    job.note("Optimizer.step#SGD.step", "END")
+    job.alloc(LOAD)
+    assert phases_of(job).certain.tolist() == [B, S, U]
+
+
 def test_an_annotated_zero_grad_is_outside_of_the_phases(phases_of):
     job = Job()
     job.alloc(ENGINE)
