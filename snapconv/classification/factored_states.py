@@ -27,7 +27,7 @@ _Counts = dict[int, int]
 def kept_for_dimensions(features: Features, decided: Decided) -> BoolColumn:
     """As many blocks of a size as fit the line of the step that explains most bytes."""
     sizes, is_state = features.sizes, decided.has(Category.OPTIMIZER_STATE)
-    rows = np.flatnonzero(_unnamed(features) & (decided.is_open | is_state))
+    rows = np.flatnonzero(features.unrecorded & (decided.is_open | is_state))
     found = np.zeros(len(sizes), np.bool_)
     gradients = _gradients(features, decided)
     if not len(rows) or not gradients:
@@ -57,10 +57,6 @@ def made_in_step(features: Features) -> Iterator[_Counts]:
 
 def _in_step(features: Features) -> BoolColumn:
     return np.asarray(features.is_traced & (features.alloc_phase == Phase.OPTIMIZER))
-
-
-def _unnamed(features: Features) -> BoolColumn:
-    return np.asarray(~features.is_traced & features.is_live_at_dump & features.has_no_frames)
 
 
 def _gradients(features: Features, decided: Decided) -> _Counts:

@@ -99,6 +99,8 @@ class Features:
     may_be_input: BoolColumn
     # Without a stack, or with one that has no frame.
     has_no_frames: BoolColumn
+    # Pre-existing, live at the dump, and made before the recording: without a frame, and not by the engine.
+    unrecorded: BoolColumn
     # Pre-existing, and allocated by a module or a loss as the block's own stack shows.
     preexisting_in_forward: BoolColumn
     # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
@@ -214,6 +216,7 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
         "by_module": is_module & ~is_loss & in_forward,
         "from_nothing": roles.of(Role.COPY, stack) | roles.of(Role.FACTORY, stack),
         "has_no_frames": _has_no_frames(roles, stack),
+        "unrecorded": _unrecorded(allocations, roles, lives),
         "preexisting_in_forward": ~lives["is_traced"] & (is_module | is_loss) & ~roles.of(Role.ENGINE, stack),
     }
 
@@ -296,6 +299,23 @@ def _before_graph(phases: Phases, lives: _Columns, origins: _Columns) -> BoolCol
 def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
     # What -1 finds stands at the end.
     return np.append(roles.is_empty, True)[stack]
+
+
+def _unrecorded(allocations: AllocationTable, roles: StackRoles, lives: _Columns) -> BoolColumn:
+    """What was made before the recording began.
+
+    With Python-only stacks the engine's blocks have no frame either. Where a model was placed in the
+    recording, and more bytes have frames than have none, the others are gradients.
+    """
+    stack, n_bytes = allocations.stack_id, allocations.requested_bytes
+    preexisting = ~lives["is_traced"] & lives["is_live_at_dump"]
+    has_no_frames = _has_no_frames(roles, stack)
+    named = preexisting & ~has_no_frames
+    found = preexisting & has_no_frames
+    has_placed = bool(np.any(named & roles.of(Role.PLACEMENT, stack)))
+    if not roles.has_cpp and has_placed and n_bytes[found].sum() <= n_bytes[named].sum():
+        return np.zeros(len(stack), np.bool_)
+    return np.asarray(found)
 
 
 def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:

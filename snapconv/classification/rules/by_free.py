@@ -25,8 +25,7 @@ def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
 
     As large as a weight, or as a block without frames that may be one, or twice as large (full precision).
     """
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
-    of_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | unnamed
+    of_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | features.unrecorded
     sizes = distinct(features.sizes[of_model])
     rows = np.flatnonzero(features.outside | features.preexisting_outside)
     rows = rows[is_among(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]

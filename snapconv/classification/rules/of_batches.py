@@ -36,8 +36,7 @@ _MOST_SIZES = 200
 def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     """What nearly all batches, by bytes, are drawn from."""
     sizes = features.sizes
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
-    open_rows = unnamed & decided.is_open & (sizes >= SMALL_BYTES)
+    open_rows = features.unrecorded & decided.is_open & (sizes >= SMALL_BYTES)
     kept = counted(sizes[open_rows])
     drawn = counted(sizes[_chosen_by_number(features)])
     found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()

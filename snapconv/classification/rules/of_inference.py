@@ -92,8 +92,7 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     """Blocks whose sizes alternate are weights, and so is what is between them, and embeddings."""
     sizes, addr = features.sizes, features.allocations.addr
     weights = np.zeros(len(sizes), np.bool_)
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
-    rows = np.flatnonzero(unnamed & decided.is_open)
+    rows = np.flatnonzero(features.unrecorded & decided.is_open)
     rows = rows[np.argsort(addr[rows])]
     found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
     repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
@@ -204,12 +203,11 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
     of a model have no size just once for every layer, and their last norms are more than one.
     """
     sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
     n_layers = _layers_that_ran(features)
     if n_layers < _LEAST_TURNS or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
         return weights
     rows = np.flatnonzero(
-        unnamed & (decided.is_open | decided.has(Category.WEIGHT)) & (sizes >= _SMALL_BYTES)
+        features.unrecorded & (decided.is_open | decided.has(Category.WEIGHT)) & (sizes >= _SMALL_BYTES)
     )
     found, counts = np.unique(sizes[rows], return_counts=True)
     times, rest = np.divmod(counts, n_layers)
@@ -242,13 +240,13 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     It has a row of one width, that of a norm, for every word, and the last layer makes a number of each.
     """
     sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    unnamed = ~features.is_traced & features.is_live_at_dump & features.has_no_frames
-    layers, n_layers = np.unique(sizes[unnamed & decided.has(Category.WEIGHT)], return_counts=True)
+    weight_like = features.unrecorded & decided.has(Category.WEIGHT)
+    layers, n_layers = np.unique(sizes[weight_like], return_counts=True)
     widths = layers[(n_layers >= _LEAST_TURNS) & (layers <= _MOST_WIDTH_BYTES)]
     if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
         return weights
     made = distinct(sizes[features.by_module])
-    rows = np.flatnonzero(unnamed & decided.is_open & (sizes > layers.max()))
+    rows = np.flatnonzero(features.unrecorded & decided.is_open & (sizes > layers.max()))
     found, counts = np.unique(sizes[rows], return_counts=True)
     for size in found[counts <= _MOST_OF_WORDS].tolist():
         for n_bytes in _NUMBER_BYTES:

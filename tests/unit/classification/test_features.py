@@ -139,6 +139,7 @@ SAVED = {"hidden", "slice", "output"}
         ("from_nothing", {"batch"}),
         ("may_be_input", {"batch", "slice"}),
         ("has_no_frames", {"old unnamed"}),
+        ("unrecorded", {"old unnamed"}),
         ("preexisting_in_forward", {"old result", "old loss"}),
         ("preexisting_outside", {"old data"}),
     ],
@@ -171,3 +172,22 @@ def test_a_run_ends_with_the_last_event_that_shows_its_phase(step):
     assert step.values("alloc_run_end", "hidden", "output") == [last_of_forward] * 2
     assert step.values("alloc_run_last", "hidden", "output") == [last_of_forward] * 2
     assert step.values("alloc_run_end", "old data") == [-1]
+
+
+@pytest.mark.parametrize(
+    ("placed_by", "n_bytes", "shown_by", "is_unrecorded"),
+    [
+        pytest.param(APPLY, 4096, MAIN, False, id="as large as a model that was placed"),
+        pytest.param(APPLY, 4608, MAIN, True, id="larger"),
+        pytest.param(LOAD, 4096, MAIN, True, id="nothing was placed"),
+        pytest.param(APPLY, 4096, ENGINE, True, id="the engine has frames of its own"),
+    ],
+)
+def test_beside_a_recorded_model_the_engine_made_what_has_no_frame(
+    placed_by, n_bytes, shown_by, is_unrecorded, tmp_path
+):
+    job = Job()
+    job.older(placed_by, 4096)
+    job.older(NO_FRAMES, n_bytes)
+    job.does(shown_by)
+    assert features_of(job, tmp_path / "a.pickle").unrecorded.any() == is_unrecorded
