@@ -39,12 +39,6 @@ FREED_WITH_CACHE = Reason(
     "kept in an inference by a line that most often makes what is temporary, and freed where a cache of keys "
     "and values is",
 )
-RAN_AGAIN = Reason(
-    "kept-while-its-line-ran-again",
-    "made in forward without a backward, and still there when its line had run twice more and "
-    "something had been made outside of modules",
-    uses_phases=True,
-)
 FREED_BEFORE = Reason("freed-before-backward", "made in forward, freed before backward", uses_phases=True)
 FOR_NEXT_FORWARD = Reason(
     "made-for-the-next-forward",
@@ -164,12 +158,6 @@ def in_forward_and_live_at_dump(features: Features, _: Decided) -> BoolColumn:
 def _is_live_after_forward(features: Features) -> BoolColumn:
     kept = ~features.is_freed & features.is_live_at_dump
     return features.in_forward & kept & _without_backward(features)
-
-
-@rule(RAN_AGAIN, Category.ACTIVATION, Evidence.LIFETIME)
-def kept_while_its_line_ran_again(features: Features, decided: Decided) -> BoolColumn:
-    """What lives while its own stack allocates twice more: a cache of keys and values, a list of results."""
-    return decided.shared(_outlives_its_line, features)
 
 
 def _outlives_its_forward(features: Features) -> BoolColumn:
@@ -348,7 +336,6 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     cache_that_lengthened,
     cache_that_began,
     in_forward_and_live_at_dump,
-    kept_while_its_line_ran_again,
     freed_before_backward,
     outside_and_freed_by_engine,
     batch_for_next_forward,

@@ -244,8 +244,8 @@ LIVES = (
     ),
     (
         "alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN",
-        "kept-while-its-line-ran-again",
-        ACTIVATION,
+        "freed-before-backward",
+        TEMPORARY,
         LIFETIME,
     ),
     (
@@ -293,7 +293,7 @@ BY_PHASES = {
     "freed-while-placing", "freed-within-backward", "kept-after-backward", "made-after-backward-and-kept",
     "kept-by-program-for-another-backward", "freed-by-backward", "kept-into-backward",
     "freed-before-backward", "made-for-the-next-forward",
-    "made-in-forward-and-live-at-dump", "kept-while-its-line-ran-again", "cache-that-grew",
+    "made-in-forward-and-live-at-dump", "cache-that-grew",
     "live-in-failed-backward", "one-for-every-gradient-and-in-a-graph", "gradient-that-is-differentiated",
     "one-for-every-gradient-between-two-steps",
 }  # fmt: skip

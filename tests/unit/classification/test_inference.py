@@ -497,8 +497,8 @@ def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
     [answered(keeps_all=True), answered(freed_by=LOAD)],
     ids=["kept for every token", "freed elsewhere"],
 )
-def test_other_results_that_are_kept_are_activations(job, found):
-    assert categories(found(job, 40 * KIB)) == [Category.ACTIVATION] * 2
+def test_other_results_that_are_kept_are_no_cache(job, found):
+    assert categories(found(job, 40 * KIB)) == [Category.TEMPORARY] * 2
 
 
 FIRST = 6_000

@@ -66,11 +66,6 @@ LIVES = {
         "alloc APPLY, does FORWARD, does ENGINE, alloc ZEROS, alloc ZEROS, does FORWARD, does ENGINE",
         [WEIGHT, STATE, STATE],
     ),
-    "a line that ran twice more shows that its result is kept, one that ran once more does not": (
-        "alloc FORWARD, alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN"
-        + ", free MAIN" * 4,
-        [ACTIVATION, ACTIVATION, TEMPORARY, TEMPORARY],
-    ),
     "what is freed with the last result of its line was passed on": (
         "alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD, free FORWARD, free FORWARD, does MAIN",
         [TEMPORARY, TEMPORARY, TEMPORARY],
