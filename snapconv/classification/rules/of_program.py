@@ -177,22 +177,28 @@ def kept_with_gradient(features: Features, decided: Decided) -> BoolColumn:
 def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
     """Weights beside those of modules: a line makes as many of each size as there are gradients to spare.
 
-    Rates that are learned for every weight, low-rank updates, codes: a batch is of a size of its own.
+    Rates that are learned for every weight, low-rank updates, codes: a batch is of a size of its own. Beside
+    a list that is filled or copied, one that is computed has the weights of an inner step.
     """
-    sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    sizes, nothing = features.sizes, np.zeros(len(features.alloc), np.bool_)
     gradients, weights = _gradients(features, decided), decided.has(Category.WEIGHT)
     if not len(gradients):
-        return found
+        return nothing
     line = features.lines()
+    is_filled = features.from_nothing | features.made_through(Role.CLONE)
     before = _kept_by_program(features, decided) & (features.alloc < features.first(Phase.BACKWARD))
     to_spare = Counter(sizes[gradients].tolist()) - Counter(sizes[weights].tolist())
+    found = []
     for of_line in grouped(np.flatnonzero(before & (line >= 0)), line):
         made = Counter(sizes[of_line].tolist())
         # Buffers of modules may be as large as a few of them.
         as_often = [size for size, n in made.items() if to_spare[size] == n]
         share = sum(size * made[size] for size in as_often) / max(int(sizes[of_line].sum()), 1)
-        found[of_line] = len(as_often) >= _LEAST_SIZES and share >= _NEARLY
-    return found
+        if len(as_often) >= _LEAST_SIZES and share >= _NEARLY:
+            found.append(of_line)
+    if len(found) > 1:
+        found = [of_line for of_line in found if is_filled[of_line].all()]
+    return features.mask(found[0]) if len(found) == 1 else nothing
 
 
 @rule(AFTER_BACKWARD, Category.OPTIMIZER_STATE, Evidence.LIFETIME)

@@ -5,9 +5,11 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     APPLY,
+    COPY,
     CRITERION,
     ENGINE,
     FORWARD,
+    INDEX,
     LOAD,
     LOSS,
     MAIN,
@@ -373,6 +375,23 @@ def test_what_a_line_makes_for_gradients_that_no_weight_has_is_trained_too(bare,
 )
 def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(made, gradients, found):
     assert WEIGHT not in categories(found(trained_beside_a_module(made, gradients), BARE[0]))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [(INDEX[:1] + at_line(LOAD, 2), [WEIGHT, UNKNOWN]), (COPY[:1] + at_line(LOAD, 2), [INPUT, INPUT])],
+    ids=["computed", "copied as well"],
+)
+def test_of_two_lists_that_may_be_trained_it_is_the_one_that_is_no_result(others, expected, found):
+    job = Job()
+    job.alloc(APPLY)
+    for stack in (COPY, others):
+        for size in BARE:
+            job.alloc(stack, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in (SUBJECT, *BARE)]:
+        job.free(addr, ZERO_GRAD)
+    assert categories(found(job, BARE[0]))[:2] == expected
 
 
 def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(found):
