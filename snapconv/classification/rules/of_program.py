@@ -117,9 +117,13 @@ def copies_for_every_parameter(features: Features, decided: Decided) -> BoolColu
 
 @rule(FOR_EVERY_PARAMETER, Category.OPTIMIZER_STATE, Evidence.SIZES)
 def full_precision_for_every_parameter(features: Features, decided: Decided) -> BoolColumn:
-    """Moments, and the weights that the optimizer works on, in full precision."""
+    """Moments, and the weights that the optimizer works on, in full precision.
+
+    One of torch's has its own moments: without C++ frames, beside its weights may be their gradients.
+    """
     found = decided.shared(_per_parameter, features)
-    return found.in_full & (features.made_through(Role.ZEROS) | np.bool_(found.has_moments))
+    by_hand = found.has_moments and not _are_stepped_on(features, decided, found.in_full)
+    return found.in_full & (features.made_through(Role.ZEROS) | np.bool_(by_hand))
 
 
 @rule(FOR_EVERY_PARAMETER, Category.WEIGHT, Evidence.SIZES)
@@ -127,12 +131,15 @@ def stepped_on_in_full_precision(features: Features, decided: Decided) -> BoolCo
     """Copies in full precision that one of torch's optimizers steps on: it has made states as large."""
     is_copy = features.made_through(Role.CLONE) | features.made_through(Role.COPY)
     in_full = decided.shared(_per_parameter, features).in_full & (is_copy | np.bool_(not features.has_cpp))
-    of_states = decided.has(Category.OPTIMIZER_STATE) & ~features.outside
     before = features.alloc < features.first(Phase.BACKWARD)
-    is_stepped_on = (
-        _NEARLY * in_full.sum() <= is_among(features.sizes[in_full], features.sizes[of_states]).sum()
-    )
-    return in_full & before & np.bool_(is_stepped_on)
+    return in_full & before & np.bool_(_are_stepped_on(features, decided, in_full))
+
+
+def _are_stepped_on(features: Features, decided: Decided, rows: BoolColumn) -> bool:
+    """Whether one of torch's optimizers has states as large as nearly all of the rows."""
+    of_states = decided.has(Category.OPTIMIZER_STATE) & ~features.outside
+    as_large = is_among(features.sizes[rows], features.sizes[of_states])
+    return bool(_NEARLY * rows.sum() <= as_large.sum())
 
 
 def is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:

@@ -252,7 +252,9 @@ def test_what_torchs_optimizer_steps_on_in_full_precision_are_weights(found):
         job.free(addr, MAIN)
     for size in SHAPES:
         job.alloc(MAIN, 2 * size)
-    assert found(job, 2 * SHAPES[0])[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
+    rows = found(job, 2 * SHAPES[0])
+    assert rows[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
+    assert rows[-1][0] is not STATE
 
 
 def after_a_step(stack, *, shapes=SHAPES, until_forward=True):
