@@ -8,8 +8,8 @@ from snapconv.columns import BoolColumn
 
 SQUARES = Reason(
     "squares-of-the-sides-of-layers",
-    "kept through a backward, and square matrices whose sides are, in pairs, those of most weights: the "
-    "factors of a preconditioner, or their inverses",
+    "kept through a backward or the whole trace, and square matrices whose sides are, in pairs, those of "
+    "most weights: the factors of a preconditioner, or their inverses",
 )
 
 

@@ -54,6 +54,20 @@ def test_factors_in_full_precision_stand_beside_weights_in_half(found):
     assert found(preconditioned(weight_bytes=2), square(20)) == [FOUND]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_there_before_and_after_a_trace_of_half_a_step_is_kept(found, is_kept):
+    """A ring that begins after the last forward: nothing shows that another one follows."""
+    job = Job()
+    for inner, outer in LAYERS:
+        job.older(APPLY, 4 * inner * outer)
+    factors = [job.older(SEEN, square(inner)) for inner, _ in LAYERS]
+    factors += [job.older(HOOK, square(outer)) for _, outer in LAYERS]
+    job.does(ENGINE)
+    for factor in () if is_kept else factors:
+        job.free(factor, ENGINE)
+    assert (FOUND in found(job, square(20))) == is_kept
+
+
 @pytest.mark.parametrize(
     "other",
     [
