@@ -25,6 +25,7 @@ _MARKS = {
     "blind": " ***",
     "second-blind": " ****",
     "third-blind": " *****",
+    "fourth-blind": " ******",
     "libraries": "",
 }
 _GROUPS = {
@@ -34,6 +35,7 @@ _GROUPS = {
     "blind": "blind ***",
     "second-blind": "second blind ****",
     "third-blind": "third blind *****",
+    "fourth-blind": "fourth blind ******",
     "libraries": "libraries",
 }
 
@@ -45,7 +47,7 @@ def markdown(found: Figures) -> str:
         (
             "Bytes at the peak with the right category in percent, by entry. Those with a star were written "
             "when the rules were done, those with two and three without a look at them, and rules were "
-            "changed for all of these; no rule was changed for those with four and five:",
+            "changed for all of these; no rule was changed for those with four to six:",
             _by_entry(cases),
             "The means of these groups, as right / wrong / unknown:",
             _by_group(cases, by_bytes=False),
