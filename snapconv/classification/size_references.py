@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.classification.features import of_fullest
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
@@ -93,6 +94,17 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     if np.any(times_made != times_made[0]) or not is_explained.all():
         return gradients[:0]
     return np.repeat(found, most)
+
+
+def one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int64Column:
+    """One state per parameter: Adam makes its two moments on two lines, and some make them anew each step.
+
+    So the fullest stack of the fullest iteration has one.
+    """
+    rows = np.flatnonzero(known.states & (allocations.stack_id >= 0))
+    stack = allocations.stack_id.astype(np.int64)
+    origin = known.iteration.astype(np.int64) * (int(stack.max(initial=0)) + 1) + stack
+    return of_fullest(rows, origin, allocations.requested_bytes)
 
 
 def in_half(gradients: Int64Column) -> Int64Column:

@@ -33,6 +33,10 @@ AS_GRADIENTS = Reason("as-many-as-gradients", "as many pre-existing blocks of a 
 COPIES_BESIDE_GRADIENTS = Reason(
     "whole-copies-beside-gradients", "the further whole copies of a size, beside weights and gradients"
 )
+AS_STATES = Reason("as-many-as-optimizer-states", "as many pre-existing blocks of a size as states")
+COPIES_BESIDE_STATES = Reason(
+    "whole-copies-beside-optimizer-states", "the further whole copy of a size, beside weights and states"
+)
 FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
 THREES = Reason(
     "3-copies-of-every-size",
@@ -50,8 +54,6 @@ FULL_PRECISION = Reason(
 # Even the smallest layers have tensors of three sizes: two matrices and a vector.
 LEAST_SIZES = 3
 
-# Of the copies beside weights and gradients; Adam keeps so many.
-_MOST_STATES = 2
 # The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
 _FULL_COPIES = (3, 2, 1)
 
@@ -229,17 +231,27 @@ def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | N
     return (1, beside_second) if beside_second >= 2 and least else None
 
 
-def split_by_copies(found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column) -> None:
-    """Per size: as many weights as there are gradients; one or two whole further copies are states."""
-    n_gradients = counted(gradients)
+def split_by_copies(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, reference: Int64Column, *, by_gradients: bool
+) -> None:
+    """Per size: as many weights as the reference has; whole further copies are the other category.
+
+    Up to two further copies can be optimizer state, one can be gradients.
+    """
+    of_weight, of_copies, category, most = (
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, 2)
+        if by_gradients
+        else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
+    )
+    n_expected = counted(reference)
     for size, members in by_size(rows, sizes):
-        expected = n_gradients.get(size, 0)
+        expected = n_expected.get(size, 0)
         if not expected:
             continue
-        found.mark(AS_GRADIENTS, _W, members[:expected])
+        found.mark(of_weight, _W, members[:expected])
         copies, rest = divmod(len(members) - expected, expected)
-        if not rest and copies <= _MOST_STATES:
-            found.mark(COPIES_BESIDE_GRADIENTS, _S, members[expected:])
+        if not rest and copies <= most:
+            found.mark(of_copies, category, members[expected:])
 
 
 def split_by_structure(

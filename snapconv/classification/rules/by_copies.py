@@ -20,11 +20,14 @@ from snapconv.classification.size_references import (
     in_half,
     live_at_once,
     of_one_model,
+    one_copy_of_states,
 )
 from snapconv.classification.size_splits import (
     AS_GRADIENTS,
+    AS_STATES,
     BESIDE_STATES,
     COPIES_BESIDE_GRADIENTS,
+    COPIES_BESIDE_STATES,
     FULL_PRECISION,
     LEAST_SIZES,
     REASON_OF_COPIES,
@@ -96,24 +99,29 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         return found
     gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
     gradients = of_one_model(allocations, gradients, known.run)
+    states = one_copy_of_states(allocations, known)
     is_whole = bool(is_among(known.iteration[gradients], known.whole).any())
+    by_gradients = is_whole or sizes[gradients].sum() >= sizes[states].sum()
+    reference = sizes[gradients] if by_gradients else sizes[states]
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
     n_states = None if known.has_several_steps else known.n_states
-    is_weak = 2 * sizes[rows][is_among(sizes[rows], sizes[gradients])].sum() < sizes[rows].sum()
+    is_weak = 2 * sizes[rows][is_among(sizes[rows], reference)].sum() < sizes[rows].sum()
     if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
         return found
-    if split_by_precision(found, rows, sizes, in_half(_of_whole(allocations, known)), known):
+    if is_weak and not by_gradients:
+        return found
+    if by_gradients and split_by_precision(found, rows, sizes, in_half(_of_whole(allocations, known)), known):
         return found
     made = sizes[known.states & (allocations.end_event < 0)]
     trained = sizes[gradients] if is_whole else sizes[:0]
     if known.has_several_steps:
         trained = live_at_once(allocations, known, rows)
-    if known.n_states and len(trained):
+    if by_gradients and known.n_states and len(trained):
         split_by_states(found, rows, sizes, trained=trained, made=made, n_states=known.n_states)
     options = options_left(known, sizes[gradients], made)
-    if not (is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
-        split_by_copies(found, rows, sizes, sizes[gradients])
-    if is_whole:
+    if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
+        split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
+    if by_gradients and is_whole:
         not_trained = rows[~is_among(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
@@ -169,4 +177,6 @@ BY_COPIES: tuple[PipelineRule, ...] = (
     _by_split("as_many_as_gradients", AS_GRADIENTS, _W),
     _by_split("copies_beside_gradients", COPIES_BESIDE_GRADIENTS, _S),
     not_trained,
+    _by_split("as_many_as_states", AS_STATES, _W),
+    _by_split("copies_beside_states", COPIES_BESIDE_STATES, _G),
 )

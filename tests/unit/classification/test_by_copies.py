@@ -339,6 +339,30 @@ def test_the_gradients_of_one_iteration_are_the_reference():
     }
 
 
+@pytest.mark.parametrize("lines", [(3, 4), (0, 1)], ids=["any lines", "the first of the file"])
+def test_as_many_as_one_copy_of_the_states_are_weights_and_another_copy_gradients(lines):
+    states = [row for line in lines for row in copies(STATE, 1, more=line)]  # the moments of Adam
+    found, reasons = sort(*copies(PLAIN, 2), *states)
+    assert found == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
+    assert reasons == {"as-many-as-optimizer-states", "whole-copies-beside-optimizer-states"}
+
+
+def test_states_that_are_made_anew_in_every_step_are_one_copy():
+    states = [*copies(STATE, 1, more=3), *copies(STATE, 1, more=103), *copies(STATE, 1, more=203)]
+    assert sort(*copies(PLAIN, 2), *states)[0] == {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL}
+
+
+def test_beside_states_two_further_copies_are_not_accepted():
+    found, _ = sort(*copies(PLAIN, 3), *copies(STATE, 1, more=3))
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 2 * TOTAL}
+
+
+def test_the_fullest_line_that_makes_states_is_the_one_copy():
+    states = [*copies(STATE, 1, more=3), (STATE, 4 * KIB, 4), (STATE, 8 * KIB, 4)]
+    found, _ = sort(*copies(PLAIN, 1), *states)
+    assert found == {Category.WEIGHT: TOTAL}
+
+
 @pytest.mark.parametrize("is_freed_between", [True, False])
 def test_gradients_that_a_second_backward_makes_again_are_not_those_of_more_weights(
     is_freed_between, tmp_path
@@ -404,6 +428,31 @@ def test_what_has_no_gradient_is_frozen_only_if_the_trace_has_all_of_its_backwar
         job.alloc(ENGINE, size)
     job.does(ENGINE, FORWARD, STEP)
     assert {found[0] for found in classified(job, tmp_path / "a.pickle", LAYER[0])} == {category}
+
+
+def test_of_iterations_that_make_as_many_bytes_of_states_the_last_is_the_one_copy():
+    states = [*copies(STATE, 1, more=3), (STATE, TOTAL, 103)]
+    found, _ = sort((PLAIN, TOTAL), *copies(PLAIN, 1), *states)
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: TOTAL}
+
+
+def test_where_most_bytes_are_as_large_as_no_state_none_is_compared_with_states():
+    states = copies(STATE, 1, more=3)
+    assert sort(*copies(PLAIN, 1), (PLAIN, TOTAL), *states)[0][Category.WEIGHT] == TOTAL
+    assert Category.WEIGHT not in sort(*copies(PLAIN, 1), (PLAIN, TOTAL + 1), *states)[0]
+
+
+def test_the_larger_reference_counts():
+    gradients = [(GRADIENT, 4 * KIB, 0)]
+    found, reasons = sort(*copies(PLAIN, 1), *gradients, *copies(STATE, 1, more=3))
+    assert found == {Category.WEIGHT: TOTAL}
+    assert reasons == {"as-many-as-optimizer-states"}
+
+
+def test_states_of_the_first_stack_of_a_file_are_a_reference_as_those_of_any_other():
+    for stack in (0, 3):
+        found, reasons = sort(*copies(PLAIN, 1), *copies(STATE, 1, more=stack))
+        assert (found, reasons) == ({Category.WEIGHT: TOTAL}, {"as-many-as-optimizer-states"})
 
 
 def test_four_copies_of_every_size_are_a_whole_step_of_adam():
@@ -620,6 +669,8 @@ def test_where_there_may_be_several_optimizers_what_is_live_at_once_has_states()
 REASONS = {
     "as-many-as-gradients",
     "whole-copies-beside-gradients",
+    "as-many-as-optimizer-states",
+    "whole-copies-beside-optimizer-states",
     "4-copies-of-every-size",
     "3-copies-of-every-size",
     "2-copies-of-every-size",
@@ -633,6 +684,7 @@ REASONS = {
 def test_every_reason_is_given_by_a_test_above():
     jobs = [
         sort(*copies(PLAIN, 2), *copies(GRADIENT, 1, more=0)),
+        sort(*copies(PLAIN, 2), *copies(STATE, 1, more=3)),
         sort(*copies(PLAIN, 4)),
         sort(*copies(PLAIN, 3)),
         sort(*copies(PLAIN, 2), *copies(SUMMED, 1)),
