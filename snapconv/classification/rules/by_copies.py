@@ -15,6 +15,7 @@ from snapconv.classification.frozen_forwards import frozen_modules_ran
 from snapconv.classification.functional_updates import functional_updates
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.classification.size_references import (
+    NEEDED_SHARE,
     SMALL_BYTES,
     Preexisting,
     in_half,
@@ -97,8 +98,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     rows = np.flatnonzero(known.candidates)
     if not len(rows):
         return found
-    gradients = of_fullest(np.flatnonzero(known.gradients), known.iteration, sizes)
-    gradients = of_one_model(allocations, gradients, known.run)
+    gradients = of_one_model(allocations, _fullest_gradients(sizes, known), known.run)
     states = one_copy_of_states(allocations, known)
     is_whole = bool(is_among(known.iteration[gradients], known.whole).any())
     by_gradients = is_whole or sizes[gradients].sum() >= sizes[states].sum()
@@ -125,6 +125,18 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         not_trained = rows[~is_among(sizes[rows], sizes[gradients])]
         return SizeSplit(len(allocations), found.marks, not_trained)
     return found
+
+
+def _fullest_gradients(sizes: Int64Column, known: Preexisting) -> Int64Column:
+    """The gradients of the iteration with most bytes of them.
+
+    Rather of a whole one, if nearly as full: of those from before the trace a few may be something else.
+    """
+    rows = np.flatnonzero(known.gradients)
+    fullest = of_fullest(rows, known.iteration, sizes)
+    of_whole = of_fullest(rows[is_among(known.iteration[rows], known.whole)], known.iteration, sizes)
+    is_nearly_as_full = sizes[of_whole].sum() >= NEEDED_SHARE * sizes[fullest].sum()
+    return of_whole if is_nearly_as_full else fullest
 
 
 def _of_whole(allocations: AllocationTable, known: Preexisting) -> Int64Column:

@@ -339,6 +339,19 @@ def test_the_gradients_of_one_iteration_are_the_reference():
     }
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "reasons"),
+    [
+        (TOTAL // 50, {"beside-gradients-and-states", "states-of-the-optimizer"}),
+        (TOTAL // 40, {"as-many-as-gradients", "whole-copies-beside-gradients"}),
+    ],
+    ids=["nearly", "no more"],
+)
+def test_a_whole_iteration_that_is_nearly_as_full_as_another_is_the_reference(n_bytes, reasons):
+    gradients = [*copies(GRADIENT, 1, more=0), (GRADIENT, n_bytes, 0), *copies(GRADIENT, 1, more=1)]
+    assert sort(*copies(PLAIN, 3), *gradients, whole=[1], n_states=2)[1] == reasons
+
+
 @pytest.mark.parametrize("lines", [(3, 4), (0, 1)], ids=["any lines", "the first of the file"])
 def test_as_many_as_one_copy_of_the_states_are_weights_and_another_copy_gradients(lines):
     states = [row for line in lines for row in copies(STATE, 1, more=line)]  # the moments of Adam
