@@ -279,6 +279,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "transformers 4.36-5.0",
     ),
     FrameRule(
+        "cache-reordered",
+        Role.CACHE_UPDATE,
+        r"^_(temporary_)?reorder_cache$",
+        r"(^|/)modeling_\w+\.py$",
+        "keys and values of the tokens so far, of the texts that a beam search goes on with",
+        "transformers up to 4.x, and models written for it",
+    ),
+    FrameRule(
         "replica",
         Role.REPLICA,
         r"^(replicate|_broadcast_coalesced_reshape)$",

@@ -27,7 +27,7 @@ LIVE_AT_DUMP = Reason(
 )
 CACHE_GREW = Reason(
     "cache-that-grew",
-    "made anew by a cache of keys and values in a forward without a backward, and kept there",
+    "made anew by a cache of keys and values without a backward, and kept there",
     uses_phases=True,
 )
 CACHE_LENGTHENED = Reason(
@@ -99,11 +99,15 @@ def _held_by_attribute(features: Features) -> BoolColumn:
 
 
 @rule(CACHE_GREW, Category.KV_CACHE, Evidence.FRAMES)
-def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
-    """What a cache of keys and values makes anew for every token; in training backward needs it as well."""
+def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
+    """What a cache of keys and values makes anew for every token; in training backward needs it as well.
+
+    And between two tokens, where a search goes on with other rows of it.
+    """
     kept = _outlives_its_forward(features) & _without_backward(features)
     if only_infers(features):
         kept |= _is_live_after_forward(features)
+    kept |= features.outside & _without_backward(features)
     return features.made_through(Role.CACHE_UPDATE) & kept
 
 

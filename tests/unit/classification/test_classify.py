@@ -234,6 +234,12 @@ LIVES = (
         Category.KV_CACHE,
         Evidence.FRAMES,
     ),
+    (
+        "does FORWARD, alloc REORDER_CACHE, does FORWARD, free REORDER_CACHE",
+        "cache-that-grew",
+        Category.KV_CACHE,
+        Evidence.FRAMES,
+    ),
     ("alloc CACHE_UPDATE, free FORWARD, does MAIN", "freed-before-backward", TEMPORARY, LIFETIME),
     ("alloc CACHE_UPDATE, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, Evidence.FREE_SITE),
     (
