@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from entries import ENTRIES, run_entry
 from programs import Script
 from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils import checkpoint
 
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.recorder_clock import now_us
@@ -219,7 +221,10 @@ def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextmanager
 def _recomputation(ranges: list[Range]) -> Iterator[None]:
-    """Note when modules run while the engine does."""
+    """Note when modules run while the engine does, and when a checkpoint runs its function again.
+
+    The function need not be a module: some checkpoint the ``forward`` of one.
+    """
     began: list[int] = []
 
     def before(*_: object) -> None:
@@ -232,9 +237,19 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             if not began:
                 ranges.append((start, now_us()))
 
+    class Recomputation(checkpoint._recomputation_hook):
+        def __enter__(self) -> None:
+            before()
+            super().__enter__()
+
+        def __exit__(self, *raised: object) -> None:
+            super().__exit__(*raised)
+            after()
+
     handles = register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)
     try:
-        yield
+        with patch.object(checkpoint, "_recomputation_hook", Recomputation):
+            yield
     finally:
         for handle in handles:
             handle.remove()
