@@ -81,10 +81,11 @@ HELDOUT: dict[str, Entry] = {
 _SECOND_BLIND = Path(__file__).parent / "second_blind"
 _THIRD_BLIND = Path(__file__).parent / "third_blind"
 _FOURTH_BLIND = Path(__file__).parent / "fourth_blind"
-# The scripts were of the two groups after this one until rules were changed for what they showed.
+# The scripts were of the three groups after this one until rules were changed for what they showed.
 BLIND: dict[str, Entry] = {
     "flat-minima": Script(_SECOND_BLIND / "flat_minima.py"),
     "chat": Script(_SECOND_BLIND / "chat.py"),
+    "clicks": Script(_SECOND_BLIND / "clicks.py"),
     "codebook": Script(_SECOND_BLIND / "codebook.py"),
     "few-shots": Script(_SECOND_BLIND / "few_shots.py"),
     "rollouts": Script(_SECOND_BLIND / "rollouts.py"),
@@ -92,11 +93,14 @@ BLIND: dict[str, Entry] = {
     "electricity": Script(_THIRD_BLIND / "electricity.py"),
     "full-precision-masters": Script(_SECOND_BLIND / "full_precision_masters.py"),
     "learned-rates": Script(_SECOND_BLIND / "learned_rates.py"),
+    "lightning-images": Script(_SECOND_BLIND / "lightning_images.py"),
+    "masks-from-boxes": Script(_FOURTH_BLIND / "masks_from_boxes.py"),
     "preconditioned": Script(_SECOND_BLIND / "preconditioned.py"),
     "prefetching": Script(_SECOND_BLIND / "prefetching.py"),
     "segments": Script(_SECOND_BLIND / "segments.py"),
     "serving": Script(_SECOND_BLIND / "serving.py"),
     "tabular": Script(_THIRD_BLIND / "tabular.py"),
+    "translations": Script(_FOURTH_BLIND / "translations.py"),
     "state-space": blind_language.state_space,
     "speculative": blind_language.speculative,
     "momentum-contrast": blind_images.momentum_contrast,
