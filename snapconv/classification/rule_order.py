@@ -10,8 +10,10 @@ from snapconv.classification.rules.by_copies import BY_COPIES
 from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
 from snapconv.classification.rules.by_frames import BY_FRAMES, OF_HOST
 from snapconv.classification.rules.by_free import BY_FREE
+from snapconv.classification.rules.by_line import BY_LINE
 from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMENT
 from snapconv.classification.rules.by_record import RECORDED, USER_RULES
+from snapconv.classification.rules.for_every_parameter import FOR_PARAMETERS
 from snapconv.classification.rules.in_backward import IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
 from snapconv.classification.rules.of_batches import OF_BATCHES
@@ -43,7 +45,9 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_COPIES,
     *OF_INFERENCE,
     *OF_RECORDING,
+    *FOR_PARAMETERS,
     *OF_PROGRAM,
+    *BY_LINE,
     *LAST,
     *OF_BATCHES,
     *OF_UNKNOWN,

@@ -7,7 +7,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.classification.rules.of_program import is_nearly
+from snapconv.classification.rules.for_every_parameter import is_nearly
 from snapconv.columns import BoolColumn, grouped
 from snapconv.torch_knowledge.frame_roles import Role
 

@@ -1,0 +1,148 @@
+"""What the program itself frees, outside of modules and of the engine: by what else its line frees or makes.
+
+A line that gives a variable a new value, the end of a function. For blocks from before the trace.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
+from snapconv.classification.rules.by_free import FREED_BY_LINE
+from snapconv.classification.rules.in_forward import FREED_BY_BACKWARD, is_freed_after_own
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
+from snapconv.lazy_dataclass import dataclass
+from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
+from snapconv.torch_knowledge.frame_roles import Role
+
+SAME_LINE = Reason(
+    "replaced-on-the-same-line",
+    "pre-existing, freed by a line that had made its replacement of the same size",
+)
+
+# What a program replaces or frees by itself, again and again. Of other categories neither was seen, or, of
+# temporary replacements, was not right: a line that makes one may keep the next.
+_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
+_FREED_ALIKE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Pre-existing rows that a line freed when it had made another of the size, and those replacements."""
+
+    rows: Int64Column
+    replacements: Int64Column
+
+
+def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
+    """A line that gives a variable a new value makes that first, and then frees the one before."""
+    table, stacks = features.allocations, features.roles.stacks
+    freed = features.is_freed & ~features.is_freed_by_engine
+    rows = np.flatnonzero(~features.is_traced & decided.is_open & freed)
+    if not features.phases.free_sites_known or not len(rows):
+        return Replaced(rows[:0], rows[:0])
+    sizes, width = features.sizes, features.n_events + 1
+    by_program = features.is_traced & ~features.is_freed_by_engine
+    new = np.flatnonzero(by_program & is_among(sizes, distinct(sizes[rows])))
+    new = new[np.argsort(table.stack_id[new], kind="stable")]
+    # What -1 finds stands at the end.
+    line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
+    stacks_with = stacks_by_frame(stacks)
+    replacement = np.full(len(rows), -1, np.int64)
+    for here in grouped(np.flatnonzero(line >= 0), line):
+        made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
+        if not len(made):
+            continue
+        keys = sizes[made] * width + features.alloc[made]
+        order = np.argsort(keys)
+        former = rows[here]
+        last = np.searchsorted(keys[order], sizes[former] * width + features.end[former]) - 1
+        youngest = made[order[last]]
+        fits = (
+            (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
+        )
+        replacement[here[fits]] = youngest[fits]
+    is_replaced = replacement >= 0
+    return Replaced(rows[is_replaced], replacement[is_replaced])
+
+
+def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:
+    """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
+    first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
+    n_of = after - first
+    begins = np.repeat(first - np.concatenate(([0], np.cumsum(n_of)[:-1])), n_of) if len(n_of) else n_of
+    return np.asarray(rows[np.arange(int(n_of.sum())) + begins])
+
+
+def _as_its_replacement(category: Category) -> Rule:
+    """A replaced block has the category of its replacement."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        found = decided.shared(replaced_on_same_line, features)
+        return features.mask(found.rows[decided.category[found.replacements] == category])
+
+    return Rule(f"replaced_{category.label}", SAME_LINE, category, Evidence.FREE_SITE, where)
+
+
+# --- freed by lines that free only one category
+
+
+def _freed_by_program(features: Features) -> tuple[BoolColumn, BoolColumn]:
+    """What the program frees; and the part of it that a compiled backward frees: it was kept for that."""
+    compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
+    site = features.allocations.free_stack_id
+    return features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0), compiled
+
+
+def _like_others(features: Features, decided: Decided) -> dict[Category, BoolColumn]:
+    """Pre-existing rows by the one category that their line frees, if it is only ever one.
+
+    A line that runs in every iteration, `cache = longer` or the end of a function. What it makes and frees
+    itself did not live long.
+    """
+    if not features.phases.free_sites_known:
+        return {}
+    site, category = features.allocations.free_stack_id, decided.category
+    by_program, _ = _freed_by_program(features)
+    preexisting = by_program & ~features.is_traced & decided.is_open
+    seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[preexisting]))
+    lived, found = features.end - features.alloc, {}
+    for which in map(Category, distinct(category[seen]).tolist()):
+        of_which = seen[category[seen] == which]
+        only = np.setdiff1d(site[of_which], site[seen[category[seen] != which]])
+        found[which] = preexisting & is_among(site, only)
+        if which == Category.TEMPORARY:
+            found[which] &= features.end <= lived[of_which].max()
+    return found
+
+
+def _freed_like_others(category: Category) -> Rule:
+    """Pre-existing, and freed by a line that frees nothing but this category."""
+
+    def where(features: Features, decided: Decided) -> BoolColumn:
+        found = decided.shared(_like_others, features).get(category)
+        return np.zeros(len(features.alloc), np.bool_) if found is None else found
+
+    return Rule(f"freed_like_{category.label}", FREED_BY_LINE, category, Evidence.FREE_SITE, where)
+
+
+@rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
+def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> BoolColumn:
+    """What a compiled backward frees was kept for it, unless other iterations show otherwise.
+
+    For all that torch.compile makes; the benchmark has one such program, as that is what it can simulate.
+    """
+    if not features.phases.free_sites_known:
+        return np.zeros(len(features.alloc), np.bool_)
+    _by_program, compiled = _freed_by_program(features)
+    return compiled & ~features.is_traced & is_freed_after_own(features)
+
+
+BY_LINE: tuple[PipelineRule, ...] = (
+    *map(_as_its_replacement, _REPLACED),
+    *map(_freed_like_others, _FREED_ALIKE),
+    preexisting_freed_by_compiled_backward,
+)
