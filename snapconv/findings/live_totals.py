@@ -11,6 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
+from snapconv.findings.model_copies import n_models
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout
@@ -19,12 +20,13 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class CategoryTotal:
-    """The bytes of one category."""
+    """The bytes of one category; ``n_models``: of weights, how many models of equal sizes, if several."""
 
     category: str
     n_allocations: int
     requested_bytes: int
     block_bytes: int
+    n_models: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[C
             n_allocations=int(np.count_nonzero(rows)),
             requested_bytes=int(allocations.requested_bytes[rows].sum()),
             block_bytes=int(allocations.block_bytes[rows].sum()),
+            n_models=n_models(analysis, live) if category == Category.WEIGHT else None,
         )
 
 

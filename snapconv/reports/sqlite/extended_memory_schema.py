@@ -24,7 +24,7 @@ from snapconv.reports.sqlite.shared_tables import (
 )
 from snapconv.reports.sqlite.table_schema import Column, Table, View, define_table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _BYTES = "bytes"
 _EVENT = "event"
@@ -85,6 +85,12 @@ CATEGORIES_AT_PEAK = define_table(
     Column("n_allocations", "INTEGER", "number of allocations"),
     _bytes("requested_bytes", "the size that the program requested"),
     _bytes("block_bytes", "what the allocator set aside"),
+    Column(
+        "n_models",
+        "INTEGER",
+        "of weights: how many models of equal sizes they are, of which one is trained",
+        null="one, or not known; and for other categories",
+    ),
 )
 
 BREAKDOWN = define_table(

@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 from snapconv.devices import device_kind, device_name
 from snapconv.findings.device_memory import DeviceMemory
-from snapconv.findings.live_totals import CategoryTotal
 from snapconv.findings.module_groups import group_modules
 from snapconv.findings.moment_state import MomentState
+from snapconv.reports.text.category_lines import category_lines
 from snapconv.reports.text.size_rows import names_in_a_line, project_shown, size_rows, where
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.units import counted, format_bytes
 
 NOT_IN_FILE = "not in this file (context, libraries)"
 
@@ -52,15 +52,6 @@ def place_of(state: MomentState) -> str:
         return "before the first event" if state.n_events else "the file has no events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
     return f"after event {state.event} of {state.n_events}: iteration {state.iteration}{phase}"
-
-
-def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:
-    """The categories that have memory, largest first, with their shares."""
-    nonzero = [total for total in categories if total.n_allocations]
-    for total in sorted(nonzero, key=lambda total: -total.block_bytes):
-        size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
-        allocations = "allocation" if total.n_allocations == 1 else "allocations"
-        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
 
 
 def outside_line(memory: DeviceMemory) -> Iterator[str]:

@@ -10,7 +10,8 @@ from snapconv.findings.oom_message import MessageAnswer
 from snapconv.findings.oom_remedies import Remedies
 from snapconv.findings.oom_verdict import OomVerdict
 from snapconv.findings.out_of_memory import FailedAllocation, OutOfMemory
-from snapconv.reports.text.moment_summary import category_lines, place_of, pool_shown
+from snapconv.reports.text.category_lines import category_lines
+from snapconv.reports.text.moment_summary import place_of, pool_shown
 from snapconv.reports.text.size_rows import cut, size_row, where
 from snapconv.units import counted, format_bytes
 

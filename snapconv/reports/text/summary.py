@@ -16,6 +16,7 @@ from snapconv.reports.memory_report import (
     MemoryReport,
     OomEvent,
 )
+from snapconv.reports.text.category_lines import category_lines
 from snapconv.reports.text.sparkline import sparkline
 from snapconv.reports.time_report import IterationTimes, TimeReport
 from snapconv.stacks.project_lines import SourceLine
@@ -56,11 +57,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     n_events = len(report.timeline.allocated.after)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    nonzero = [total for total in report.categories_at_peak if total.n_allocations]
-    for total in sorted(nonzero, key=lambda total: -total.block_bytes):
-        size, share = format_bytes(total.block_bytes, like=peak), format_share(total.block_bytes, peak)
-        allocations = "allocation" if total.n_allocations == 1 else "allocations"
-        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}"
+    yield from category_lines(report.categories_at_peak, peak)
     reserved = next(moment.size_bytes for moment in report.moments if moment.name == PEAK_RESERVED)
     yield f"  reserved at most {format_bytes(reserved)}"
     yield from _naming_lines(report)
@@ -247,6 +244,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
                 "n_allocations": total.n_allocations,
                 "requested_bytes": total.requested_bytes,
                 "block_bytes": total.block_bytes,
+                "n_models": total.n_models,
             }
             for total in report.categories_at_peak
         },

@@ -101,9 +101,9 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
 
 def test_what_was_held_at_the_peak(ask):
     assert ask("SELECT * FROM snapconv_categories_at_peak") == [
-        ("activation", 1, 2000, 2048),
-        ("weight", 1, 1000, 1024),
-        ("unknown", 1, 500, 512),
+        ("activation", 1, 2000, 2048, None),
+        ("weight", 1, 1000, 1024, None),
+        ("unknown", 1, 500, 512, None),
     ]
     assert ask("SELECT * FROM snapconv_breakdown") == [
         ("reserved", None, 2 << 20),

@@ -8,6 +8,7 @@ import pytest
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.reports.memory_report import GrowthRow, Moment
+from snapconv.reports.text.category_lines import category_lines
 from snapconv.reports.text.note_text import note_lines
 from snapconv.reports.text.summary import summary_lines, summary_values
 from snapconv.stacks.project_lines import SourceLine
@@ -218,6 +219,11 @@ def test_it_ends_with_the_file():
     assert [line.strip() for line in lines() if line][-1] == f"written: {PATH}"
 
 
+def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
+    (line,) = category_lines((CategoryTotal("weight", 4, 4096, 4096, n_models=2),), 8192)
+    assert line.split("  ")[-1] == "4 allocations: 2 models of equal sizes"
+
+
 def test_several_reports_come_in_their_order():
     text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), replace(REPORT, device=3)))))
     assert (
@@ -242,6 +248,7 @@ def test_the_values_are_those_of_the_report():
         "n_allocations": 1,
         "requested_bytes": 500,
         "block_bytes": 512,
+        "n_models": None,
     }
     assert (values["n_weights"], values["n_activations"]) == (1, 2)
     assert values["history"] == {"verdict": "truncated", "reason": "frees without an alloc"}
