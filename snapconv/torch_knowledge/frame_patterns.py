@@ -188,6 +188,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13",
     ),
     FrameRule(
+        "named-weights",
+        Role.NAMED_WEIGHTS,
+        r"^_*(init|load|create|make|build)_(\w+_)?(weights?|params|parameters)(_list|_dict|_tensors)?$",
+        r"\.py$",
+        "a program without modules of torch makes its weights in a function that says so",
+        "engines for inference, state snapshots of torch 2.1 to 2.5",
+    ),
+    FrameRule(
         "module-apply",
         Role.PLACEMENT,
         r"^(_apply|to_empty|cuda|_load_from_state_dict|load_state_dict)$",
@@ -277,6 +285,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/cache_utils\.py$",
         "keys and values of the tokens so far, made anew with those of another token",
         "transformers 4.36-5.0",
+    ),
+    FrameRule(
+        "cache-of-own",
+        Role.CACHE_UPDATE,
+        r"^(update|append|extend|concat)\w*$",
+        r"(^|/)\w*(kv_?cache|cache_utils)\w*\.py$",
+        "a program's own cache, in a file that is named after it, as in those of transformers",
+        "a state snapshot of torch 2.1",
     ),
     FrameRule(
         "cache-reordered",

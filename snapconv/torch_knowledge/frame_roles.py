@@ -33,6 +33,7 @@ class Role(IntEnum):
     REPLICA = 23
     SCATTERED = 24
     DEEP_COPY = 25
+    NAMED_WEIGHTS = 26
 
 
 # What a rule of a user says of code by giving it a role.
@@ -44,6 +45,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.MODULE_CALL: "is forward",
     Role.LOSS: "is a loss, and with it part of forward",
     Role.PLACEMENT: "puts parameters and buffers on the device",
+    Role.NAMED_WEIGHTS: "is named after the weights that it makes: counts for what is kept",
     Role.WORKSPACE: "allocates scratch memory",
     Role.COMMUNICATION: "holds buffers of a collective",
     Role.REPLICA: "copies a model to another device for one forward",

@@ -107,8 +107,16 @@ def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
     kept = _outlives_its_forward(features) & _without_backward(features)
     if only_infers(features):
         kept |= _is_live_after_forward(features)
+        kept |= _held_from_before(features)
     kept |= features.outside & _without_backward(features)
     return features.made_through(Role.CACHE_UPDATE) & kept
+
+
+def _held_from_before(features: Features) -> BoolColumn:
+    """What forwards before the trace left, if most of it is of caches: else they saved it for a backward."""
+    held = features.preexisting_in_forward & features.is_live_at_dump
+    of_caches = features.sizes[held & features.made_through(Role.CACHE_UPDATE)].sum()
+    return held & np.bool_(2 * of_caches >= features.sizes[held].sum())
 
 
 @rule(CACHE_LENGTHENED, Category.KV_CACHE, Evidence.LIFETIME)

@@ -62,6 +62,7 @@ MADE_BY = {
     "collective": (("all_gather", f"{TORCH}/distributed/distributed_c10d.py"), COMMUNICATION),
     "replica": (("replicate", f"{TORCH}/nn/parallel/replicate.py"), WEIGHT),
     "scattered": (("scatter_kwargs", f"{TORCH}/nn/parallel/scatter_gather.py"), INPUT),
+    "named-weights": (("init_all_weights", "/w/engine/opt.py"), WEIGHT),
     "module-apply": (("_apply", f"{TORCH}/nn/modules/module.py"), WEIGHT),
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
     "parameter-new": (("__new__", f"{TORCH}/nn/parameter.py"), WEIGHT),
@@ -97,6 +98,13 @@ def jobs_of_frame_rules():
     job.does(FORWARD, ENGINE)
     job.free(job.alloc(RECOMPUTE), ENGINE)
     yield "recompute", job, ACTIVATION, FRAMES
+
+
+def test_what_a_function_named_after_weights_frees_again_is_none_of_them(found):
+    loading = frames(("load_weights", "/w/engine/opt.py")) + MAIN
+    job = Job()
+    job.free(job.alloc(loading), loading)
+    assert categories(found(job)) != [WEIGHT]
 
 
 # A life: what happens to allocations of SUBJECT bytes ("free" takes the oldest), and what decides on one.
@@ -234,6 +242,7 @@ LIVES = (
         Category.KV_CACHE,
         Evidence.FRAMES,
     ),
+    ("older CACHE_UPDATE, does FORWARD", "cache-that-grew", Category.KV_CACHE, Evidence.FRAMES),
     (
         "does FORWARD, alloc REORDER_CACHE, does FORWARD, free REORDER_CACHE",
         "cache-that-grew",
@@ -276,7 +285,7 @@ LIVES = (
 # The roles that decide by themselves.
 DECIDING = {
     *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE, Role.REPLICA, Role.SCATTERED),
-    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES),
+    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES, Role.NAMED_WEIGHTS),
 }
 FRAME_JOBS = {slug: rest for slug, *rest in jobs_of_frame_rules()}
 

@@ -501,6 +501,18 @@ def test_other_results_that_are_kept_are_no_cache(job, found):
     assert categories(found(job, 40 * KIB)) == [Category.TEMPORARY] * 2
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "category"), [(40 * KIB, Category.KV_CACHE), (41 * KIB, Category.ACTIVATION)]
+)
+def test_where_forwards_left_more_than_caches_they_were_trained(n_bytes, category, found):
+    """A state without events: all that is known is what was there, and who had made it."""
+    job = Job()
+    job.older(CACHE_UPDATE, 40 * KIB)
+    job.older(FORWARD, n_bytes)
+    job.does(MAIN)
+    assert categories(found(job, 40 * KIB))[0] is category
+
+
 FIRST = 6_000
 
 
