@@ -16,7 +16,7 @@ from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.by_line import replaced_on_same_line
 from snapconv.classification.rules.for_every_parameter import LEAST_SIZES, NEARLY, gradients_of_fullest
 from snapconv.classification.rules.in_forward import FREED_BEFORE, KEPT_INTO_BACKWARD, LIVE_AT_DUMP
-from snapconv.columns import BoolColumn, EventColumn, distinct, grouped, is_among
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -36,6 +36,10 @@ AFTER_BACKWARD = Reason(
     "made outside of modules after backward by a line that makes several as large as weights, and kept",
     uses_phases=True,
 )
+
+
+# Rows, by the line that made them.
+_Lists = list[Int64Column]
 
 
 # --- weights and states without torch's modules and optimizers
@@ -66,27 +70,39 @@ def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
     """Weights beside those of modules: a line makes as many of each size as there are gradients to spare.
 
     Rates that are learned for every weight, low-rank updates, codes: a batch is of a size of its own. Beside
-    a list that is filled or copied, one that is computed has the weights of an inner step.
+    a list of such sizes that is filled or copied, one that is computed has the weights of an inner step.
     """
-    sizes, nothing = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
     gradients, weights = gradients_of_fullest(features, decided), decided.has(Category.WEIGHT)
     if not len(gradients):
-        return nothing
+        return found
     line = features.lines()
     is_filled = features.from_nothing | features.made_through(Role.CLONE)
     before = _kept_by_program(features, decided) & (features.alloc < features.first(Phase.BACKWARD))
     to_spare = Counter(sizes[gradients].tolist()) - Counter(sizes[weights].tolist())
-    found = []
+    lists = _Lists()
     for of_line in grouped(np.flatnonzero(before & (line >= 0)), line):
         made = Counter(sizes[of_line].tolist())
         # Buffers of modules may be as large as a few of them.
         as_often = [size for size, n in made.items() if to_spare[size] == n]
         share = sum(size * made[size] for size in as_often) / max(int(sizes[of_line].sum()), 1)
         if len(as_often) >= LEAST_SIZES and share >= NEARLY:
-            found.append(of_line)
-    if len(found) > 1:
-        found = [of_line for of_line in found if is_filled[of_line].all()]
-    return features.mask(found[0]) if len(found) == 1 else nothing
+            lists.append(of_line)
+    alone, others = _by_shared_sizes(lists, sizes)
+    filled, _ = _by_shared_sizes([of_line for of_line in others if is_filled[of_line].all()], sizes)
+    for of_line in alone + filled:
+        found[of_line] = True
+    return found
+
+
+def _by_shared_sizes(lists: _Lists, sizes: Int64Column) -> tuple[_Lists, _Lists]:
+    """The lists that have no size of another; and the others, as a gradient is of one of them only."""
+    of_list = [distinct(sizes[rows]).tolist() for rows in lists]
+    n_lists = Counter(size for found in of_list for size in found)
+    alone, others = _Lists(), _Lists()
+    for rows, found in zip(lists, of_list, strict=True):
+        (others if any(n_lists[size] > 1 for size in found) else alone).append(rows)
+    return alone, others
 
 
 @rule(AFTER_BACKWARD, Category.OPTIMIZER_STATE, Evidence.LIFETIME)

@@ -396,6 +396,21 @@ def test_of_two_lists_that_may_be_trained_it_is_the_one_that_is_no_result(others
     assert categories(found(job, BARE[0]))[:2] == expected
 
 
+@pytest.mark.parametrize("others", [COPY[:1] + at_line(LOAD, 2), INDEX[:1] + at_line(LOAD, 2)])
+def test_two_lists_without_a_common_size_are_both_trained(others, found):
+    """Low-rank updates by hand: one line makes the matrices of one side, another line those of the other."""
+    job, more = Job(), (4000, 6000)
+    job.alloc(APPLY)
+    for stack, sizes in ((COPY, BARE), (others, more)):
+        for size in sizes:
+            job.alloc(stack, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in (SUBJECT, *BARE, *more)]:
+        job.free(addr, ZERO_GRAD)
+    for size in (*BARE, *more):
+        assert categories(found(job, size))[0] is WEIGHT
+
+
 def test_a_line_that_gives_a_variable_a_new_value_shows_what_the_former_one_was(found):
     job = Job()
     old = job.older(NO_FRAMES)
