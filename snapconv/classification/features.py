@@ -164,6 +164,9 @@ def find_features(
     return read_only(found)
 
 
+# Blocks without frames beside what was placed, in its bytes: the gradients of all of it, and as much again.
+_MOST_BESIDE_PLACED = 2
+
 _Columns = dict[str, NDArray[Any]]
 # Of events: as int64, or as int32 where there are many.
 Rows = NDArray[np.integer[Any]]
@@ -304,16 +307,18 @@ def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
 def _unrecorded(allocations: AllocationTable, roles: StackRoles, lives: _Columns) -> BoolColumn:
     """What was made before the recording began.
 
-    With Python-only stacks the engine's blocks have no frame either. Where a model was placed in the
-    recording, and more bytes have frames than have none, the others are gradients.
+    With Python-only stacks the engine's blocks have no frame either. Where more bytes have frames than have
+    none, and a model as large as these was placed in the recording, they are its gradients.
     """
     stack, n_bytes = allocations.stack_id, allocations.requested_bytes
     preexisting = ~lives["is_traced"] & lives["is_live_at_dump"]
     has_no_frames = _has_no_frames(roles, stack)
     named = preexisting & ~has_no_frames
     found = preexisting & has_no_frames
-    has_placed = bool(np.any(named & roles.of(Role.PLACEMENT, stack)))
-    if not roles.has_cpp and has_placed and n_bytes[found].sum() <= n_bytes[named].sum():
+    placed = named & roles.of(Role.PLACEMENT, stack)
+    # The engine may keep workspaces beside the gradients. A metric may be all that was placed.
+    has_model = placed.any() and n_bytes[found].sum() <= _MOST_BESIDE_PLACED * n_bytes[placed].sum()
+    if not roles.has_cpp and has_model and n_bytes[found].sum() <= n_bytes[named].sum():
         return np.zeros(len(stack), np.bool_)
     return np.asarray(found)
 

@@ -191,3 +191,15 @@ def test_beside_a_recorded_model_the_engine_made_what_has_no_frame(
     job.older(NO_FRAMES, n_bytes)
     job.does(shown_by)
     assert features_of(job, tmp_path / "a.pickle").unrecorded.any() == is_unrecorded
+
+
+@pytest.mark.parametrize(("placed_bytes", "is_unrecorded"), [(512, True), (2048, False)])
+def test_what_has_no_frame_is_of_the_engine_where_the_model_was_placed_and_not_a_metric(
+    placed_bytes, is_unrecorded, tmp_path
+):
+    job = Job()
+    job.older(APPLY, placed_bytes)
+    job.older(MAIN, 8192)
+    job.older(NO_FRAMES, 4096)
+    job.does(MAIN)
+    assert features_of(job, tmp_path / "a.pickle").unrecorded.any() == is_unrecorded
