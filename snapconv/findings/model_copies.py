@@ -1,8 +1,10 @@
 """How many models of equal sizes the weights are: one that is trained, and copies of it.
 
-A teacher, a reference, a target network, an average of the weights. Which block of a size is of which of them
-no file shows, where nothing else does.
+A teacher, a reference, a target network, an average of the weights. The size of a block does not show which
+of them it belongs to.
 """
+
+from math import gcd
 
 import numpy as np
 
@@ -14,8 +16,10 @@ from snapconv.findings.device_analysis import DeviceAnalysis
 
 # Of the bytes of all weights: each model may have a few that are not trained, and a copy lack a few.
 _NEARLY = 0.95
-# Two sizes may be equally often more by chance.
+# Fewer sizes may be there as often by chance: of two networks that mirror each other, the largest layers.
 _LEAST_SIZES = 3
+# A policy, its reference, a reward and a value model. More are rather layers, of which only one is trained.
+_MOST_MODELS = 4
 
 
 def n_models(analysis: DeviceAnalysis, live: BoolColumn) -> int | None:
@@ -29,11 +33,15 @@ def n_models(analysis: DeviceAnalysis, live: BoolColumn) -> int | None:
     trained = counted(sizes[of_fullest(gradients, analysis.features.iteration, sizes)])
     weights = counted(sizes[live & (category == Category.WEIGHT) & (sizes >= SMALL_BYTES)])
     total = sum(size * n for size, n in weights.items())
-    n_bytes: dict[int, int] = {}
+    as_often: dict[int, list[int]] = {}
     for size, n in weights.items():
         times, rest = divmod(n, trained.get(size, n + 1))
         if not rest:
-            n_bytes[times] = n_bytes.get(times, 0) + size * n
+            as_often.setdefault(times, []).append(size)
+    n_bytes = {times: sum(size * weights[size] for size in found) for times, found in as_often.items()}
     times = max(n_bytes, key=lambda times: n_bytes[times], default=0)
-    is_whole = len(trained) >= _LEAST_SIZES and n_bytes.get(times, 0) >= _NEARLY * total
-    return times if is_whole and times > 1 else None
+    found = as_often.get(times, [])
+    is_whole = len(found) >= _LEAST_SIZES and n_bytes[times] >= _NEARLY * total
+    # With a common divisor, they may be of some of the layers: others are frozen, or have no gradients yet.
+    is_model = gcd(*(trained[size] for size in found)) == 1
+    return times if is_whole and is_model and 1 < times <= _MOST_MODELS else None
