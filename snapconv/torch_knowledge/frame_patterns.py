@@ -190,7 +190,8 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "named-weights",
         Role.NAMED_WEIGHTS,
-        r"^_*(init|load|create|make|build)_(\w+_)?(weights?|params|parameters)(_list|_dict|_tensors)?$",
+        r"^_*(init|load|create|make|build)_(?!\w*(optim|grad|loss|class|sample|attention|attn))"
+        r"(\w+_)?(weights?|params|parameters)(_list|_dict|_tensors)?$",
         r"\.py$",
         "a program without modules of torch makes its weights in a function that says so",
         "engines for inference, state snapshots of torch 2.1 to 2.5",

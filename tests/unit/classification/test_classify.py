@@ -107,6 +107,13 @@ def test_what_a_function_named_after_weights_frees_again_is_none_of_them(found):
     assert categories(found(job)) != [WEIGHT]
 
 
+@pytest.mark.parametrize("name", ["init_optimizer_params", "load_class_weights", "make_sample_weights"])
+def test_a_function_may_be_named_after_weights_that_are_no_models(name, found):
+    job = Job()
+    job.alloc(frames((name, "/w/engine/opt.py")) + MAIN)
+    assert categories(found(job)) != [WEIGHT]
+
+
 # A life: what happens to allocations of SUBJECT bytes ("free" takes the oldest), and what decides on one.
 LIVES = (
     ("alloc ENGINE, begin zero_grad, free MAIN, end zero_grad", "freed-in-zero-grad", GRADIENT, ANNOTATION),
