@@ -99,6 +99,7 @@ BLIND: dict[str, Entry] = {
     "prefetching": Script(_SECOND_BLIND / "prefetching.py"),
     "segments": Script(_SECOND_BLIND / "segments.py"),
     "serving": Script(_SECOND_BLIND / "serving.py"),
+    "soft-actor": Script(_FOURTH_BLIND / "soft_actor.py"),
     "tabular": Script(_THIRD_BLIND / "tabular.py"),
     "translations": Script(_FOURTH_BLIND / "translations.py"),
     "state-space": blind_language.state_space,

@@ -44,7 +44,9 @@ def drawn_from(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _chosen_by_number(features: Features) -> Int64Column:
-    """Rows of other tensors, and not pieces side by side."""
+    """Rows of other tensors, and not pieces side by side. Without C++ frames, all that may be batches."""
+    if not features.has_cpp:
+        return np.flatnonzero(features.may_be_input)
     rows = np.flatnonzero(features.outside & features.made_through(Role.COLLECTED))
     stack, stacks = features.allocations.stack_id, features.roles.stacks
     names = stacks.frames.names

@@ -24,14 +24,14 @@ WEIGHT = 7_000
 CAT = frames(cpp("at::_ops::cat::call(c10::IListRef<at::Tensor> const&, long)")) + MAIN
 
 
-def drawn(data=DATA, batches=BATCHES, *, line=INDEX, others=()):
+def drawn(data=DATA, batches=BATCHES, *, line=INDEX, others=(), engine=ENGINE):
     """An iteration in which batches are drawn from what was there before the trace; others are no batches."""
     job = Job()
     for size in (WEIGHT, *data):
         job.older(NO_FRAMES, size)
     made = [job.alloc(line, size) for size in batches] + [job.alloc(INDEX, size) for size in others]
     job.does(FORWARD)
-    gradient = job.alloc(ENGINE, WEIGHT)
+    gradient = job.alloc(engine, WEIGHT)
     for addr in made:
         job.free(addr, MAIN)
     job.free(gradient, ZERO_GRAD)
@@ -64,6 +64,11 @@ UNKNOWN = ([Category.UNKNOWN] * 3, "persistent-since-before-the-recording")
 @pytest.mark.parametrize("line", [CAT, COPY, MAIN], ids=["side by side", "copied", "computed"])
 def test_only_rows_chosen_by_number_are_drawn_from_data(line, said):
     assert said(drawn(line=line)) == UNKNOWN
+
+
+def test_with_python_stacks_all_that_may_be_batches_may_be_drawn(said):
+    assert said(drawn(line=MAIN, engine=NO_FRAMES))[0] == [Category.INPUT] * 3
+    assert said(drawn(line=MAIN, engine=NO_FRAMES, batches=DATA)) == UNKNOWN
 
 
 @pytest.mark.parametrize(
