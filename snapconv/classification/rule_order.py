@@ -11,6 +11,7 @@ from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
 from snapconv.classification.rules.by_frames import BY_FRAMES, OF_HOST
 from snapconv.classification.rules.by_free import BY_FREE
 from snapconv.classification.rules.by_line import BY_LINE
+from snapconv.classification.rules.by_names import BY_NAMES
 from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMENT
 from snapconv.classification.rules.by_record import RECORDED, USER_RULES
 from snapconv.classification.rules.for_every_parameter import FOR_PARAMETERS
@@ -36,6 +37,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_FREE,
     *BY_OPTIMIZER,
     *BY_PLACEMENT,
+    *BY_NAMES,
     *OF_FACTORS,
     *IN_BACKWARD,
     *OF_STATE_DICTS,

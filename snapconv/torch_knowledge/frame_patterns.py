@@ -197,6 +197,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "engines for inference, state snapshots of torch 2.1 to 2.5",
     ),
     FrameRule(
+        "named-cache",
+        Role.NAMED_CACHE,
+        r"^_*(init|alloc|allocate|create|make|build|setup|reserve)_((gpu|static|paged|kv|key_value)_?)*caches?(_\w+)?$",
+        r"\.py$",
+        "and its cache of keys and values in one that says that",
+        "engines for inference",
+    ),
+    FrameRule(
         "module-apply",
         Role.PLACEMENT,
         r"^(_apply|to_empty|cuda|_load_from_state_dict|load_state_dict)$",

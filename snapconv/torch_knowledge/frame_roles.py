@@ -34,6 +34,7 @@ class Role(IntEnum):
     SCATTERED = 24
     DEEP_COPY = 25
     NAMED_WEIGHTS = 26
+    NAMED_CACHE = 27
 
 
 # What a rule of a user says of code by giving it a role.
@@ -46,6 +47,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.LOSS: "is a loss, and with it part of forward",
     Role.PLACEMENT: "puts parameters and buffers on the device",
     Role.NAMED_WEIGHTS: "is named after the weights that it makes: counts for what is kept",
+    Role.NAMED_CACHE: "is named after the cache that it makes: counts for what is kept, and in inference",
     Role.WORKSPACE: "allocates scratch memory",
     Role.COMMUNICATION: "holds buffers of a collective",
     Role.REPLICA: "copies a model to another device for one forward",

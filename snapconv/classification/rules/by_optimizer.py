@@ -108,12 +108,6 @@ def placed_and_freed(features: Features, _: Decided) -> BoolColumn:
     return placed & ~stays
 
 
-@role_rule(Role.NAMED_WEIGHTS, Category.WEIGHT)
-def named_weights(features: Features, _: Decided) -> BoolColumn:
-    """Made by a function that is named after them, outside of modules, and kept."""
-    return features.is_live_at_dump & (features.outside | features.preexisting_outside)
-
-
 BY_OPTIMIZER: tuple[PipelineRule, ...] = (
     kept_from_annotated_step,
     freed_in_annotated_step,
@@ -124,4 +118,4 @@ BY_OPTIMIZER: tuple[PipelineRule, ...] = (
     replaced_state,
     freed_in_first_step,
 )
-BY_PLACEMENT: tuple[PipelineRule, ...] = (placed_and_kept, placed_and_freed, named_weights)
+BY_PLACEMENT: tuple[PipelineRule, ...] = (placed_and_kept, placed_and_freed)

@@ -63,6 +63,7 @@ MADE_BY = {
     "replica": (("replicate", f"{TORCH}/nn/parallel/replicate.py"), WEIGHT),
     "scattered": (("scatter_kwargs", f"{TORCH}/nn/parallel/scatter_gather.py"), INPUT),
     "named-weights": (("init_all_weights", "/w/engine/opt.py"), WEIGHT),
+    "named-cache": (("allocate_kv_cache", "/w/engine/opt.py"), Category.KV_CACHE),
     "module-apply": (("_apply", f"{TORCH}/nn/modules/module.py"), WEIGHT),
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
     "parameter-new": (("__new__", f"{TORCH}/nn/parameter.py"), WEIGHT),
@@ -100,11 +101,20 @@ def jobs_of_frame_rules():
     yield "recompute", job, ACTIVATION, FRAMES
 
 
-def test_what_a_function_named_after_weights_frees_again_is_none_of_them(found):
-    loading = frames(("load_weights", "/w/engine/opt.py")) + MAIN
+@pytest.mark.parametrize("name", ["load_weights", "init_cache"])
+def test_what_a_function_frees_again_is_not_what_it_is_named_after(name, found):
+    named = frames((name, "/w/engine/opt.py")) + MAIN
     job = Job()
-    job.free(job.alloc(loading), loading)
-    assert categories(found(job)) != [WEIGHT]
+    job.free(job.alloc(named), named)
+    assert categories(found(job))[0] not in (WEIGHT, Category.KV_CACHE)
+
+
+@pytest.mark.parametrize("shown", [ENGINE, STEP], ids=["backward", "a step"])
+def test_where_something_is_trained_a_cache_may_be_of_data(shown, found):
+    job = Job()
+    job.alloc(frames(("init_cache", "/w/engine/data.py")) + MAIN)
+    job.does(FORWARD, shown)
+    assert categories(found(job))[0] is not Category.KV_CACHE
 
 
 @pytest.mark.parametrize("name", ["init_optimizer_params", "load_class_weights", "make_sample_weights"])
@@ -292,7 +302,8 @@ LIVES = (
 # The roles that decide by themselves.
 DECIDING = {
     *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE, Role.REPLICA, Role.SCATTERED),
-    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES, Role.NAMED_WEIGHTS),
+    *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES),
+    *(Role.NAMED_WEIGHTS, Role.NAMED_CACHE),
 }
 FRAME_JOBS = {slug: rest for slug, *rest in jobs_of_frame_rules()}
 

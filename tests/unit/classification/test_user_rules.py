@@ -352,7 +352,7 @@ def test_the_explanation_has_the_reason_of_the_rule(loaded):
     assert (explained.verdict.decision.rule, explained.verdict.decision.evidence) == ("kv-cache", "user_rule")
     assert (explained.verdict.decision.reason, explained.verdict.decision.torch) == (CACHE["reason"], None)
     assert (explained.origin.operation, explained.origin.operation_from) == ("kv_cache", "your rule kv-cache")
-    assert [opinion.rule for opinion in explained.verdict.others] == ["collective"]
+    assert [opinion.rule for opinion in explained.verdict.others] == ["collective", "named-cache"]
 
 
 def test_every_output_names_the_rule(loaded, tmp_path):
