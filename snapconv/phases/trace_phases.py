@@ -4,6 +4,7 @@ From the roles of stacks, and from the annotations that torch writes around opti
 Columns in, columns out.
 """
 
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
@@ -63,7 +64,8 @@ class Phases:
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
     None where that is not known.
-    ``has_several_steps``: whether there may be several. ``ends_in_oom``: nothing follows a failed allocation.
+    ``has_several_steps``: whether there may be several. ``oom_events``: the allocations that
+    failed. ``ends_in_oom``: nothing follows one.
     """
 
     certain: Int8Column
@@ -79,6 +81,7 @@ class Phases:
     has_steps: bool = True
     states_range: tuple[int, int] | None = None
     has_several_steps: bool = False
+    oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
     ends_in_oom: bool = False
 
     @property
@@ -139,6 +142,7 @@ def find_phases(
         has_steps=has_steps or has_step_in_hook or counted is not None,
         states_range=states_per_parameter(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
+        oom_events=np.flatnonzero(events.action == Action.OOM),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)

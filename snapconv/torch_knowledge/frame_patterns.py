@@ -306,7 +306,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "cache-reordered",
         Role.CACHE_UPDATE,
-        r"^_(temporary_)?reorder_cache$",
+        r"^_reorder_cache$",
         r"(^|/)modeling_\w+\.py$",
         "keys and values of the tokens so far, of the texts that a beam search goes on with",
         "transformers up to 4.x, and models written for it",

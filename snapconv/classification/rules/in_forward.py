@@ -7,7 +7,7 @@ from snapconv.classification.features import Features, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
-from snapconv.classification.rules.of_inference import only_infers
+from snapconv.classification.rules.of_inference import MOST_KEPT, only_infers
 from snapconv.columns import BoolColumn, distinct, grouped, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -38,6 +38,11 @@ FREED_WITH_CACHE = Reason(
     "freed-with-a-cache",
     "kept in an inference by a line that most often makes what is temporary, and freed where a cache of keys "
     "and values is",
+)
+OUT_OF_MEMORY = Reason(
+    "live-in-failed-forward",
+    "made in a forward in which memory ran out, in use then, as most of what it had made",
+    uses_phases=True,
 )
 FREED_BEFORE = Reason("freed-before-backward", "made in forward, freed before backward", uses_phases=True)
 FOR_NEXT_FORWARD = Reason(
@@ -107,8 +112,7 @@ def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
     kept = _outlives_its_forward(features) & _without_backward(features)
     if only_infers(features):
         kept |= _is_live_after_forward(features)
-        kept |= _held_from_before(features)
-    kept |= features.outside & _without_backward(features)
+        kept |= _held_from_before(features) | features.outside
     return features.made_through(Role.CACHE_UPDATE) & kept
 
 
@@ -195,6 +199,19 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     n_later = ends - np.arange(len(rows)) - 1
     kept = features.mask(rows[order][n_later >= _LEAST_RUNS_AGAIN])
     return may_be & kept & _outlives_its_forward(features)
+
+
+@rule(OUT_OF_MEMORY, Category.ACTIVATION, Evidence.LIFETIME)
+def in_use_by_failed_forward(features: Features, _: Decided) -> BoolColumn:
+    """What was there when memory ran out in its forward, where that keeps so much that it is trained.
+
+    An exception then drops all of it, as if it had been temporary.
+    """
+    oom = next_of(features.phases.oom_events, features.alloc, features.n_events)
+    failed = features.in_forward & (oom < features.n_events) & (oom <= features.alloc_run_last)
+    failed &= oom < features.next_backward
+    in_use, sizes = failed & (features.end > oom), features.sizes
+    return in_use & np.bool_(sizes[in_use].sum() > MOST_KEPT * sizes[failed].sum())
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
@@ -348,6 +365,7 @@ IN_FORWARD: tuple[PipelineRule, ...] = (
     cache_that_lengthened,
     cache_that_began,
     in_forward_and_live_at_dump,
+    in_use_by_failed_forward,
     freed_before_backward,
     outside_and_freed_by_engine,
     batch_for_next_forward,

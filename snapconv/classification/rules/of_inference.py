@@ -63,7 +63,7 @@ _MOST_OF_WORDS = 2
 _NUMBER_BYTES = (2, 4)
 _MOST_WIDTH_BYTES = 2**17
 # Of what forward makes, inference keeps a cache; training keeps most.
-_MOST_KEPT = 0.4
+MOST_KEPT = 0.4
 _MOST_LAYERS = 1000
 # A cache has keys and values: of what there is more for every layer are weights.
 _LEAST_OF_WEIGHTS = 3
@@ -84,7 +84,7 @@ def only_infers(features: Features) -> bool:
 def _saves(features: Features) -> bool:
     """Whether forward keeps so much that it is for a backward, which the trace did not live to see."""
     sizes, made = features.sizes, features.in_forward
-    return bool(sizes[made & features.is_live_at_dump].sum() > _MOST_KEPT * sizes[made].sum())
+    return bool(sizes[made & features.is_live_at_dump].sum() > MOST_KEPT * sizes[made].sum())
 
 
 @rule(IN_TURN, Category.WEIGHT, Evidence.SIZES)

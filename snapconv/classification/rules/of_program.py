@@ -70,7 +70,7 @@ def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
     """Weights beside those of modules: a line makes as many of each size as there are gradients to spare.
 
     Rates that are learned for every weight, low-rank updates, codes: a batch is of a size of its own. Beside
-    a list of such sizes that is filled or copied, one that is computed has the weights of an inner step.
+    a list of such sizes that is filled or copied, one that is computed holds the weights of an inner step.
     """
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
     gradients, weights = gradients_of_fullest(features, decided), decided.has(Category.WEIGHT)

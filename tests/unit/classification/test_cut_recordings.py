@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     COPY,
     ENGINE,
     FORWARD,
+    MAIN,
     NO_FRAMES,
     OTHER,
     RELEASE,
@@ -92,6 +93,28 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
         job.alloc(phase, 40 << 20)
     assert categories(found(job)) == [category]
     assert categories(found(job, OTHER))[2] == GRADIENT
+
+
+@pytest.mark.parametrize(
+    ("has_room", "n_dropped", "category"),
+    [(False, 3, ACTIVATION), (True, 3, TEMPORARY), (False, 5, TEMPORARY)],
+    ids=["failed", "did not fail", "kept too little to be trained"],
+)
+def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room, n_dropped, category, found):
+    """The exception then drops everything; what was dropped before it, forward did not need any more."""
+    job = Job()
+    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.alloc(APPLY, OTHER)
+    held = [job.alloc(FORWARD) for _ in range(2)]
+    for dropped in [job.alloc(FORWARD, 6000) for _ in range(n_dropped)]:
+        job.free(dropped, FORWARD)
+    with suppress(OutOfMemory):
+        job.free(job.alloc(FORWARD, 40 << 20), FORWARD)
+    for addr in held:
+        job.free(addr, MAIN)
+    job.does(MAIN)
+    assert categories(found(job)) == [category] * 2
+    assert categories(found(job, 6000)) == [TEMPORARY] * n_dropped
 
 
 def test_a_preexisting_batch_is_what_other_iterations_freed_at_that_place_and_of_that_size(found):
