@@ -88,7 +88,7 @@ CATEGORIES_AT_PEAK = define_table(
     Column(
         "n_models",
         "INTEGER",
-        "of weights: how many models of equal sizes they are, of which one is trained",
+        "of weights: how many models of equal sizes they are",
         null="one, or not known; and for other categories",
     ),
 )
