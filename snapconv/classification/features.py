@@ -111,6 +111,11 @@ class Features:
         """Allocations that have a stack, if only an empty one."""
         return np.asarray(self.allocations.stack_id >= 0)
 
+    @property
+    def lasts_throughout(self) -> BoolColumn:
+        """Pre-existing, and still there at the dump."""
+        return ~self.is_traced & self.is_live_at_dump
+
     def made_through(self, role: Role) -> BoolColumn:
         """Allocations made through code of this role."""
         return self.roles.of(role, self.allocations.stack_id)

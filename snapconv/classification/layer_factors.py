@@ -33,7 +33,7 @@ def factors_of_layers(features: Features, decided: Decided) -> BoolColumn:
 
     A weight may be such a square itself: of those sizes only what a line makes that makes others too.
     """
-    kept = decided.is_open & (_outlives_next_backward(features) | _lasts_throughout(features))
+    kept = decided.is_open & (_outlives_next_backward(features) | features.lasts_throughout)
     weights = features.sizes[_layers(features, decided)]
     sides = _sides(features.sizes[kept])
     if not _LEAST_PAIRS <= len(sides) <= _MOST_SIDES:
@@ -60,11 +60,6 @@ def _outlives_next_backward(features: Features) -> BoolColumn:
     begins = features.phases.next_after(Phase.BACKWARD, features.phases.next_after(Phase.FORWARD, own))
     ends = at(features.phases.run_end, begins, features.n_events)
     return np.asarray((begins < features.n_events) & (features.end > ends))
-
-
-def _lasts_throughout(features: Features) -> BoolColumn:
-    """There before the trace and after it, however little of a step that has."""
-    return ~features.is_traced & features.is_live_at_dump
 
 
 def _sides(sizes: Int64Column) -> _Counts:

@@ -26,7 +26,7 @@ SAME_LINE = Reason(
 # What a program replaces or frees by itself, again and again. Of other categories neither was seen, or, of
 # temporary replacements, was not right: a line that makes one may keep the next.
 _REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
-_FREED_ALIKE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
+_FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,6 @@ def preexisting_freed_by_compiled_backward(features: Features, _: Decided) -> Bo
 
 BY_LINE: tuple[PipelineRule, ...] = (
     *map(_as_its_replacement, _REPLACED),
-    *map(_freed_like_others, _FREED_ALIKE),
+    *map(_freed_like_others, _FREED_BY_LINE),
     preexisting_freed_by_compiled_backward,
 )

@@ -71,7 +71,7 @@ def freed_by_hook(features: Features, decided: Decided) -> BoolColumn:
     What the hook makes itself has a stack of Python code.
     """
     made = _made(features) & ~features.made_in_hook & features.is_freed_in_hook
-    weight_like = decided.has(Category.WEIGHT) | (~features.is_traced & features.is_live_at_dump)
+    weight_like = decided.has(Category.WEIGHT) | features.lasts_throughout
     return made & is_among(features.sizes, distinct(features.sizes[weight_like]))
 
 
@@ -91,7 +91,7 @@ def kept_for_another_backward(features: Features, _: Decided) -> BoolColumn:
 def kept_after_backward(features: Features, decided: Decided) -> BoolColumn:
     """As large as a weight, or as what is pre-existing and may be one."""
     by_engine = features.made_through(Role.ENGINE)
-    preexisting = ~features.is_traced & features.is_live_at_dump
+    preexisting = features.lasts_throughout
     weight_like = decided.has(Category.WEIGHT) | (preexisting & ~by_engine)
     before = (preexisting & by_engine) | _without_frames_beside_weights(features, decided)
     rows = np.flatnonzero(_kept(features) | before)
@@ -104,7 +104,7 @@ def _without_frames_beside_weights(features: Features, decided: Decided) -> Bool
     With Python-only stacks they are of the engine. No more of a size than there are such weights.
     """
     sizes = features.sizes
-    preexisting = ~features.is_traced & features.is_live_at_dump & np.bool_(not features.has_cpp)
+    preexisting = features.lasts_throughout & np.bool_(not features.has_cpp)
     unnamed = preexisting & features.has_no_frames & decided.is_open
     weights = preexisting & ~features.has_no_frames & decided.has(Category.WEIGHT)
     if not unnamed.any():

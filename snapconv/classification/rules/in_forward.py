@@ -104,7 +104,7 @@ def _held_by_attribute(features: Features) -> BoolColumn:
 
 
 @rule(CACHE_GREW, Category.KV_CACHE, Evidence.FRAMES)
-def cache_that_grew(features: Features, decided: Decided) -> BoolColumn:
+def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
     """What a cache of keys and values makes anew for every token; in training backward needs it as well.
 
     And between two tokens, where a search goes on with other rows of it.
@@ -208,8 +208,7 @@ def in_use_by_failed_forward(features: Features, _: Decided) -> BoolColumn:
     An exception then drops all of it, as if it had been temporary.
     """
     oom = next_of(features.phases.oom_events, features.alloc, features.n_events)
-    failed = features.in_forward & (oom < features.n_events) & (oom <= features.alloc_run_last)
-    failed &= oom < features.next_backward
+    failed = features.in_forward & (oom <= features.alloc_run_last)
     in_use, sizes = failed & (features.end > oom), features.sizes
     return in_use & np.bool_(sizes[in_use].sum() > MOST_KEPT * sizes[failed].sum())
 

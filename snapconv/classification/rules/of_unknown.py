@@ -1,7 +1,5 @@
 """What is known of allocations whose purpose nothing shows: that the program kept them all the time."""
 
-import numpy as np
-
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
@@ -16,7 +14,7 @@ PERSISTENT = Reason(
 @rule(PERSISTENT, Category.UNKNOWN, Evidence.NONE)
 def persistent(features: Features, decided: Decided) -> BoolColumn:
     """Weights, states and data alike: a purpose would be a guess."""
-    return np.asarray(decided.is_open & ~features.is_traced & features.is_live_at_dump)
+    return decided.is_open & features.lasts_throughout
 
 
 OF_UNKNOWN: tuple[PipelineRule, ...] = (persistent,)

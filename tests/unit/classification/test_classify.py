@@ -117,6 +117,14 @@ def test_where_something_is_trained_a_cache_may_be_of_data(shown, found):
     assert categories(found(job))[0] is not Category.KV_CACHE
 
 
+def test_beside_states_of_an_optimizer_a_cache_may_be_of_data_though_no_step_is_seen(found):
+    job = Job()
+    job.older(frames(("init_cache", "/w/engine/data.py")) + MAIN)
+    job.older(STEP, OTHER)
+    job.does(MAIN)
+    assert categories(found(job)) == [Category.UNKNOWN]
+
+
 @pytest.mark.parametrize("name", ["init_optimizer_params", "load_class_weights", "make_sample_weights"])
 def test_a_function_may_be_named_after_weights_that_are_no_models(name, found):
     job = Job()

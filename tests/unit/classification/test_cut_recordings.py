@@ -105,15 +105,18 @@ def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room
     job = Job()
     job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
     job.alloc(APPLY, OTHER)
+    earlier = job.alloc(FORWARD, 5000)
+    job.does(STEP)
     held = [job.alloc(FORWARD) for _ in range(2)]
     for dropped in [job.alloc(FORWARD, 6000) for _ in range(n_dropped)]:
         job.free(dropped, FORWARD)
     with suppress(OutOfMemory):
         job.free(job.alloc(FORWARD, 40 << 20), FORWARD)
-    for addr in held:
+    for addr in (earlier, *held):
         job.free(addr, MAIN)
     job.does(MAIN)
     assert categories(found(job)) == [category] * 2
+    assert categories(found(job, 5000)) == [TEMPORARY]
     assert categories(found(job, 6000)) == [TEMPORARY] * n_dropped
 
 

@@ -1,4 +1,4 @@
-"""An ESM tells the structure at every residue of a protein: Lightning, bfloat16, two batches a step, lower layers frozen."""
+"""An ESM predicts the structure at every residue of a protein: Lightning, bfloat16, two batches a step, lower layers frozen."""
 
 import lightning as L
 import torch

@@ -56,10 +56,10 @@ class CrossBatchMemory:
 
 
 def contrastive_loss(found, labels, others, other_labels, margin=0.5):
-    alike = found @ others.T
+    similarity = found @ others.T
     same = labels[:, None] == other_labels[None]
-    near = (1 - alike)[same & (alike < 1 - 1e-5)].sum()
-    far = alike[~same & (alike > margin)].sum()
+    near = (1 - similarity)[same & (similarity < 1 - 1e-5)].sum()
+    far = similarity[~same & (similarity > margin)].sum()
     return (near + far) / len(found)
 
 

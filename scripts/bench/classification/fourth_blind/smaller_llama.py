@@ -57,14 +57,14 @@ for i, ids in enumerate(loader):
     with torch.autocast("cuda", dtype=torch.bfloat16):
         logits = student(input_ids=ids).logits[:, :-1]
     words = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
-    alike = distillation_loss(logits.flatten(0, 1).float(), expected.flatten(0, 1).float())
-    loss = (0.3 * words + 0.7 * alike) / ACCUMULATE
+    distilled = distillation_loss(logits.flatten(0, 1).float(), expected.flatten(0, 1).float())
+    loss = (0.3 * words + 0.7 * distilled) / ACCUMULATE
     loss.backward()
-    tell(inputs=[ids], activations=[expected, logits, words, alike, loss])
+    tell(inputs=[ids], activations=[expected, logits, words, distilled, loss])
     if (i + 1) % ACCUMULATE == 0:
         torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
-        print(f"{i}: {words.item():.3f} {alike.item():.3f}")
-        end_of_step(inputs=[ids], activations=[expected, logits, words, alike, loss])
+        print(f"{i}: {words.item():.3f} {distilled.item():.3f}")
+        end_of_step(inputs=[ids], activations=[expected, logits, words, distilled, loss])
