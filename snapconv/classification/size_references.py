@@ -28,7 +28,7 @@ class Preexisting:
     states every optimizer keeps for each of its parameters, if that is known; ``states_range``: the least and
     the most of them; ``has_several_steps``: whether there may be several optimizers. ``has_frozen_copy``: the
     trained modules also ran without saving anything, so that there may be another model of the kind; None
-    where that may have been a validation.
+    where that may have been a validation, or the states are known without it.
     """
 
     candidates: BoolColumn
@@ -124,7 +124,7 @@ def in_half(gradients: Int64Column) -> Int64Column:
 
 def counted(sizes: Int64Column) -> dict[int, int]:
     """How often every size occurs."""
-    return dict(zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True))
+    return dict(np.column_stack(np.unique(sizes, return_counts=True)).tolist())
 
 
 def by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:

@@ -184,20 +184,20 @@ def split_by_options(
     if not options.is_one_optimizer:
         return False
     n_gradients = counted(gradients)
-    groups = [(size, members) for size, members in by_size(rows, sizes) if size in n_gradients]
-    groups = [(size, members) for size, members in groups if len(members) >= n_gradients[size]]
-    n_copies = [len(members) / n_gradients[size] for size, members in groups]
-    large = [n for n, (size, _) in zip(n_copies, groups, strict=True) if size >= SMALL_BYTES]
+    known = [(size, members) for size, members in by_size(rows, sizes) if size in n_gradients]
+    of_size = [(size, members, len(members) / n_gradients[size]) for size, members in known]
+    groups = [(size, members, n_copies) for size, members, n_copies in of_size if n_copies >= 1]
+    large = [n_copies for size, _, n_copies in groups if size >= SMALL_BYTES]
     if not large:
         return False
-    total, usual = sum(size * len(members) for size, members in groups), min(large)
-    fitting = sum(size * len(m) for n, (size, m) in zip(n_copies, groups, strict=True) if n == usual)
+    total, usual = sum(size * len(members) for size, members, _ in groups), min(large)
+    fitting = sum(size * len(members) for size, members, n_copies in groups if n_copies == usual)
     if fitting >= NEEDED_SHARE * total:
         parts = _weights_and_states(int(usual), options)
         if parts is None:
             return False
-        for n, (size, members) in zip(n_copies, groups, strict=True):
-            if n == usual:
+        for size, members, n_copies in groups:
+            if n_copies == usual:
                 found.mark(BESIDE_STATES, _W, members[: parts[0] * n_gradients[size]])
                 found.mark(STATES, _S, members[len(members) - parts[1] * n_gradients[size] :])
         return True
@@ -206,7 +206,7 @@ def split_by_options(
     n_states = int(usual) - 1
     if not least <= n_states <= most:
         return False
-    for size, members in groups:
+    for size, members, _ in groups:
         n_weights = len(members) - n_states * n_gradients[size]
         found.mark(BESIDE_STATES, _W, members[:n_weights])
         found.mark(STATES, _S, members[n_weights:])

@@ -75,8 +75,8 @@ def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
 
 def rule_notes(user: UserRules, *, free_sites_known: bool) -> Iterator[Note]:
     """A note for every rule that cannot have any effect: its author should hear of a wrong pattern."""
-    for rule, has in zip(user.rules, user.has, strict=True):
-        if not has.any():
+    for number, rule in enumerate(user.rules):
+        if not user.has[number].any():
             yield Note("unused-rule", f"your rule {rule.slug} matches no frame: check its function and file")
         elif rule.is_free_site and not free_sites_known:
             yield Note(

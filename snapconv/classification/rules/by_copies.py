@@ -68,7 +68,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
         states_range=features.phases.states_range,
-        has_frozen_copy=frozen_modules_ran(features) if features.phases.n_states is None else False,
+        has_frozen_copy=frozen_modules_ran(features) if features.phases.n_states is None else None,
         has_several_steps=features.phases.has_several_steps,
     )
     return split_by_sizes(features.allocations, known)

@@ -44,14 +44,14 @@ def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
     rows = np.flatnonzero(~features.is_traced & decided.is_open & freed)
     if not features.phases.free_sites_known or not len(rows):
         return Replaced(rows[:0], rows[:0])
-    sizes, width = features.sizes, features.n_events + 1
+    sizes, width = features.sizes, features.n_events
     by_program = features.is_traced & ~features.is_freed_by_engine
     new = np.flatnonzero(by_program & is_among(sizes, distinct(sizes[rows])))
     new = new[np.argsort(table.stack_id[new], kind="stable")]
     # What -1 finds stands at the end.
     line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
     stacks_with = stacks_by_frame(stacks)
-    replacement = np.full(len(rows), -1, np.int64)
+    found = [np.zeros((2, 0), np.int64)]
     for here in grouped(np.flatnonzero(line >= 0), line):
         made = _of_stacks(new, table.stack_id[new], stacks_with(int(line[here[0]])))
         if not len(made):
@@ -64,9 +64,8 @@ def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
         fits = (
             (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
         )
-        replacement[here[fits]] = youngest[fits]
-    is_replaced = replacement >= 0
-    return Replaced(rows[is_replaced], replacement[is_replaced])
+        found.append(np.stack((former, youngest))[:, fits])
+    return Replaced(*np.concatenate(found, axis=1))
 
 
 def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:
@@ -111,11 +110,11 @@ def _like_others(features: Features, decided: Decided) -> dict[Category, BoolCol
     seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[preexisting]))
     lived, found = features.end - features.alloc, {}
     for which in map(Category, distinct(category[seen]).tolist()):
-        of_which = seen[category[seen] == which]
-        only = np.setdiff1d(site[of_which], site[seen[category[seen] != which]])
+        is_which = category[seen] == which
+        only = np.setdiff1d(site[seen[is_which]], site[seen[~is_which]])
         found[which] = preexisting & is_among(site, only)
         if which == Category.TEMPORARY:
-            found[which] &= features.end <= lived[of_which].max()
+            found[which] &= features.end <= lived[seen[is_which]].max()
     return found
 
 

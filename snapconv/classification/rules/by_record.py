@@ -158,7 +158,7 @@ def _copies_of(features: Features, decided: Decided, category: Category) -> Bool
     copies, originals = features.recorded.copies, features.recorded.originals
     is_original = decided.has(category)
     order = np.argsort(features.recorded.metadata.copies.memory.recorded_us, kind="stable")
-    for original, copy in zip(originals[order].tolist(), copies[order].tolist(), strict=True):
+    for original, copy in np.column_stack((originals, copies))[order].tolist():
         if original >= 0 and copy >= 0:
             found[copy] |= bool(is_original[original] or found[original])
     return found

@@ -5,7 +5,7 @@ batch takes the same number of rows of each, so that all are as many times as la
 them.
 """
 
-from math import gcd
+from fractions import Fraction
 
 import numpy as np
 
@@ -59,18 +59,17 @@ def _chosen_by_number(features: Features) -> Int64Column:
 
 
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
-    # By how many times as large as a batch, in lowest terms.
-    by_times: dict[tuple[int, int], set[int]] = {}
+    # By how many times as large as a batch.
+    by_times: dict[Fraction, set[int]] = {}
     for size, n in kept.items():
         for batch, n_batches in drawn.items():
             if size > batch and n <= _MOST_FOR_A_BATCH * n_batches:
-                common = gcd(size, batch)
-                by_times.setdefault((size // common, batch // common), set()).add(batch)
+                by_times.setdefault(Fraction(size, batch), set()).add(batch)
     total = sum(batch * n for batch, n in drawn.items())
-    for (times, parts), batches in by_times.items():
+    for times, batches in by_times.items():
         n_bytes = sum(batch * drawn[batch] for batch in batches)
         if len(batches) >= _LEAST_SIZES and n_bytes >= _NEARLY * total:
-            return {times * batch // parts for batch in batches}
+            return {int(times * batch) for batch in batches}
     return set()
 
 

@@ -4,8 +4,6 @@ No gradient shows there which blocks are weights. But models are built layer by 
 weights take turns in memory, while a cache is as many blocks of one size, side by side, as there are layers.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
@@ -100,19 +98,18 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     is_trained = bool(decided.has(Category.OPTIMIZER_STATE).any())
     if not only_infers(features) or is_trained or len(repeated) < _LEAST_SIZES:
         return weights
-    is_small = sizes[rows] <= _SMALL_POOL_BYTES
-    pools = rows[is_small], rows[~is_small]
-    turning = [np.array(list(_sizes_in_turn(sizes[pool])), np.int64) for pool in pools]
-    if max(map(len, turning)) < _LEAST_IN_TURN:
+    turning = [(pool, _sizes_in_turn(sizes[pool])) for pool in _pools(rows, sizes)]
+    if max(len(of_pool) for _, of_pool in turning) < _LEAST_IN_TURN:
         return weights
     # One block of a size for every layer that ran is a weight without gradient or states.
-    in_turn = is_among(repeated, np.concatenate(turning))
+    in_turn = is_among(repeated, [size for _, of_pool in turning for size in of_pool])
     if _layers_that_ran(features) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
         return weights
-    for pool, of_pool in zip(pools, turning, strict=True):
+    for pool, of_pool in turning:
         layers = np.flatnonzero(is_among(sizes[pool], of_pool))
-        weights[pool[_embedding(sizes[pool], layers)]] = True
-        weights[pool[_between(sizes[pool], layers)]] = True
+        if len(layers):
+            weights[pool[_embedding(sizes[pool], layers)]] = True
+            weights[pool[_between(sizes[pool], layers)]] = True
     # An output layer comes last, and is as large as the embedding whose inverse it is.
     weights[rows] |= is_among(sizes[rows], distinct(sizes[weights]))
     return weights
@@ -125,8 +122,6 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     than any part of a layer and the only one of its size: it may be a cache, made between two models.
     """
     found = np.zeros(len(sizes), np.bool_)
-    if not len(layers):
-        return found
     lengths = np.diff(np.append(run_starts(sizes), len(sizes)))
     n_equal = np.repeat(lengths, lengths)
     first, last = int(layers[0]), int(layers[-1])
@@ -140,10 +135,11 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
 
 def _embedding(sizes: Int64Column, layers: Int64Column) -> slice:
     """The tables before a model's layers: of words, then of positions and kinds, each far smaller."""
-    first = int(layers[0]) if len(layers) else 0
-    begin = max(first - 1, 0)
-    while first - _MOST_TABLES < begin and begin > 0 and sizes[begin - 1] >= _TABLE_TO_NEXT * sizes[begin]:
+    begin = first = int(layers[0])
+    while begin > 0 and (begin == first or sizes[begin - 1] >= _TABLE_TO_NEXT * sizes[begin]):
         begin -= 1
+        if first - begin == _MOST_TABLES:
+            break
     return slice(begin, first)
 
 
@@ -168,7 +164,7 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
     """
     if any(not np.any(counts % n_copies) for n_copies in _COPIES):
         return True
-    n_of = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    n_of = dict(np.column_stack((sizes, counts)).tolist())
     total = sum(size * n for size, n in n_of.items())
     for larger in _PRECISIONS:
         for more, less in _TIMES_AS_OFTEN:
@@ -179,20 +175,19 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
     return False
 
 
-def _sizes_in_turn(sizes: Int64Column) -> Iterator[int]:
+def _sizes_in_turn(sizes: Int64Column) -> list[int]:
     """The sizes that come again and again with others between them; ``sizes`` are in the order of memory.
 
     Not those that mostly are side by side: some of many results that are kept may have filled holes.
     """
     begins = run_starts(sizes)
     lengths: dict[int, list[int]] = {}
-    for size, length in zip(
-        sizes[begins].tolist(), np.diff(np.append(begins, len(sizes))).tolist(), strict=True
-    ):
+    length_of_runs = np.diff(np.append(begins, len(sizes)))
+    for size, length in np.column_stack((sizes[begins], length_of_runs)).tolist():
         lengths.setdefault(size, []).append(length)
-    for size, found in lengths.items():
-        if len(found) >= _LEAST_TURNS and 2 * max(found) <= sum(found):
-            yield size
+    return [
+        size for size, found in lengths.items() if len(found) >= _LEAST_TURNS and 2 * max(found) <= sum(found)
+    ]
 
 
 @rule(AS_LAYERS, Category.WEIGHT, Evidence.SIZES)

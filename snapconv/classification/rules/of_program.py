@@ -85,8 +85,8 @@ def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
         made = Counter(sizes[of_line].tolist())
         # Buffers of modules may be as large as a few of them.
         as_often = [size for size, n in made.items() if to_spare[size] == n]
-        share = sum(size * made[size] for size in as_often) / max(int(sizes[of_line].sum()), 1)
-        if len(as_often) >= LEAST_SIZES and share >= NEARLY:
+        n_bytes = sum(size * made[size] for size in as_often)
+        if len(as_often) >= LEAST_SIZES and n_bytes >= NEARLY * sizes[of_line].sum():
             lists.append(of_line)
     alone, others = _by_shared_sizes(lists, sizes)
     filled, _ = _by_shared_sizes([of_line for of_line in others if is_filled[of_line].all()], sizes)
@@ -97,11 +97,10 @@ def kept_with_gradients(features: Features, decided: Decided) -> BoolColumn:
 
 def _by_shared_sizes(lists: _Lists, sizes: Int64Column) -> tuple[_Lists, _Lists]:
     """The lists that have no size of another; and the others, as a gradient is of one of them only."""
-    of_list = [distinct(sizes[rows]).tolist() for rows in lists]
-    n_lists = Counter(size for found in of_list for size in found)
+    n_lists = Counter(size for rows in lists for size in distinct(sizes[rows]).tolist())
     alone, others = _Lists(), _Lists()
-    for rows, found in zip(lists, of_list, strict=True):
-        (others if any(n_lists[size] > 1 for size in found) else alone).append(rows)
+    for rows in lists:
+        (others if any(n_lists[size] > 1 for size in sizes[rows].tolist()) else alone).append(rows)
     return alone, others
 
 
