@@ -70,6 +70,9 @@ RECOMPUTED = FORWARD[:2] + RECOMPUTE + ENGINE
 NESTED = frames(
     ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
 )
+# The sizes of a model's parameters.
+SHAPES = (7000, 9000)
+CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
 BUILD_OPTIMIZER = frames(("__init__", f"{TORCH}/optim/adagrad.py")) + MAIN
@@ -87,7 +90,7 @@ class Job:
         self.model = CachingAllocator(clock=self.now)
         self.annotations: list[dict[str, Any]] = []
 
-    def alloc(self, stack: Stack, size: int = SUBJECT) -> int:
+    def alloc(self, stack: Stack | None, size: int = SUBJECT) -> int:
         return self.model.malloc(size, frames=stack)
 
     def older(self, stack: Stack, size: int = SUBJECT) -> int:
@@ -111,6 +114,34 @@ class Job:
 
     def snapshot(self) -> dict[str, Any]:
         return {**self.model.snapshot(), "external_annotations": self.annotations}
+
+
+def with_copies(
+    *stacks: Stack | None,
+    factor: int = 1,
+    shapes: tuple[int, ...] = SHAPES,
+    is_late: bool = False,
+    engine: Stack = ENGINE,
+) -> Job:
+    """A model whose weights have gradients, and what lines make beside every one of them."""
+    job = Job()
+
+    def make() -> None:
+        for stack in stacks:
+            for size in shapes:
+                job.alloc(stack, factor * size)
+
+    for size in SHAPES:
+        job.alloc(APPLY, size)
+    if not is_late:
+        make()
+    job.does(FORWARD)
+    gradients = [job.alloc(engine, size) for size in SHAPES]
+    if is_late:
+        make()
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    return job
 
 
 def at_line(stack: Stack, line: int) -> Stack:

@@ -383,9 +383,9 @@ def test_every_reason_has_a_job_that_it_decides():
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
     elsewhere |= {"replaced-on-the-same-line", "freed-by-hook-of-gradient"}
     elsewhere |= {"live-in-failed-backward", "live-in-failed-forward"}  # in test_cut_recordings.py
-    elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_inference.py
+    elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_of_inference.py
     elsewhere |= {"made-in-turn-where-layers-are-built"}  # in test_built_layers.py
-    elsewhere |= {"deep-copy-of-every-parameter"}  # in test_user_tensors.py
+    elsewhere |= {"deep-copy-of-every-parameter"}  # in test_of_state_dicts.py
     assert in_code == by_life | elsewhere  # see also test_held.py
 
 

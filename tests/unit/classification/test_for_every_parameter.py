@@ -1,0 +1,164 @@
+"""What a line makes for every parameter, and what only looks like it."""
+
+import pytest
+
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import (
+    APPLY,
+    CLONE,
+    ENGINE,
+    FORWARD,
+    LOAD,
+    MAIN,
+    NO_FRAMES,
+    SHAPES,
+    STEP,
+    SUBJECT,
+    ZERO_GRAD,
+    ZEROS,
+    Job,
+    at_line,
+    categories,
+    classified,
+    with_copies,
+)
+
+WEIGHT = Category.WEIGHT
+GRADIENT = Category.GRADIENT
+INPUT = Category.INPUT
+STATE = Category.OPTIMIZER_STATE
+UNKNOWN = Category.UNKNOWN
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+@pytest.mark.parametrize(("stack", "category"), [(ZEROS, STATE), (CLONE, WEIGHT)], ids=["moments", "a copy"])
+def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(stack, category, found):
+    row = found(with_copies(stack), SHAPES[0])[1]
+    assert row == (category, Evidence.SIZES, "made-for-every-parameter")
+
+
+@pytest.mark.parametrize(("n_without", "category"), [(1, STATE), (2, UNKNOWN)])
+def test_a_line_that_leaves_out_more_than_a_tenth_of_the_parameters_is_not_for_every_one(
+    n_without, category, found
+):
+    """Twelve parameters of equal size but for the last digits."""
+    shapes = [7168 + 512 * n for n in range(12)]
+    job = Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in shapes[n_without:]:
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert found(job, shapes[-1])[1][0] is category
+
+
+def test_a_line_that_leaves_out_a_tenth_of_the_bytes_is_for_every_parameter(found):
+    """Seven parameters of one size and one three times as large; one of the seven has no moment."""
+    shapes = [12 * 1024, *[4 * 1024] * 7]
+    job = Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in shapes[:-1]:
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert categories(found(job, shapes[0]))[1] is STATE
+
+
+@pytest.mark.parametrize(
+    ("stacks", "engine"),
+    [((CLONE, ZEROS), ENGINE), ((LOAD, MAIN), NO_FRAMES)],
+    ids=["all stacks", "Python stacks"],
+)
+def test_copies_in_full_precision_are_an_optimizers_where_its_moments_are(stacks, engine, found):
+    rows = found(with_copies(*stacks, factor=2, engine=engine), 2 * SHAPES[0])
+    assert rows == [(STATE, Evidence.SIZES, "made-for-every-parameter")] * 2
+
+
+def test_what_torchs_optimizer_steps_on_in_full_precision_are_weights(found):
+    """Without C++ frames: copies of the weights, and after backward those of their gradients."""
+    job = with_copies(LOAD, factor=2, engine=NO_FRAMES)
+    gradients = [job.alloc(MAIN, 2 * size) for size in SHAPES]
+    for size in SHAPES:
+        job.alloc(STEP, 2 * size)
+    for addr in gradients:
+        job.free(addr, MAIN)
+    for size in SHAPES:
+        job.alloc(MAIN, 2 * size)
+    rows = found(job, 2 * SHAPES[0])
+    assert rows[0] == (WEIGHT, Evidence.SIZES, "made-for-every-parameter")
+    assert rows[-1][0] is not STATE
+
+
+def test_copies_in_full_precision_alone_may_be_an_average(found):
+    assert categories(found(with_copies(CLONE, factor=2), 2 * SHAPES[0])) == [UNKNOWN]
+
+
+def test_without_frames_of_cpp_copies_in_full_precision_of_one_line_may_be_an_average(found):
+    rows = found(with_copies(LOAD, factor=2, engine=NO_FRAMES), 2 * SHAPES[0])
+    assert categories(rows) == [UNKNOWN]
+
+
+def test_what_has_no_stack_is_of_no_line(found):
+    """As where stacks were recorded later: what is left are copies of one line, maybe an average."""
+    job = with_copies(None, LOAD, factor=2, engine=NO_FRAMES)
+    assert categories(found(job, 2 * SHAPES[0])) == [UNKNOWN] * 2
+
+
+def test_two_copies_in_full_precision_without_moments_may_be_averages(found):
+    job = with_copies(CLONE, at_line(CLONE, 2), factor=2)
+    assert categories(found(job, 2 * SHAPES[0])) == [UNKNOWN] * 2
+
+
+def test_as_many_bytes_of_other_sizes_are_not_made_for_every_parameter(found):
+    job = with_copies(ZEROS, shapes=(SHAPES[0] + 500, SHAPES[1] - 500))
+    assert STATE not in categories(found(job, SHAPES[0] + 500))
+
+
+def test_a_line_that_has_a_part_of_the_sizes_as_often_is_not_for_every_parameter(found):
+    """Of three parameters it makes two, and as many bytes as there are in all."""
+    shapes, job = (7000, 7000, 9000), Job()
+    for size in shapes:
+        job.alloc(APPLY, size)
+    for size in (7000, 7000, 9500):
+        job.alloc(ZEROS, size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    assert STATE not in categories(found(job, 7000))
+
+
+def test_copies_of_gradients_are_no_second_model(found):
+    assert categories(found(with_copies(CLONE, is_late=True), SHAPES[0]))[2] is not WEIGHT
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[:1], (*SHAPES, 20_000)], ids=["for some", "and for others"])
+def test_what_a_line_makes_for_some_parameters_may_be_anything(shapes, found):
+    assert categories(found(with_copies(CLONE, shapes=shapes)))[1] not in (WEIGHT, STATE)
+
+
+def test_a_single_size_may_agree_by_chance(found):
+    job = Job()
+    job.alloc(APPLY)
+    job.alloc(CLONE)
+    job.does(FORWARD)
+    job.free(job.alloc(ENGINE), ZERO_GRAD)
+    assert categories(found(job)) == [WEIGHT, INPUT, GRADIENT]
+
+
+@pytest.mark.parametrize(("state_factor", "category"), [(2, WEIGHT), (1, UNKNOWN)])
+def test_copies_in_full_precision_that_an_optimizer_steps_on_are_weights(state_factor, category, found):
+    """Its states are as large as what it steps on, and not as the model in half precision."""
+    job = with_copies(CLONE, factor=2)
+    for size in SHAPES:
+        job.alloc(STEP, state_factor * size)
+    job.does(STEP)
+    assert categories(found(job, 2 * SHAPES[0]))[0] == category
