@@ -3,7 +3,8 @@
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from snapconv.version import VERSION
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # A program that runs in this process finds Python as it is.
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 # Every command, with a short help that `snapconv --help` does not cut off with dots. NAME is the function in
 # NAME_command.py, which may have COMMAND_SETTINGS, and - is _ there.
@@ -69,7 +71,7 @@ def _run(argv: list[str]) -> int:
     name = line[0] if line else ""
     is_program = name in _PROGRAM_COMMANDS
     try:
-        with signals_raise(is_program=is_program), collector_on() if is_program else collector_off():
+        with signals_raise(is_program=is_program), collector_on() if is_program else _as_we_need():
             app_with([name] if name in COMMANDS else COMMANDS)(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
@@ -82,6 +84,23 @@ def _run(argv: list[str]) -> int:
         give_up_stdout()
         raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
     return 0
+
+
+@contextmanager
+def _as_we_need() -> Iterator[None]:
+    """Without what would cost more than it gives: the collector, and NumPy's threads for linear algebra.
+
+    No command multiplies matrices, and each of these threads, one per processor, spins for 30 ms at first.
+    """
+    with collector_off():
+        if _BLAS_THREADS in os.environ:
+            yield
+            return
+        os.environ[_BLAS_THREADS] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[_BLAS_THREADS]
 
 
 def _with_command(argv: list[str]) -> list[str]:
