@@ -1,17 +1,17 @@
 """The lines of the project in a stack: figures of any kind are shown by these lines."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
+from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class SourceLine:
     """A line of the user's project; ``file_path`` is relative to the project root, ``/`` between."""
 
@@ -23,6 +23,13 @@ class SourceLine:
     def place(self) -> str:
         """The line as an editor takes it: ``net/model.py:35``."""
         return f"{self.file_path}:{self.line_number}"
+
+    def __lt__(self, other: "SourceLine") -> bool:
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[str, int, str]:
+        return self.file_path, self.line_number, self.function
 
 
 # What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and is repeated

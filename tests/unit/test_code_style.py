@@ -57,7 +57,6 @@ NOT_FROZEN = {
     "snapconv/naming/weights/param_tree.py:Module": "dataclass(slots=True)",
     "snapconv/snapshot/event_table.py:TraceReader": "dataclass(slots=True)",
     "snapconv/snapshot/readers/pickle_scan.py:_Walk": "dataclass(slots=True)",
-    "snapconv/stacks/project_lines.py:SourceLine": "dataclass(frozen=True, slots=True, order=True)",
 }
 
 

@@ -27,6 +27,9 @@ def example(decorate, name):
 
 Lazy, Standard = example(dataclass, "Lazy"), example(dataclasses.dataclass, "Standard")
 
+# Of a class with so many instances, one is made by a function compiled for it.
+MANY = 20
+
 
 def outcome(cls, action):
     """What an action returns or raises, with the name of the class left out."""
@@ -63,9 +66,14 @@ ACTIONS = {
 }
 
 
+@pytest.mark.parametrize("n_instances", [0, MANY])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_it_does_what_the_standard_one_does(action):
-    assert outcome(Lazy, ACTIONS[action]) == outcome(Standard, ACTIONS[action])
+def test_it_does_what_the_standard_one_does(action, n_instances, monkeypatch):
+    lazy = example(dataclass, "Lazy")
+    monkeypatch.setitem(globals(), "Lazy", lazy)  # where pickle looks for it
+    for _ in range(n_instances):
+        lazy(1)
+    assert outcome(lazy, ACTIONS[action]) == outcome(Standard, ACTIONS[action])
 
 
 def test_every_instance_has_a_list_of_its_own():
