@@ -124,16 +124,16 @@ class StackInterner:
             key = tuple(map(self._frame_by_identity.get, identities))
             if None in key:
                 where = f"{path(owner)}.frames"
-                key = tuple([self._frame_id(f, f"{where}[{i}]") for i, f in enumerate(frames)])
+                for i, known in enumerate(key):
+                    if known is None:
+                        self._add_frame(frames[i], f"{where}[{i}]")
+                key = tuple(map(self._frame_by_identity.get, identities))
             stack_id = self._stacks.setdefault(key, len(self._stacks))
             self._stack_by_identities[identities] = stack_id
         self._stack_by_list[id(frames)] = stack_id
         return stack_id
 
-    def _frame_id(self, frame: object, where: str) -> int:
-        known = self._frame_by_identity.get(id(frame))
-        if known is not None:
-            return known
+    def _add_frame(self, frame: object, where: str) -> None:
         expect(frame, dict, where)
         name, filename, line = (frame.get(key) for key in ("name", "filename", "line"))  # type: ignore[attr-defined]
         for value, field in ((name, "name"), (filename, "filename")):
@@ -149,8 +149,7 @@ class StackInterner:
         name, filename, original, target = (text if type(text) is str else "" for text in texts)
         cut = self._cut
         key = (cut(name), cut(filename), usable, cut(original, -_MAX_TRACE), cut(target))
-        frame_id = self._frames.setdefault(key, len(self._frames))
-        return self._frame_by_identity.setdefault(id(frame), frame_id)
+        self._frame_by_identity[id(frame)] = self._frames.setdefault(key, len(self._frames))
 
     def table(self) -> StackTable:
         """Everything collected so far, as read-only columns."""

@@ -76,7 +76,10 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     outermost = _outermost_python(stacks, stack_of_frame)
     matcher = FrameMatcher(stacks.frames)
     for number, rule in enumerate(rules):
-        is_match = matcher.matches(rule)[stacks.frame_ids]
+        frames = matcher.matches(rule)
+        if not frames.any():
+            continue
+        is_match = frames[stacks.frame_ids]
         if rule.is_outermost:
             is_match = is_match & outermost
         hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
