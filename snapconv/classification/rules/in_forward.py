@@ -192,7 +192,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     if not may_be.any():
         return may_be
     rows = np.flatnonzero(features.in_forward & is_among(stack_id, distinct(stack_id[may_be])))
-    stack, width = stack_id[rows].astype(np.int64), features.n_events + 2
+    stack, width = stack_id[rows].astype(np.int64), features.n_events
     keys = stack * width + features.alloc[rows]
     order = np.argsort(keys)
     ends = np.searchsorted(keys[order], stack[order] * width + features.end[rows][order])
@@ -267,7 +267,7 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
     if not rows.any():
         return rows
     line = features.lines()
-    keys = line.astype(np.int64) * (1 + features.sizes.max()) + features.sizes
+    keys = line * features.sizes.max() + features.sizes
     return np.asarray((line >= 0) & is_among(keys, keys[rows]))
 
 

@@ -29,12 +29,10 @@ def copied_states(features: Features, decided: Decided) -> BoolColumn:
     gradients = np.flatnonzero(decided.has(Category.GRADIENT))
     of_model = decided.has(Category.WEIGHT), of_fullest(gradients, features.iteration, features.sizes)
     wanted = [Counter(features.sizes[model].tolist()) for model in of_model]
-    # One number for stack and iteration, which is -1 of what is pre-existing.
-    part = features.allocations.stack_id.astype(np.int64) * (features.phases.n_iterations + 1)
-    part += features.iteration
     whole = [
         copy
-        for copy in grouped(rows, part)
+        for of_line in grouped(rows, features.allocations.stack_id)
+        for copy in grouped(of_line, features.iteration)
         if any(is_nearly(features.sizes[copy], model) for model in wanted)
     ]
     return features.mask(np.concatenate(whole or [rows[:0]]))

@@ -4,6 +4,8 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
+    APPLY,
+    COPY,
     ENGINE,
     FORWARD,
     LOAD,
@@ -140,3 +142,82 @@ def test_what_a_line_frees_soon_after_the_beginning_is_as_temporary_as_what_else
     job.does(FORWARD, ENGINE)
     assert categories(found(job)) == [TEMPORARY]
     assert categories(found(job, SUBJECT + 1)) == [TEMPORARY]
+
+
+def without_stacks_of_frees(job, *addrs):
+    """The snapshot of a job in which nothing shows what freed these addresses."""
+    raw = job.snapshot()
+    for event in raw["device_traces"][0]:
+        if event["addr"] in addrs and event["action"].startswith("free"):
+            del event["frames"]
+    return raw
+
+
+def test_what_frees_without_a_stack_end_is_of_no_line(found, monkeypatch):
+    job = Job()
+    old, batch = job.older(NO_FRAMES, SUBJECT + 1), job.alloc(COPY)
+    job.does(FORWARD, ENGINE)
+    for addr in (batch, old):
+        job.model.free(addr)
+    raw = without_stacks_of_frees(job, batch, old)
+    monkeypatch.setattr(job, "snapshot", lambda: raw)
+    assert categories(found(job)) == [INPUT]
+    assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
+
+
+def test_only_what_was_there_before_the_trace_is_what_replaced_it(found):
+    """One of two that a line made for two weights: nothing shows what they are."""
+    job = Job()
+    for _ in range(2):
+        job.alloc(APPLY)
+    kept = [job.alloc(LOAD) for _ in range(2)]
+    job.does(FORWARD, ENGINE)
+    job.alloc(COPY)
+    job.model.free(kept[0], frames=COPY)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job))[2:] == [UNKNOWN, UNKNOWN, INPUT]
+
+
+def test_a_new_value_of_another_size_replaced_nothing(found):
+    job = Job()
+    old, other = job.older(NO_FRAMES), job.older(NO_FRAMES, SUBJECT + 1)
+    job.alloc(LOAD)
+    for addr in (old, other):
+        job.model.free(addr, frames=LOAD)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [INPUT, INPUT]
+    assert categories(found(job, SUBJECT + 1)) == [UNKNOWN]
+
+
+def test_what_a_line_frees_of_batches_is_one_however_late(found):
+    """A batch lives until the next one; the first one may have been there for any time."""
+    job = Job()
+    old = job.older(NO_FRAMES, SUBJECT + 1)
+    job.does(FORWARD, ENGINE, FORWARD, ENGINE)
+    batch = job.alloc(COPY)
+    job.does(FORWARD)
+    for addr in (batch, old):
+        job.free(addr, MAIN)
+    assert found(job, SUBJECT + 1) == [(INPUT, Evidence.FREE_SITE, "freed-by-line-of-one-category")]
+
+
+@pytest.mark.parametrize(("n_before", "category"), [(1, TEMPORARY), (2, UNKNOWN)])
+def test_a_temporary_lives_for_no_more_events_than_others_of_its_line(n_before, category, found):
+    """The others live for one event, of the line that frees them."""
+    job = Job()
+    old = job.older(NO_FRAMES, SUBJECT + 1)
+    for _ in range(n_before):
+        job.alloc(APPLY, OTHER)
+    job.free(old, LOAD)
+    job.does(LOAD, FORWARD, ENGINE)
+    assert categories(found(job, SUBJECT + 1)) == [category]
+
+
+def test_what_was_there_as_long_replaced_nothing(found):
+    """The line had made another block before the trace, which is still there."""
+    job = Job()
+    kept, old = job.older(LOAD), job.older(NO_FRAMES)
+    job.model.free(old, frames=LOAD)
+    job.does(FORWARD, ENGINE)
+    assert kept != old
+    assert sorted(categories(found(job))) == [UNKNOWN, INPUT]

@@ -104,6 +104,7 @@ def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room
     """The exception then drops everything; what was dropped before it, forward did not need any more."""
     job = Job()
     job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.older(NO_FRAMES, 4000)
     job.alloc(APPLY, OTHER)
     earlier = job.alloc(FORWARD, 5000)
     job.does(STEP)
@@ -118,6 +119,7 @@ def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room
     assert categories(found(job)) == [category] * 2
     assert categories(found(job, 5000)) == [TEMPORARY]
     assert categories(found(job, 6000)) == [TEMPORARY] * n_dropped
+    assert categories(found(job, 4000)) == [UNKNOWN]  # no forward had made it
 
 
 def test_a_preexisting_batch_is_what_other_iterations_freed_at_that_place_and_of_that_size(found):

@@ -1,8 +1,12 @@
 """What a line makes for every parameter, and what only looks like it."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rules.for_every_parameter import is_nearly
 from tests.classified_jobs import (
     APPLY,
     CLONE,
@@ -162,3 +166,37 @@ def test_copies_in_full_precision_that_an_optimizer_steps_on_are_weights(state_f
         job.alloc(STEP, state_factor * size)
     job.does(STEP)
     assert categories(found(job, 2 * SHAPES[0]))[0] == category
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "expected"),
+    [
+        ({1000: 7, 2000: 1}, {1000: 8, 2000: 1}, True),
+        ({1000: 6, 2000: 1}, {1000: 8, 2000: 1}, False),
+        ({1000: 8, 2000: 1}, {1000: 7, 2000: 1}, True),
+        ({1000: 9, 2000: 1}, {1000: 7, 2000: 1}, False),
+        ({1000: 6, 2000: 2}, {1000: 8, 2000: 1}, False),
+        ({1000: 10}, {1000: 10}, False),
+        ({1000: 1, 2000: 1}, {1000: 1, 2000: 1}, True),
+    ],
+    ids=["nine tenths", "fewer", "a tenth more", "more", "of other sizes", "of one size", "two"],
+)
+def test_nearly_all_are_nine_tenths_of_the_bytes_of_several_sizes(made, wanted, expected):
+    sizes = np.array(sorted(Counter(made).elements()))
+    assert is_nearly(sizes, Counter(wanted)) is expected
+
+
+@pytest.mark.parametrize(("n_states", "category"), [(9, WEIGHT), (8, UNKNOWN)])
+def test_what_nearly_all_has_states_as_large_is_stepped_on(n_states, category, found):
+    shapes = tuple(7000 + 64 * n for n in range(10))
+    job = Job()
+    for stack, factor in ((APPLY, 1), (CLONE, 2)):
+        for size in shapes:
+            job.alloc(stack, factor * size)
+    job.does(FORWARD)
+    for addr in [job.alloc(ENGINE, size) for size in shapes]:
+        job.free(addr, ZERO_GRAD)
+    for size in shapes[:n_states]:
+        job.alloc(STEP, 2 * size)
+    job.does(STEP)
+    assert categories(found(job, 2 * shapes[0]))[0] is category

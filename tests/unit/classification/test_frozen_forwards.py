@@ -155,3 +155,19 @@ def test_two_forwards_that_are_both_trained_are_one_model(is_frozen):
     saved = [*forward(job, called_at=1), *forward(job, called_at=2)]
     backward(job, saved)
     assert not is_frozen(job)
+
+
+@pytest.mark.parametrize(
+    ("n_saved", "expected"),
+    [(0, True), (1, False), (2, False)],
+    ids=["nothing", "more than a tenth", "a fifth and more"],
+)
+def test_a_frozen_forward_saves_less_than_a_tenth_of_what_it_makes(n_saved, expected, is_frozen):
+    """Of eight results; the forward that is trained saves all of its own."""
+    job, lines = Job(), range(10, 18)
+    for _ in range(2):
+        made = forward(job, called_at=1, lines=lines)
+        for addr in made[n_saved:]:
+            job.free(addr, in_model("model.py", 99, 1))
+        backward(job, [*made[:n_saved], *forward(job, called_at=2, lines=lines)])
+    assert is_frozen(job) is expected

@@ -103,6 +103,8 @@ SIDE_BY_SIDE = (EMBEDDING, *(NORM,) * 9, *(SQUARE,) * 16, *(WIDE,) * 12, EMBEDDI
 
 def beside_layers(*sizes, n_copies=1, n_ran=N_LAYERS):
     job = Job()
+    for _ in range(3):
+        job.older(MAIN, OTHER)  # no weights, and before all of them
     for size in (*SIDE_BY_SIDE * n_copies, *sizes):
         job.older(NO_FRAMES, size)
     for _ in range(2):
@@ -507,6 +509,7 @@ def test_other_results_that_are_kept_are_no_cache(job, found):
 def test_where_forwards_left_more_than_caches_they_were_trained(n_bytes, category, found):
     """A state without events: all that is known is what was there, and who had made it."""
     job = Job()
+    job.older(NO_FRAMES, 900 * KIB)  # weights, which no forward made
     job.older(CACHE_UPDATE, 40 * KIB)
     job.older(FORWARD, n_bytes)
     job.does(MAIN)
@@ -546,3 +549,39 @@ def test_as_many_blocks_as_a_cache_that_grew_has_are_the_cache_before_it(found):
 def test_other_numbers_and_sizes_than_those_of_the_cache_are_none_before_it(other, found):
     rows = found(after_another_answer(**other), other.get("size", FIRST + 800))
     assert rows[0][2] != "as-many-as-caches-that-grew"
+
+
+@pytest.mark.parametrize(("size", "category"), [(64, Category.UNKNOWN), (128, Category.WEIGHT)])
+def test_three_blocks_of_128_bytes_for_every_layer_are_weights_and_smaller_ones_counters(
+    size, category, found
+):
+    job = beside_layers(*[size] * 3 * N_LAYERS)
+    assert {category for category, *_ in found(job, size)} == {category}
+
+
+@pytest.mark.parametrize(("n_among", "category"), [(4, Category.WEIGHT), (3, Category.UNKNOWN)])
+def test_nearly_all_blocks_of_a_size_are_among_the_layers_where_they_are_weights(n_among, category, found):
+    """One for each of five layers, between norms that are three for every layer."""
+    job = Job()
+    norms, wide = [NORM] * 15, [WIDE] * 5
+    for size in (*norms[:9], *[SQUARE] * n_among, *norms[9:], *wide, *norms[:1], *[SQUARE] * (5 - n_among)):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * 5, CALL, MAIN)
+    assert {category for category, *_ in found(job, SQUARE)} == {category}
+
+
+@pytest.mark.parametrize(
+    ("runs", "category"),
+    [((2, 1, 1), Category.WEIGHT), ((3, 1, 1), Category.UNKNOWN), ((2, 2), Category.UNKNOWN)],
+    ids=["half of them", "most of them", "two runs"],
+)
+def test_sizes_alternate_that_are_three_times_apart_and_no_more_than_half_side_by_side(runs, category, found):
+    """Behind the layers, with one block of another size after each run."""
+    job, size = model(), 6 * KIB
+    for number, n_side_by_side in enumerate(runs):
+        for _ in range(n_side_by_side):
+            job.older(NO_FRAMES, size)
+        job.older(NO_FRAMES, 3 * KIB + 16 * number)
+    job.does(FORWARD)
+    assert {category for category, *_ in found(job, size)} == {category}

@@ -112,10 +112,10 @@ def test_cut_in_backward_what_is_held_of_what_was_computed_may_be_of_its_forward
 def trained_beside_a_module(made, gradients):
     """A module whose weights are trained, and what a line makes before, with the gradients of both."""
     job = Job()
-    for size in SHAPES:
-        job.alloc(APPLY, size)
     for size in made:
         job.alloc(LOAD, size)
+    for size in SHAPES:
+        job.alloc(APPLY, size)
     job.does(FORWARD)
     for addr in [job.alloc(ENGINE, size) for size in (*SHAPES, *gradients)]:
         job.free(addr, ZERO_GRAD)

@@ -4,6 +4,7 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
+    APPLY,
     CLONE,
     ENGINE,
     FORWARD,
@@ -11,8 +12,12 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     SHAPES,
+    STEP,
     SUBJECT,
     TORCH,
+    ZERO_GRAD,
+    Job,
+    at_line,
     categories,
     classified,
     frames,
@@ -65,3 +70,31 @@ def test_deep_copies_after_backward_are_no_states_without_an_optimizer_of_torch(
     for size in SHAPES:
         job.alloc(line, size)
     assert found(job, SHAPES[0])[-1][0] is category
+
+
+def test_what_the_first_event_of_a_forward_frees_was_there_in_forward(found):
+    job = with_copies()
+    for addr in [job.alloc(DEEPCOPY, size) for size in SHAPES]:
+        job.free(addr, FORWARD)
+    job.does(ENGINE)
+    assert categories(found(job, SHAPES[0]))[-1] is WEIGHT
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["all in each", "a half in each"])
+def test_a_copy_is_made_in_one_iteration(halves, found):
+    """What was there before the trace is of none; another line makes a copy then."""
+    job = Job()
+    before, last = (SHAPES[:1], SHAPES[1:]) if halves else (SHAPES, SHAPES)
+    for size in before:
+        job.older(at_line(DEEPCOPY, 2), size)
+    for size in SHAPES:
+        job.alloc(APPLY, size)
+    for sizes in ((), last, before):
+        job.does(FORWARD)
+        for addr in [job.alloc(ENGINE, size) for size in SHAPES]:
+            job.free(addr, ZERO_GRAD)
+        for size in sizes:
+            job.alloc(DEEPCOPY, size)
+        job.does(STEP)
+    copies = [categories(found(job, SHAPES[0]))[i] for i in (0, -1)]
+    assert [category is WEIGHT for category in copies] == [not halves] * 2
