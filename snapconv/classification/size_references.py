@@ -39,10 +39,10 @@ class Preexisting:
     # The run of one phase that made each allocation, by its last event.
     run: NDArray[np.integer[Any]]
     whole: Int64Column
-    n_states: int | None = None
-    states_range: tuple[int, int] | None = None
-    has_frozen_copy: bool | None = False
-    has_several_steps: bool = False
+    n_states: int | None
+    states_range: tuple[int, int] | None
+    has_frozen_copy: bool | None
+    has_several_steps: bool
 
 
 def of_one_model(

@@ -71,9 +71,7 @@ def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
 def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:
     """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
     first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
-    n_of = after - first
-    begins = np.repeat(first - np.concatenate(([0], np.cumsum(n_of)[:-1])), n_of) if len(n_of) else n_of
-    return np.asarray(rows[np.arange(int(n_of.sum())) + begins])
+    return np.concatenate([rows[begin:end] for begin, end in np.column_stack((first, after)).tolist()])
 
 
 def _as_its_replacement(category: Category) -> Rule:

@@ -628,6 +628,9 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         run=np.full(n, -1),
         whole=np.zeros(1, np.int64),
         n_states=n_states,
+        states_range=None,
+        has_frozen_copy=None,
+        has_several_steps=False,
     )
     return live_at_once(allocations, known, np.flatnonzero(~is_gradient)).tolist()
 

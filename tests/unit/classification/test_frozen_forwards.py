@@ -4,13 +4,26 @@ import pickle
 
 import pytest
 
+from snapconv.classification.categories import Category
 from snapconv.classification.features import find_features
 from snapconv.classification.frozen_forwards import frozen_modules_ran
 from snapconv.phases.trace_phases import find_phases
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
-from tests.classified_jobs import ENGINE, RELEASE, TORCH, Job, frames
+from tests.classified_jobs import (
+    ENGINE,
+    MAIN,
+    NO_FRAMES,
+    OTHER,
+    RELEASE,
+    TORCH,
+    ZERO_GRAD,
+    Job,
+    categories,
+    classified,
+    frames,
+)
 
 LINES = range(10, 14)
 
@@ -113,6 +126,7 @@ def two_forwards(*, n_lines=20, n_common=20, n_kept=0, n_saved=20):
     [
         ({"n_kept": 1}, True),
         ({"n_kept": 2}, False),
+        ({"n_kept": 3}, False),
         ({"n_saved": 4}, True),
         ({"n_saved": 3}, False),
         ({"n_lines": 3, "n_common": 3}, True),
@@ -123,6 +137,7 @@ def two_forwards(*, n_lines=20, n_common=20, n_kept=0, n_saved=20):
     ids=[
         "a result that is kept",
         "a tenth that is kept",
+        "more, and less than a fifth",
         "a fifth that is saved for backward",
         "less that is saved",
         "three lines",
@@ -157,17 +172,24 @@ def test_two_forwards_that_are_both_trained_are_one_model(is_frozen):
     assert not is_frozen(job)
 
 
+SIZES = (7000, 9000, 20_000, 30_000)
+SGD_STEP = frames(("_multi_tensor_sgd", f"{TORCH}/optim/sgd.py")) + MAIN
+
+
 @pytest.mark.parametrize(
-    ("n_saved", "expected"),
-    [(0, True), (1, False), (2, False)],
-    ids=["nothing", "more than a tenth", "a fifth and more"],
+    ("has_frozen", "category"), [(True, Category.UNKNOWN), (False, Category.OPTIMIZER_STATE)]
 )
-def test_a_frozen_forward_saves_less_than_a_tenth_of_what_it_makes(n_saved, expected, is_frozen):
-    """Of eight results; the forward that is trained saves all of its own."""
-    job, lines = Job(), range(10, 18)
+def test_a_further_copy_of_every_weight_is_momentum_unless_a_frozen_model_ran(has_frozen, category, tmp_path):
+    job = Job()
+    for size in SIZES * 2:
+        job.older(NO_FRAMES, size)
     for _ in range(2):
-        made = forward(job, called_at=1, lines=lines)
-        for addr in made[n_saved:]:
+        for addr in forward(job, called_at=1) if has_frozen else ():
             job.free(addr, in_model("model.py", 99, 1))
-        backward(job, [*made[:n_saved], *forward(job, called_at=2, lines=lines)])
-    assert is_frozen(job) is expected
+        backward(job, forward(job, called_at=2))
+        gradients = [job.alloc(ENGINE, size) for size in SIZES]
+        job.model.free(job.alloc(SGD_STEP, OTHER), frames=SGD_STEP)
+        for addr in gradients:
+            job.free(addr, ZERO_GRAD)
+    found = categories(classified(job, tmp_path / "snapshot.pickle", SIZES[0]))
+    assert found[:2] == [Category.WEIGHT, category]

@@ -585,3 +585,24 @@ def test_sizes_alternate_that_are_three_times_apart_and_no_more_than_half_side_b
         job.older(NO_FRAMES, 3 * KIB + 16 * number)
     job.does(FORWARD)
     assert {category for category, *_ in found(job, size)} == {category}
+
+
+def test_what_forward_makes_is_no_layer(found):
+    """Of two layers, and results as large as their weights, in turn."""
+    job = model(2)
+    for addr in [job.alloc(FORWARD, size) for size in LAYER * 3]:
+        job.free(addr, FORWARD)
+    assert found(job, LAYER[1])[0][0] is Category.UNKNOWN
+
+
+def test_what_the_trace_makes_as_often_as_layers_ran_was_there_for_none_of_them(found):
+    job = beside_layers()
+    for _ in range(3 * N_LAYERS):
+        job.alloc(MAIN, PAIR)
+    assert Category.WEIGHT not in categories(found(job, PAIR))
+
+
+def test_a_table_of_words_is_larger_than_the_weights_of_layers(found):
+    job = beside_a_table(*[TABLE + 100 * KIB] * 3 * N_LAYERS, TABLE, made=3 * N_WORDS * 4)
+    assert categories(found(job, TABLE)) == [Category.UNKNOWN]
+    assert set(categories(found(job, TABLE + 100 * KIB))) == {Category.WEIGHT}
