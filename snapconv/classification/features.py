@@ -132,7 +132,11 @@ class Features:
 
     def lines(self) -> Int32Column:
         """The innermost Python frame that made each allocation, -1 for none."""
-        return np.append(innermost_python(self.roles.stacks), np.int32(-1))[self.allocations.stack_id]
+        return self.lines_of(self.allocations.stack_id)
+
+    def lines_of(self, stack_id: Int32Column) -> Int32Column:
+        """The innermost Python frame of stacks; -1 for none, and for no stack."""
+        return np.append(innermost_python(self.roles.stacks), np.int32(-1))[stack_id]
 
     def mask(self, rows: Int64Column) -> BoolColumn:
         """Rows by number -> one bool per allocation."""

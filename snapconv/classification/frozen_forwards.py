@@ -36,10 +36,10 @@ def frozen_modules_ran(features: Features) -> bool | None:
     steps: set[int] = set()
     frozen: list[_Forwards] = []
     for forwards in _forwards(features):
-        if forwards.saved >= _LEAST_SAVED:
+        if forwards.saved_bytes >= _LEAST_SAVED * forwards.made_bytes:
             trained |= forwards.lines
             steps |= forwards.iterations
-        elif forwards.saved < _MOST_KEPT and len(forwards.lines) >= _LEAST_LINES:
+        elif forwards.saved_bytes < _MOST_KEPT * forwards.made_bytes and len(forwards.lines) >= _LEAST_LINES:
             frozen.append(forwards)
     runs_in_steps = any(
         len(one.lines & trained) >= _NEARLY * len(one.lines)
@@ -51,14 +51,15 @@ def frozen_modules_ran(features: Features) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class _Forwards:
-    """What runs from one place: its lines in modules, and the share of their bytes that backward finds.
+    """What runs from one place: its lines in modules, and how much of what they make backward finds.
 
     ``iterations`` are those in which it ran; what runs after the last backward is of an iteration of its own.
     """
 
     lines: set[int]
     iterations: set[int]
-    saved: float
+    made_bytes: float
+    saved_bytes: float
 
 
 def _forwards(features: Features) -> Iterator[_Forwards]:
@@ -73,8 +74,8 @@ def _forwards(features: Features) -> Iterator[_Forwards]:
     saved = np.bincount(called_from, sizes * _is_saved(features)[rows])
     iteration = features.iteration[rows]
     for of_place, here in enumerate(grouped(np.arange(len(rows)), called_from)):
-        share = float(saved[of_place] / max(total[of_place], 1.0))
-        yield _Forwards(set(lines[stack[here]].tolist()), set(iteration[here].tolist()), share)
+        in_lines, in_iterations = set(lines[stack[here]].tolist()), set(iteration[here].tolist())
+        yield _Forwards(in_lines, in_iterations, float(total[of_place]), float(saved[of_place]))
 
 
 def _is_saved(features: Features) -> BoolColumn:

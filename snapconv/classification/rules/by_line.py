@@ -15,7 +15,7 @@ from snapconv.classification.rules.by_free import FREED_BY_LINE
 from snapconv.classification.rules.in_forward import FREED_BY_BACKWARD, is_freed_after_own
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
-from snapconv.stacks.stack_roles import innermost_python, stacks_by_frame
+from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.torch_knowledge.frame_roles import Role
 
 SAME_LINE = Reason(
@@ -48,8 +48,7 @@ def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
     by_program = features.is_traced & ~features.is_freed_by_engine
     new = np.flatnonzero(by_program & is_among(sizes, distinct(sizes[rows])))
     new = new[np.argsort(table.stack_id[new], kind="stable")]
-    # What -1 finds stands at the end.
-    line = np.append(innermost_python(stacks), -1)[table.free_stack_id[rows]]
+    line = features.lines_of(table.free_stack_id[rows])
     stacks_with = stacks_by_frame(stacks)
     found = [np.zeros((2, 0), np.int64)]
     for here in grouped(np.flatnonzero(line >= 0), line):

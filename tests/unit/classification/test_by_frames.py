@@ -1,21 +1,32 @@
-"""Workspaces that were there before the trace, which only their size shows."""
+"""Memory whose stack shows its purpose, and workspaces, which only their size shows."""
 
 import pytest
 
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     ENGINE,
     FORWARD,
+    LOAD,
     MAIN,
     NO_FRAMES,
+    RELEASE,
+    STEP,
     SUBJECT,
+    TORCH,
     WORKSPACE_BYTES,
     Job,
     categories,
     classified,
+    cpp,
+    frames,
 )
 
 WORKSPACE = Category.WORKSPACE
+
+WEIGHT = Category.WEIGHT
+INPUT = Category.INPUT
+ACTIVATION = Category.ACTIVATION
+TEMPORARY = Category.TEMPORARY
 
 
 @pytest.fixture
@@ -58,4 +69,62 @@ def test_an_old_workspace_is_there_at_the_end_and_of_a_size_of_its_own(is_kept, 
     assert (categories(found(job, WORKSPACE_BYTES)) == [WORKSPACE]) == is_kept
     for _ in range(2):
         job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
+    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
+
+
+# As DataParallel's forward makes them, and its backward frees what was saved of them.
+@pytest.mark.parametrize(
+    ("function", "file", "category"),
+    [("replicate", "replicate", WEIGHT), ("scatter", "scatter_gather", INPUT)],
+)
+def test_what_a_forward_copies_to_its_other_devices_is_what_it_copies(function, file, category, found):
+    job = Job()
+    job.does(FORWARD)
+    addr = job.alloc(frames((function, f"{TORCH}/nn/parallel/{file}.py")) + FORWARD)
+    job.does(FORWARD, ENGINE)
+    job.free(addr, RELEASE)
+    assert categories(found(job)) == [category]
+
+
+def test_a_workspace_is_one_wherever_it_is_made(found):
+    job = Job()
+    workspace = frames(cpp("at::cuda::getCurrentCUDABlasHandle()"))
+    for stack in (workspace + ENGINE, workspace + STEP, workspace + FORWARD):
+        job.free(job.alloc(stack), RELEASE)
+    assert categories(found(job)) == [WORKSPACE] * 3
+
+
+def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
+    job = Job()
+    for _ in range(5):
+        job.alloc(FORWARD, WORKSPACE_BYTES)
+    assert categories(found(job, WORKSPACE_BYTES)) == [ACTIVATION] * 5
+    job = Job()
+    job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
+    job.alloc(LOAD, WORKSPACE_BYTES)
+    assert categories(found(job, WORKSPACE_BYTES)) == [TEMPORARY, Category.UNKNOWN]
+
+
+@pytest.mark.parametrize("stack", [FORWARD, NO_FRAMES], ids=["forward", "backward"])
+@pytest.mark.parametrize("size", [8_519_680, 33_554_432])
+def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack, found):
+    job = Job()
+    job.does(FORWARD, NO_FRAMES)
+    for _ in range(4):
+        job.alloc(stack, size)
+    assert found(job, size) == [(WORKSPACE, Evidence.SIZES, "cublas-workspace-size")] * 4
+
+
+def test_more_than_four_blocks_of_the_size_of_a_workspace_are_none(found):
+    job = Job()
+    job.does(FORWARD, NO_FRAMES)
+    for _ in range(5):
+        job.alloc(FORWARD, WORKSPACE_BYTES)
+    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
+
+
+def test_with_frames_of_cpp_no_workspace_is_guessed_by_its_size(found):
+    job = Job()
+    job.alloc(FORWARD + ENGINE, WORKSPACE_BYTES)
+    job.alloc(FORWARD, WORKSPACE_BYTES)
     assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))

@@ -88,12 +88,13 @@ def test_each_former_value_is_what_the_next_one_of_its_size_is(found):
 def test_without_stacks_of_frees_no_line_shows_what_a_former_value_was(found):
     """Every free has the stack of its alloc there: by it, the same line seems to free the former value."""
     job = Job()
-    old = job.older(LOAD)
+    former = [job.older(LOAD), job.older(LOAD)]
     job.alloc(LOAD)
-    job.free(old)
+    for old in former:
+        job.free(old)
     for stack in (FORWARD, ENGINE):
         job.free(job.alloc(stack, SUBJECT + 1))
-    assert categories(found(job)) == [UNKNOWN, INPUT]
+    assert categories(found(job)) == [UNKNOWN, UNKNOWN, INPUT]
 
 
 def test_a_value_that_is_made_later_takes_no_place(found):
@@ -106,8 +107,9 @@ def test_a_value_that_is_made_later_takes_no_place(found):
 
 def test_a_value_that_was_freed_first_takes_no_place(found):
     job = Job()
-    old = job.older(NO_FRAMES)
-    job.free(job.alloc(LOAD), MAIN)
+    old, first = job.older(NO_FRAMES), job.alloc(LOAD)
+    job.does(FORWARD)
+    job.free(first, MAIN)
     job.model.free(old, frames=LOAD)
     job.does(FORWARD, ENGINE)
     assert categories(found(job))[0] is UNKNOWN

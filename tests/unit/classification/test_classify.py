@@ -18,13 +18,10 @@ from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 from tests.classified_jobs import (
-    APPLY,
     DESTROYED,
     ENGINE,
     FORWARD,
-    INDEX,
     LOAD,
-    LOSS,
     MAIN,
     NO_FRAMES,
     OTHER,
@@ -34,7 +31,6 @@ from tests.classified_jobs import (
     STEP,
     SUBJECT,
     TORCH,
-    WORKSPACE_BYTES,
     Job,
     categories,
     classified,
@@ -382,134 +378,11 @@ def test_every_reason_has_a_job_that_it_decides():
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
     elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
     elsewhere |= {"replaced-on-the-same-line", "freed-by-hook-of-gradient"}
-    elsewhere |= {"live-in-failed-backward", "live-in-failed-forward"}  # in test_cut_recordings.py
+    elsewhere |= {"live-in-failed-backward", "live-in-failed-forward"}  # in those of these phases
     elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_of_inference.py
     elsewhere |= {"made-in-turn-where-layers-are-built"}  # in test_built_layers.py
     elsewhere |= {"deep-copy-of-every-parameter"}  # in test_of_state_dicts.py
-    assert in_code == by_life | elsewhere  # see also test_held.py
-
-
-def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
-    """The last one, too, which is still there."""
-    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free SET_ATTRIBUTE, does ENGINE")
-    assert categories(found(job)) == [Category.UNKNOWN] * 2
-
-
-def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
-    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free MAIN, does ENGINE")
-    assert categories(found(job)) == [ACTIVATION] * 2
-
-
-# As DataParallel's forward makes them, and its backward frees what was saved of them.
-@pytest.mark.parametrize(
-    ("function", "file", "category"),
-    [("replicate", "replicate", WEIGHT), ("scatter", "scatter_gather", INPUT)],
-)
-def test_what_a_forward_copies_to_its_other_devices_is_what_it_copies(function, file, category, found):
-    job = Job()
-    job.does(FORWARD)
-    addr = job.alloc(frames((function, f"{TORCH}/nn/parallel/{file}.py")) + FORWARD)
-    job.does(FORWARD, ENGINE)
-    job.free(addr, RELEASE)
-    assert categories(found(job)) == [category]
-
-
-def test_a_workspace_is_one_wherever_it_is_made(found):
-    job = Job()
-    workspace = frames(cpp("at::cuda::getCurrentCUDABlasHandle()"))
-    for stack in (workspace + ENGINE, workspace + STEP, workspace + FORWARD):
-        job.free(job.alloc(stack), RELEASE)
-    assert categories(found(job)) == [WORKSPACE] * 3
-
-
-def test_a_few_results_of_a_backward_do_not_decide_the_rest(found):
-    job = Job()
-    few = job.alloc(ENGINE, OTHER)
-    job.alloc(ENGINE)
-    job.does(FORWARD, ENGINE)
-    job.free(few, ENGINE)
-    assert categories(found(job)) == [Category.UNKNOWN]
-
-
-def test_what_freed_it_goes_before_who_made_it(found):
-    job = job_of("alloc APPLY, free RELEASE, alloc COPY, free RELEASE")
-    assert categories(found(job)) == [ACTIVATION] * 2
-
-
-@pytest.mark.parametrize("freed_by", [FORWARD, frames(cpp(DESTROYED[0]["name"])) + FORWARD])
-def test_what_forward_itself_frees_is_temporary_though_a_graph_held_it(freed_by, found):
-    job = Job()
-    job.free(job.alloc(FORWARD), freed_by)
-    job.does(FORWARD, ENGINE)
-    assert categories(found(job)) == [TEMPORARY]
-
-
-@pytest.mark.parametrize("following", [(ENGINE,), (FORWARD,), ()], ids=["backward", "forward", "nothing"])
-def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward_too(following, found):
-    job = Job()
-    saved = job.alloc(FORWARD)
-    job.does(FORWARD)
-    job.free(saved, DESTROYED)
-    job.does(*following)
-    assert categories(found(job)) == [ACTIVATION]
-
-
-@pytest.mark.parametrize(
-    ("made_by", "saved_first", "expected"),
-    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, ACTIVATION)],
-    ids=["rows of data", "between the modules of one graph", "computed of what the first forward made"],
-)
-def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
-    made_by, saved_first, expected, found
-):
-    job = Job()
-    job.does(FORWARD)
-    before = [job.alloc(FORWARD, OTHER)] * saved_first
-    batch, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
-    job.does(LOSS, ENGINE)
-    for addr in (*before, saved):
-        job.free(addr, RELEASE)
-    job.free(batch, MAIN)
-    assert categories(found(job)) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("made_by", "expected"), [(INDEX, INPUT), (LOAD, Category.UNKNOWN)], ids=["chosen rows", "any code"]
-)
-def test_only_what_is_put_together_is_a_batch_where_a_line_makes_several_as_large_as_weights(
-    made_by, expected, found
-):
-    job = Job()
-    job.alloc(APPLY)
-    batches = [job.alloc(made_by) for _ in range(2)]
-    job.does(FORWARD)
-    for addr in batches:
-        job.free(addr, MAIN)
-    assert categories(found(job))[1:] == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    ("n_weights", "expected"),
-    [(1, [INPUT]), (2, [ACTIVATION] * 2)],
-    ids=["a batch", "weights"],
-)
-def test_what_a_line_computes_for_every_weight_is_no_batch_of_the_graph(n_weights, expected, found):
-    job = Job()
-    for _ in range(n_weights):
-        job.alloc(APPLY)
-    computed = [job.alloc(LOAD) for _ in range(n_weights)]
-    job.does(FORWARD, ENGINE)
-    for addr in computed:
-        job.free(addr, RELEASE)
-    assert categories(found(job))[n_weights:] == expected
-
-
-def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
-    assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
-
-
-def test_an_annotated_step_goes_before_a_stack_of_placement(found):
-    assert categories(found(job_of("begin step, alloc APPLY, alloc LOAD, end step"))) == [STATE] * 2
+    assert in_code == by_life | elsewhere
 
 
 @pytest.mark.parametrize("outer", [STEP, MAIN], ids=["by frames", "by an annotation"])
@@ -528,31 +401,6 @@ def test_a_closure_that_a_step_calls_is_forward_and_backward(outer, found):
     assert categories(found(job, SUBJECT + 1)) == [STATE] * 3
     if outer is STEP:
         assert categories(found(job, SUBJECT + 2)) == [ACTIVATION] * 3
-
-
-def test_what_modules_made_is_no_gradient_though_it_is_freed_in_zero_grad(found):
-    assert categories(found(job_of("alloc FORWARD, free ZERO_GRAD"))) == [TEMPORARY]
-
-
-def test_a_gradient_has_the_size_of_a_weight(found):
-    job = Job()
-    job.alloc(APPLY)
-    job.alloc(ENGINE)
-    job.alloc(ENGINE, SUBJECT + 1)
-    job.does(ENGINE, STEP)
-    assert categories(found(job)) == [WEIGHT, GRADIENT]
-    assert found(job, SUBJECT + 1) == [(Category.UNKNOWN, Evidence.NONE, "none")]
-
-
-def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
-    job = Job()
-    for _ in range(5):
-        job.alloc(FORWARD, WORKSPACE_BYTES)
-    assert categories(found(job, WORKSPACE_BYTES)) == [ACTIVATION] * 5
-    job = Job()
-    job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
-    job.alloc(LOAD, WORKSPACE_BYTES)
-    assert categories(found(job, WORKSPACE_BYTES)) == [TEMPORARY, Category.UNKNOWN]
 
 
 @pytest.mark.parametrize("stack", [None, NO_FRAMES, MAIN], ids=["none", "empty", "main"])
@@ -599,7 +447,3 @@ def test_only_preexisting_blocks_without_frames_are_inferred_from_counting(found
 
 def test_a_job_without_anything_has_nothing_to_classify(found):
     assert found(Job()) == []
-
-
-def test_with_stacks_of_frees_a_state_that_is_freed_soon_after_the_step_is_still_one(found):
-    assert categories(found(job_of("does FORWARD, alloc STEP, free MAIN, does FORWARD"))) == [STATE]

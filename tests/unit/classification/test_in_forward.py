@@ -1,28 +1,40 @@
 """What is made in forward, or freed there, and what was there before it."""
 
+from contextlib import suppress
+
 import pytest
 
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
+    APPLY,
     CRITERION,
+    DESTROYED,
     ENGINE,
     FORWARD,
+    INDEX,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
+    OTHER,
     RECOMPUTE,
     RELEASE,
+    STEP,
     SUBJECT,
     Job,
     categories,
     classified,
     cpp,
     frames,
+    job_of,
 )
 
 ACTIVATION = Category.ACTIVATION
 TEMPORARY = Category.TEMPORARY
 UNKNOWN = Category.UNKNOWN
+
+INPUT = Category.INPUT
 
 
 @pytest.fixture
@@ -69,3 +81,158 @@ def test_what_a_module_keeps_from_step_to_step_is_no_temporary_of_a_lost_forward
     job.free(old, FORWARD)
     job.does(ENGINE)
     assert categories(found(job)) == [UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("has_room", "n_dropped", "category"),
+    [(False, 3, ACTIVATION), (True, 3, TEMPORARY), (False, 5, TEMPORARY)],
+    ids=["failed", "did not fail", "kept too little to be trained"],
+)
+def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room, n_dropped, category, found):
+    """The exception then drops everything; what was dropped before it, forward did not need any more."""
+    job = Job()
+    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.older(NO_FRAMES, 4000)
+    job.alloc(APPLY, OTHER)
+    earlier = job.alloc(FORWARD, 5000)
+    job.does(STEP)
+    held = [job.alloc(FORWARD) for _ in range(2)]
+    for dropped in [job.alloc(FORWARD, 6000) for _ in range(n_dropped)]:
+        job.free(dropped, FORWARD)
+    with suppress(OutOfMemory):
+        job.free(job.alloc(FORWARD, 40 << 20), FORWARD)
+    for addr in (earlier, *held):
+        job.free(addr, MAIN)
+    job.does(MAIN)
+    assert categories(found(job)) == [category] * 2
+    assert categories(found(job, 5000)) == [TEMPORARY]
+    assert categories(found(job, 6000)) == [TEMPORARY] * n_dropped
+    assert categories(found(job, 4000)) == [UNKNOWN]  # no forward had made it
+
+
+def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
+    """The last one, too, which is still there."""
+    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free SET_ATTRIBUTE, does ENGINE")
+    assert categories(found(job)) == [Category.UNKNOWN] * 2
+
+
+def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
+    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free MAIN, does ENGINE")
+    assert categories(found(job)) == [ACTIVATION] * 2
+
+
+@pytest.mark.parametrize("freed_by", [FORWARD, frames(cpp(DESTROYED[0]["name"])) + FORWARD])
+def test_what_forward_itself_frees_is_temporary_though_a_graph_held_it(freed_by, found):
+    job = Job()
+    job.free(job.alloc(FORWARD), freed_by)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [TEMPORARY]
+
+
+@pytest.mark.parametrize("following", [(ENGINE,), (FORWARD,), ()], ids=["backward", "forward", "nothing"])
+def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward_too(following, found):
+    job = Job()
+    saved = job.alloc(FORWARD)
+    job.does(FORWARD)
+    job.free(saved, DESTROYED)
+    job.does(*following)
+    assert categories(found(job)) == [ACTIVATION]
+
+
+@pytest.mark.parametrize(
+    ("made_by", "saved_first", "expected"),
+    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, ACTIVATION)],
+    ids=["rows of data", "between the modules of one graph", "computed of what the first forward made"],
+)
+def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
+    made_by, saved_first, expected, found
+):
+    job = Job()
+    job.does(FORWARD)
+    before = [job.alloc(FORWARD, OTHER)] * saved_first
+    batch, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
+    job.does(LOSS, ENGINE)
+    for addr in (*before, saved):
+        job.free(addr, RELEASE)
+    job.free(batch, MAIN)
+    assert categories(found(job)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("made_by", "expected"), [(INDEX, INPUT), (LOAD, Category.UNKNOWN)], ids=["chosen rows", "any code"]
+)
+def test_only_what_is_put_together_is_a_batch_where_a_line_makes_several_as_large_as_weights(
+    made_by, expected, found
+):
+    job = Job()
+    job.alloc(APPLY)
+    batches = [job.alloc(made_by) for _ in range(2)]
+    job.does(FORWARD)
+    for addr in batches:
+        job.free(addr, MAIN)
+    assert categories(found(job))[1:] == [expected] * 2
+
+
+@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, Category.UNKNOWN)])
+def test_without_frames_of_cpp_a_line_that_frees_a_result_as_large_computes(before, category, found):
+    job = Job()
+    job.does(FORWARD)
+    dropped = job.alloc(LOAD, before)
+    result = job.alloc(LOAD)
+    job.free(dropped, LOAD)
+    job.does(FORWARD, NO_FRAMES)
+    job.free(result, MAIN)
+    assert categories(found(job))[-1] is category
+
+
+@pytest.mark.parametrize(
+    ("made_by", "freed_in", "category"),
+    [
+        (LOAD, "time", ACTIVATION),
+        (MAIN, "time", Category.UNKNOWN),
+        (LOAD, "advance", Category.UNKNOWN),
+        (LOAD, "the end", Category.UNKNOWN),
+    ],
+    ids=["by its line", "by another line", "freed before the result was there", "freed later"],
+)
+def test_without_frames_of_cpp_a_result_is_computed_from_one_of_its_own_line_that_is_freed_then(
+    made_by, freed_in, category, found
+):
+    job = Job()
+    job.does(LOAD)
+    job.does(FORWARD)
+    dropped = job.alloc(made_by)
+    if freed_in == "advance":
+        job.free(dropped, LOAD)
+    result = job.alloc(LOAD)
+    if freed_in == "time":
+        job.free(dropped, LOAD)
+    job.does(FORWARD, NO_FRAMES)
+    if freed_in == "the end":
+        job.free(dropped, LOAD)
+    job.free(result, MAIN)
+    assert categories(found(job))[-1] is category
+
+
+# What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
+LIVES = {
+    "what forward frees first was there in forward": ("alloc LOAD, free FORWARD", [UNKNOWN]),
+    "what is freed with the last result of its line was passed on": (
+        "alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD, free FORWARD, free FORWARD, does MAIN",
+        [TEMPORARY, TEMPORARY, TEMPORARY],
+    ),
+    "where no backward follows nothing shows that a forward had made it": (
+        "older NO_FRAMES, free FORWARD",
+        [UNKNOWN],
+    ),
+    "a second forward frees what was there before it": (
+        "older NO_FRAMES, does FORWARD, does ENGINE, does FORWARD, free FORWARD, does ENGINE",
+        [UNKNOWN],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_(name, found):
+    life, expected = LIVES[name]
+    assert categories(found(job_of(life))) == expected

@@ -24,6 +24,7 @@ from tests.classified_jobs import (
     classified,
     cpp,
     frames,
+    job_of,
 )
 
 WEIGHT = Category.WEIGHT
@@ -32,6 +33,7 @@ INPUT = Category.INPUT
 ACTIVATION = Category.ACTIVATION
 TEMPORARY = Category.TEMPORARY
 UNKNOWN = Category.UNKNOWN
+STATE = Category.OPTIMIZER_STATE
 
 
 @pytest.fixture
@@ -203,3 +205,39 @@ def test_what_a_line_makes_anew_and_frees_is_a_batch_though_an_earlier_iteration
     job.alloc(LOAD)
     job.does(FORWARD, ENGINE, STEP, FORWARD, ENGINE, STEP)
     assert categories(found(job)) == [INPUT, INPUT]
+
+
+# What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
+LIVES = {
+    "what a line makes after backward in bulk and not by filling may be anything": (
+        "alloc APPLY, does FORWARD, does ENGINE, alloc LOAD, alloc LOAD",
+        [WEIGHT, UNKNOWN, UNKNOWN],
+    ),
+    "without frames of C++ nothing shows whether it fills": (
+        "alloc APPLY, does FORWARD, does NO_FRAMES, alloc LOAD, alloc LOAD",
+        [WEIGHT, STATE, STATE],
+    ),
+    "of what a line makes after backward one alone is no list of states": (
+        "alloc APPLY, does FORWARD, does ENGINE, alloc ZEROS",
+        [WEIGHT, UNKNOWN],
+    ),
+    "what is kept from a first backward on is none of the second one's": (
+        "alloc APPLY, does FORWARD, does ENGINE, alloc ZEROS, alloc ZEROS, does FORWARD, does ENGINE",
+        [WEIGHT, STATE, STATE],
+    ),
+    "a step ends what a validation before it shows: functions make what follows": (
+        "does FORWARD, does ENGINE, does FORWARD, does STEP, alloc MAIN, alloc MAIN, free RELEASE, free MAIN",
+        [ACTIVATION, ACTIVATION],
+    ),
+    "what is loaded between a module and its backward is no result of functions": (
+        "does FORWARD, does ENGINE, does STEP, does FORWARD, does ZERO_GRAD, "
+        "alloc MAIN, alloc LOAD, free RELEASE, does STEP, free MAIN",
+        [ACTIVATION, UNKNOWN],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_(name, found):
+    life, expected = LIVES[name]
+    assert categories(found(job_of(life))) == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     APPLY,
     ENGINE,
@@ -11,11 +11,9 @@ from tests.classified_jobs import (
     LOAD,
     LOSS,
     MAIN,
-    NO_FRAMES,
     OTHER,
     STEP,
     SUBJECT,
-    WORKSPACE_BYTES,
     Job,
     categories,
     classified,
@@ -35,72 +33,6 @@ ACTIVATION, INPUT, TEMPORARY, WORKSPACE = (
 def found(tmp_path):
     """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
-
-
-@pytest.mark.parametrize(("before", "category"), [(SUBJECT, ACTIVATION), (OTHER, Category.UNKNOWN)])
-def test_without_frames_of_cpp_a_line_that_frees_a_result_as_large_computes(before, category, found):
-    job = Job()
-    job.does(FORWARD)
-    dropped = job.alloc(LOAD, before)
-    result = job.alloc(LOAD)
-    job.free(dropped, LOAD)
-    job.does(FORWARD, NO_FRAMES)
-    job.free(result, MAIN)
-    assert categories(found(job))[-1] is category
-
-
-@pytest.mark.parametrize(
-    ("made_by", "freed_in", "category"),
-    [
-        (LOAD, "time", ACTIVATION),
-        (MAIN, "time", Category.UNKNOWN),
-        (LOAD, "advance", Category.UNKNOWN),
-        (LOAD, "the end", Category.UNKNOWN),
-    ],
-    ids=["by its line", "by another line", "freed before the result was there", "freed later"],
-)
-def test_without_frames_of_cpp_a_result_is_computed_from_one_of_its_own_line_that_is_freed_then(
-    made_by, freed_in, category, found
-):
-    job = Job()
-    job.does(LOAD)
-    job.does(FORWARD)
-    dropped = job.alloc(made_by)
-    if freed_in == "advance":
-        job.free(dropped, LOAD)
-    result = job.alloc(LOAD)
-    if freed_in == "time":
-        job.free(dropped, LOAD)
-    job.does(FORWARD, NO_FRAMES)
-    if freed_in == "the end":
-        job.free(dropped, LOAD)
-    job.free(result, MAIN)
-    assert categories(found(job))[-1] is category
-
-
-@pytest.mark.parametrize("stack", [FORWARD, NO_FRAMES], ids=["forward", "backward"])
-@pytest.mark.parametrize("size", [8_519_680, 33_554_432])
-def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack, found):
-    job = Job()
-    job.does(FORWARD, NO_FRAMES)
-    for _ in range(4):
-        job.alloc(stack, size)
-    assert found(job, size) == [(WORKSPACE, Evidence.SIZES, "cublas-workspace-size")] * 4
-
-
-def test_more_than_four_blocks_of_the_size_of_a_workspace_are_none(found):
-    job = Job()
-    job.does(FORWARD, NO_FRAMES)
-    for _ in range(5):
-        job.alloc(FORWARD, WORKSPACE_BYTES)
-    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
-
-
-def test_with_frames_of_cpp_no_workspace_is_guessed_by_its_size(found):
-    job = Job()
-    job.alloc(FORWARD + ENGINE, WORKSPACE_BYTES)
-    job.alloc(FORWARD, WORKSPACE_BYTES)
-    assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
 
 
 def test_without_stacks_of_frees_a_step_still_frees_its_temporaries(found):

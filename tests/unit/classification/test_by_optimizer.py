@@ -1,0 +1,64 @@
+"""What a step of an optimizer makes and frees."""
+
+import pytest
+
+from snapconv.classification.categories import Category
+from tests.classified_jobs import (
+    SUBJECT,
+    categories,
+    classified,
+    job_of,
+)
+
+STATE = Category.OPTIMIZER_STATE
+WEIGHT = Category.WEIGHT
+GRADIENT = Category.GRADIENT
+TEMPORARY = Category.TEMPORARY
+UNKNOWN = Category.UNKNOWN
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+def test_what_a_step_makes_is_its_own_even_if_the_engine_frees_it(found):
+    assert categories(found(job_of("alloc STEP, free RELEASE"))) == [STATE]
+
+
+def test_an_annotated_step_goes_before_a_stack_of_placement(found):
+    assert categories(found(job_of("begin step, alloc APPLY, alloc LOAD, end step"))) == [STATE] * 2
+
+
+def test_with_stacks_of_frees_a_state_that_is_freed_soon_after_the_step_is_still_one(found):
+    assert categories(found(job_of("does FORWARD, alloc STEP, free MAIN, does FORWARD"))) == [STATE]
+
+
+# What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
+LIVES = {
+    "what the program frees outside of steps is no former state": (
+        "older NO_FRAMES, alloc STEP, does STEP, free MAIN",
+        [UNKNOWN, STATE],
+    ),
+    "what zero_grad frees is no former state, but a gradient": (
+        "older NO_FRAMES, alloc STEP, does STEP, free ZERO_GRAD",
+        [GRADIENT, STATE],
+    ),
+    "the first step frees what was there, later ones what they had made": (
+        "older NO_FRAMES, older NO_FRAMES, does STEP, free STEP, does FORWARD, does STEP, free STEP",
+        [TEMPORARY, UNKNOWN],
+    ),
+    "weights that are placed and never used are weights": ("alloc APPLY", [WEIGHT]),
+    "a state of an optimizer that is built is there when backward begins": (
+        "alloc BUILD_OPTIMIZER, free MAIN, does FORWARD, does ENGINE, "
+        "alloc BUILD_OPTIMIZER, does FORWARD, does ENGINE, free MAIN",
+        [TEMPORARY, STATE],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_(name, found):
+    life, expected = LIVES[name]
+    assert categories(found(job_of(life))) == expected
