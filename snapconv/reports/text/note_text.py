@@ -9,15 +9,27 @@ from snapconv.notes import Note
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes as they go to stderr, each once."""
+    """Notes as they go to stderr, each once: what holds for several devices alike names them all."""
+    devices: dict[tuple[str, str, bool], list[int]] = {}
     for note in dict.fromkeys(notes):
-        where = "" if note.device is None else f" ({device_name(note.device)})"
-        yield f"note: {note.slug}{where}: {note.message}"
+        found = devices.setdefault((note.slug, note.message, note.device is None), [])
+        found += [] if note.device is None else [note.device]
+    for (slug, message, _), found in devices.items():
+        where = f" ({_named(found)})" if found else ""
+        yield f"note: {slug}{where}: {message}"
 
 
 def short_note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
     """Notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
     return note_lines(tuple(replace(note, message=_first_clause(note.message)) for note in notes))
+
+
+def _named(devices: list[int]) -> str:
+    """The names of devices, in a row as the first and the last."""
+    first, last = devices[0], devices[-1]
+    if len(devices) > 2 and devices == list(range(first, last + 1)):
+        return f"{device_name(first)} to {device_name(last)}"
+    return ", ".join(map(device_name, devices))
 
 
 def _first_clause(message: str) -> str:

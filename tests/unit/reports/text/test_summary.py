@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from snapconv.devices import HOST
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.reports.memory_report import GrowthRow, Moment
@@ -237,6 +238,20 @@ def test_several_reports_come_in_their_order():
 def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
     notes = (Note("truncated-history", "Lost.", 1), Note("no-stacks", "None."), Note("no-stacks", "None."))
     assert list(note_lines(notes)) == ["note: truncated-history (cuda:1): Lost.", "note: no-stacks: None."]
+
+
+def test_a_note_that_holds_for_several_devices_alike_is_one_line_that_names_them():
+    def lines_of(*devices, message="Lost."):
+        return list(note_lines(tuple(Note("gaps", message, device) for device in devices)))
+
+    assert lines_of(0, 1) == ["note: gaps (cuda:0, cuda:1): Lost."]
+    assert lines_of(0, 1, 2, 3) == ["note: gaps (cuda:0 to cuda:3): Lost."]
+    assert lines_of(0, 2, 3) == ["note: gaps (cuda:0, cuda:2, cuda:3): Lost."]
+    assert lines_of(HOST, None, 1) == ["note: gaps (host, cuda:1): Lost.", "note: gaps: Lost."]
+    assert list(note_lines((Note("gaps", "1 is lost.", 0), Note("gaps", "2 are lost.", 1)))) == [
+        "note: gaps (cuda:0): 1 is lost.",
+        "note: gaps (cuda:1): 2 are lost.",
+    ]
 
 
 def test_the_values_are_those_of_the_report():
