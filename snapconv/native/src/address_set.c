@@ -14,35 +14,30 @@ void set_free(address_set *s) {
     *s = (address_set){0};
 }
 
-/* How many of n sorted numbers are below, or not above. */
-static size_t count_below(const int64_t *sorted, size_t n, int64_t addr, bool or_equal) {
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (sorted[middle] < addr || (or_equal && sorted[middle] == addr)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+/* How many of n sorted numbers are below; without a branch, which would be wrong every other time. */
+static size_t count_below(const int64_t *sorted, size_t n, int64_t addr) {
+    size_t low = 0;
+    while (n > 0) {
+        size_t half = (n + 1) / 2;
+        low = sorted[low + half - 1] < addr ? low + half : low;
+        n -= half;
     }
     return low;
 }
 
 position set_find(const address_set *s, int64_t addr) {
-    size_t n_before = count_below(s->firsts, s->n_leaves, addr, true);
-    if (n_before == 0) {
-        return (position){0, 0};
+    size_t n_before = count_below(s->firsts, s->n_leaves, addr);
+    if (n_before == 0 || (n_before < s->n_leaves && s->firsts[n_before] == addr)) {
+        return (position){n_before, 0};
     }
     const leaf *l = s->leaves[n_before - 1];
-    size_t place = count_below(l->addr, l->n, addr, false);
+    size_t place = count_below(l->addr, l->n, addr);
     return place < l->n ? (position){n_before - 1, place} : (position){n_before, 0};
 }
 
-bool set_has(const address_set *s, position p) { return p.leaf < s->n_leaves; }
-
-int64_t *set_space(const address_set *s, position p) { return s->leaves[p.leaf]->space + p.place; }
-
-int64_t set_addr(const address_set *s, position p) { return s->leaves[p.leaf]->addr[p.place]; }
+position set_next(const address_set *s, position p) {
+    return p.place + 1 < s->leaves[p.leaf]->n ? (position){p.leaf, p.place + 1} : (position){p.leaf + 1, 0};
+}
 
 bool set_before(const address_set *s, position p, position *before) {
     if (p.place) {

@@ -28,9 +28,11 @@ typedef struct {
 void set_free(address_set *s);
 /* The first address that is not below; beyond the end where there is none. */
 position set_find(const address_set *s, int64_t addr);
-bool set_has(const address_set *s, position p);
-int64_t *set_space(const address_set *s, position p);
-int64_t set_addr(const address_set *s, position p);
+static inline bool set_has(const address_set *s, position p) { return p.leaf < s->n_leaves; }
+static inline int64_t *set_space(const address_set *s, position p) { return s->leaves[p.leaf]->space + p.place; }
+static inline int64_t set_addr(const address_set *s, position p) { return s->leaves[p.leaf]->addr[p.place]; }
+/* The one after an address that is there. */
+position set_next(const address_set *s, position p);
 /* The one before; false where p is the first. */
 bool set_before(const address_set *s, position p, position *before);
 /* Inserts at the position that set_find gave. */

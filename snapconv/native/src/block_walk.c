@@ -34,16 +34,13 @@ void snapconv_walk_free(walk *w) {
     }
 }
 
-/* Where the first segment that begins after an address stands. */
+/* Where the first segment that begins after an address stands; found without a branch, as in address_set.c. */
 static size_t count_starts(const walk *w, int64_t addr) {
-    size_t low = 0, high = w->n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (w->segments[middle].start <= addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    size_t low = 0, n = w->n;
+    while (n > 0) {
+        size_t half = (n + 1) / 2;
+        low = w->segments[low + half - 1].start <= addr ? low + half : low;
+        n -= half;
     }
     return low;
 }
@@ -99,14 +96,15 @@ static int64_t undo_alloc(walk *w, int64_t addr, int64_t rounded, int64_t least_
         return rounded;
     }
     position p = set_find(&w->live, addr);
-    if (set_has(&w->live, p) && set_addr(&w->live, p) == addr) {
+    bool is_live = set_has(&w->live, p) && set_addr(&w->live, p) == addr;
+    position next = is_live ? set_next(&w->live, p) : p;
+    bool has_next = set_has(&w->live, next) && set_addr(&w->live, next) < s->end;
+    int64_t space = (has_next ? set_addr(&w->live, next) : s->end) - addr;
+    if (is_live) {
         set_remove(&w->live, p);
-        p = set_find(&w->live, addr);
     } else {
         w->n_conflicts++;
     }
-    bool has_next = set_has(&w->live, p) && set_addr(&w->live, p) < s->end;
-    int64_t space = (has_next ? set_addr(&w->live, p) : s->end) - addr;
     if (space < rounded) {
         w->n_conflicts++;
     }
