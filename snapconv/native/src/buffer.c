@@ -4,10 +4,7 @@
 
 enum { FIRST_ELEMENTS = 64 };
 
-bool reserve(void **memory, size_t *n_max, size_t n, size_t element_bytes) {
-    if (n <= *n_max) {
-        return true;
-    }
+bool reserve_more(void **memory, size_t *n_max, size_t n, size_t element_bytes) {
     size_t wanted = *n_max ? *n_max : FIRST_ELEMENTS;
     while (wanted < n) {
         if (wanted > SIZE_MAX / 2) {

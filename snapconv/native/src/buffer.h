@@ -6,8 +6,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What is called so seldom that the function which calls it should be fast without it. */
+#if defined(__GNUC__)
+#define SELDOM __attribute__((noinline, cold))
+#else
+#define SELDOM
+#endif
+
+bool reserve_more(void **memory, size_t *n_max, size_t n, size_t element_bytes);
+
 /* Makes room for n elements of a size in *memory, whose capacity is *n_max elements. */
-bool reserve(void **memory, size_t *n_max, size_t n, size_t element_bytes);
+static inline bool reserve(void **memory, size_t *n_max, size_t n, size_t element_bytes) {
+    return n <= *n_max || reserve_more(memory, n_max, n, element_bytes);
+}
 
 typedef struct {
     uint8_t *bytes;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_VALUE = -1, EMPTY_LIST = -2, MAX_UNKNOWN_KEYS = 8 };
+enum { NO_VALUE = -1, EMPTY_LIST = -2, MAX_UNKNOWN_KEYS = 8, FIRST_ROWS = 64 };
 
 typedef struct {
     int64_t addr, device_free, size, stream, time;
@@ -20,53 +20,65 @@ void events_free(event_columns *e) {
     }
 }
 
-/* Makes room for the next row; rows before a column's first value have what is there where none is. */
-static bool make_room(event_columns *e, int column) {
-    bool is_first = e->columns[column] == NULL;
-    if (!reserve(&e->columns[column], &e->n_max[column], e->n + 1, ELEMENT_BYTES[column])) {
+/* Makes room for the next row, in all columns at once. */
+static bool make_room(event_columns *e) {
+    if (e->n < e->n_max) {
+        return true;
+    }
+    size_t n_max = e->n_max ? 2 * e->n_max : FIRST_ROWS;
+    if (n_max > SIZE_MAX / 2 / sizeof(int64_t)) {
         return false;
     }
-    if (is_first && e->n) {
-        if (column == COLUMN_TIME) {
-            for (size_t i = 0; i < e->n; i++) {
-                ((int64_t *)e->columns[column])[i] = INT64_MIN;
+    for (int column = 0; column < N_COLUMNS; column++) {
+        if (e->columns[column] != NULL) {
+            void *grown = realloc(e->columns[column], n_max * ELEMENT_BYTES[column]);
+            if (grown == NULL) {
+                return false;
             }
-        } else {
-            int filler = column >= COLUMN_FRAMES ? 0xff : 0;
-            memset(e->columns[column], filler, e->n * ELEMENT_BYTES[column]);
+            e->columns[column] = grown;
         }
+    }
+    e->n_max = n_max;
+    return true;
+}
+
+/* Makes a column at its first value; rows before that have what is there where none is. */
+static bool begin_column(event_columns *e, int column) {
+    e->columns[column] = malloc(e->n_max * ELEMENT_BYTES[column]);
+    if (e->columns[column] == NULL) {
+        return false;
+    }
+    if (column == COLUMN_TIME) {
+        for (size_t i = 0; i < e->n; i++) {
+            ((int64_t *)e->columns[column])[i] = INT64_MIN;
+        }
+    } else {
+        int filler = column >= COLUMN_FRAMES ? 0xff : 0;
+        memset(e->columns[column], filler, e->n * ELEMENT_BYTES[column]);
     }
     return true;
 }
 
 static bool set_int8(event_columns *e, int column, uint8_t found) {
-    if (e->columns[column] == NULL && !found && column != COLUMN_ACTION) {
-        return true;
-    }
-    if (!make_room(e, column)) {
-        return false;
+    if (e->columns[column] == NULL) {
+        bool is_missing = !found && column != COLUMN_ACTION;
+        return is_missing || (begin_column(e, column) && set_int8(e, column, found));
     }
     ((uint8_t *)e->columns[column])[e->n] = found;
     return true;
 }
 
 static bool set_int64(event_columns *e, int column, int64_t found, int64_t missing) {
-    if (e->columns[column] == NULL && found == missing) {
-        return true;
-    }
-    if (!make_room(e, column)) {
-        return false;
+    if (e->columns[column] == NULL) {
+        return found == missing || (begin_column(e, column) && set_int64(e, column, found, missing));
     }
     ((int64_t *)e->columns[column])[e->n] = found;
     return true;
 }
 
 static bool set_int32(event_columns *e, int column, int32_t found) {
-    if (e->columns[column] == NULL && found == NO_VALUE) {
-        return true;
-    }
-    if (!make_room(e, column)) {
-        return false;
+    if (e->columns[column] == NULL) {
+        return found == NO_VALUE || (begin_column(e, column) && set_int32(e, column, found));
     }
     ((int32_t *)e->columns[column])[e->n] = found;
     return true;
@@ -153,7 +165,7 @@ static int read_field(event *found, int field, const value *v, const meaning *me
 }
 
 static int add_row(event_columns *e, const event *found) {
-    bool is_added = set_int8(e, COLUMN_ACTION, found->action) &&
+    bool is_added = make_room(e) && set_int8(e, COLUMN_ACTION, found->action) &&
                     set_int8(e, COLUMN_HAS_CATEGORY, found->has_category) &&
                     set_int64(e, COLUMN_ADDR, found->is_oom ? found->device_free : found->addr, 0) &&
                     set_int64(e, COLUMN_SIZE, found->size, 0) && set_int64(e, COLUMN_STREAM, found->stream, 0) &&

@@ -16,8 +16,7 @@ enum { MAX_UNKNOWN_WORDS = 32 };
 
 typedef struct {
     void *columns[N_COLUMNS];
-    size_t n_max[N_COLUMNS];
-    size_t n;
+    size_t n, n_max; /* rows that are there, and for which each column has room */
     unknown_word unknown[MAX_UNKNOWN_WORDS];
     size_t n_unknown;
 } event_columns;

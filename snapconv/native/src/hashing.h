@@ -15,27 +15,34 @@ static inline uint64_t mixed(uint64_t h) {
     return h ^ (h >> 32);
 }
 
-static inline uint64_t with_word(uint64_t h, const uint8_t *bytes) {
+static inline uint64_t word_at(const uint8_t *bytes) {
     uint64_t word;
     memcpy(&word, bytes, 8);
-    h = (h ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    return word;
+}
+
+static inline uint64_t with_word(uint64_t h, const uint8_t *bytes) {
+    h = (h ^ word_at(bytes)) * UINT64_C(0x9E3779B97F4A7C15);
     return h ^ (h >> 29);
 }
 
 /* In two lanes, since each step waits for the one before. */
 static inline uint64_t hash_bytes(uint64_t seed, const uint8_t *bytes, size_t n) {
     uint64_t one = seed ^ n, two = ~seed, last = 0;
-    for (; n >= 16; bytes += 16, n -= 16) {
-        one = with_word(one, bytes);
-        two = with_word(two, bytes + 8);
+    size_t at = 0;
+    for (; n - at >= 16; at += 16) {
+        one = with_word(one, bytes + at);
+        two = with_word(two, bytes + at + 8);
+    }
+    if (n - at >= 8) {
+        one = with_word(one, bytes + at);
     }
     if (n >= 8) {
-        one = with_word(one, bytes);
-        bytes += 8;
-        n -= 8;
-    }
-    for (size_t i = 0; i < n; i++) {
-        last |= (uint64_t)bytes[i] << (8 * i);
+        last = word_at(bytes + n - 8); /* some of them once more */
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            last |= (uint64_t)bytes[i] << (8 * i);
+        }
     }
     return mixed(one ^ mixed(two ^ last));
 }

@@ -23,11 +23,11 @@ static bool grow(intern_table *t) {
         return false;
     }
     for (size_t i = 0; i < t->n_places; i++) {
-        if (t->places[i].n_bytes == 0) {
+        if (!t->places[i].is_used) {
             continue;
         }
         size_t at = t->places[i].hash & (n_new - 1);
-        while (places[at].n_bytes) {
+        while (places[at].is_used) {
             at = (at + 1) & (n_new - 1);
         }
         places[at] = t->places[i];
@@ -46,7 +46,7 @@ interned *table_find(intern_table *t, const buffer *known, const uint8_t *bytes,
     size_t at = hash & (t->n_places - 1);
     for (int n_probes = 0; n_probes <= MAX_PROBES; n_probes++, at = (at + 1) & (t->n_places - 1)) {
         interned *place = t->places + at;
-        if (place->n_bytes == 0) {
+        if (!place->is_used) {
             place->hash = hash;
             return place;
         }
@@ -61,5 +61,6 @@ void table_use(intern_table *t, interned *place, uint64_t offset, size_t n, uint
     place->offset = offset;
     place->n_bytes = (uint32_t)n;
     place->id = id;
+    place->is_used = true;
     t->n_used++;
 }

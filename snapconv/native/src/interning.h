@@ -8,9 +8,10 @@
 
 typedef struct {
     uint64_t offset; /* of its bytes in the buffer */
-    uint32_t n_bytes; /* 0: the place is free */
+    uint32_t n_bytes;
     uint32_t hash;
     uint32_t id;
+    bool is_used; /* else the place is free */
 } interned;
 
 typedef struct {
@@ -22,8 +23,8 @@ typedef struct {
 
 bool table_init(intern_table *t, uint64_t seed);
 void table_free(intern_table *t);
-/* The place of n bytes, which are at least one: a known one, or else a free one with their hash. It holds until the
- * next call. NULL where memory or patience end. */
+/* The place of n bytes: a known one, or else a free one with their hash. It holds until the next call. NULL where
+ * memory or patience end. */
 interned *table_find(intern_table *t, const buffer *known, const uint8_t *bytes, size_t n);
 void table_use(intern_table *t, interned *place, uint64_t offset, size_t n, uint32_t id);
 

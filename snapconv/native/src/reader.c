@@ -125,14 +125,20 @@ int32_t snapconv_reader_define(reader *r, const uint8_t *text, uint32_t n_bytes,
     return MORE;
 }
 
+SELDOM static int push_with_room(reader *r, value v) {
+    if (r->n_stack >= MAX_VALUES) {
+        return ODD;
+    }
+    if (!reserve((void **)&r->stack, &r->n_stack_max, r->n_stack + 1, sizeof(value))) {
+        return NO_MEMORY;
+    }
+    r->stack[r->n_stack++] = v;
+    return MORE;
+}
+
 static int push(reader *r, value v) {
     if (r->n_stack == r->n_stack_max) {
-        if (r->n_stack >= MAX_VALUES) {
-            return ODD;
-        }
-        if (!reserve((void **)&r->stack, &r->n_stack_max, r->n_stack + 1, sizeof(value))) {
-            return NO_MEMORY;
-        }
+        return push_with_room(r, v);
     }
     r->stack[r->n_stack++] = v;
     return MORE;
@@ -339,14 +345,14 @@ static int fill_dict(reader *r, size_t first) {
             return ODD;
         }
     }
+    int kind = dict->tag == TAG_NEW_DICT ? kind_of(r, pairs, n) : TAG_DICT;
+    if (kind == TAG_EVENTS) {
+        return add_event(r, first);
+    }
     if (has_events(pairs, n)) {
         return ODD;
     }
     if (dict->tag == TAG_NEW_DICT) {
-        int kind = kind_of(r, pairs, n);
-        if (kind == TAG_EVENTS) {
-            return add_event(r, first);
-        }
         uint32_t id = rest_new(&r->rest, '}', pairs, n, 'u', kind == TAG_FRAME);
         if (id == NO_ID) {
             return ODD;
@@ -424,7 +430,7 @@ static int stop(reader *r, uint64_t end) {
     return DONE;
 }
 
-/* Bytes of an opcode with its fixed argument or the length before its argument; 0: no snapshot has it. */
+/* Bytes of an opcode with its fixed argument or the length of its argument; 0: no snapshot has it. */
 static const uint8_t HEAD_BYTES[256] = {
     ['('] = 1, ['}'] = 1, [']'] = 1, ['u'] = 1, ['s'] = 1, ['e'] = 1, ['a'] = 1, ['t'] = 1, ['N'] = 1, ['.'] = 1,
     [0x85] = 1, [0x86] = 1, [0x87] = 1, [0x88] = 1, [0x89] = 1, [0x94] = 1,
@@ -434,19 +440,8 @@ static const uint8_t HEAD_BYTES[256] = {
     [0x95] = 9, ['G'] = 9, [0x8d] = 9,
 };
 
-/* The bytes that follow the head of a token, as many as its length says. */
-static uint64_t argument_bytes(const uint8_t *at) {
-    switch (at[0]) {
-    case 0x8c: case 0x8a:
-        return at[1];
-    case 'X':
-        return load_bytes(at + 1, 4);
-    case 0x8d:
-        return load_bytes(at + 1, 8);
-    default:
-        return 0;
-    }
-}
+/* Bytes of the length of an argument that has one: as many bytes as it says follow the head of the token. */
+static const uint8_t LENGTH_BYTES[256] = {[0x8c] = 1, [0x8a] = 1, ['X'] = 4, [0x8d] = 8};
 
 static int fill_from_mark(reader *r, int (*fill)(reader *, size_t)) {
     int64_t first = pop_mark(r, 1);
@@ -542,7 +537,7 @@ static uint32_t find_run(reader *r, const uint8_t *bytes, size_t n) {
     if (place == NULL) {
         return NO_RUN;
     }
-    if (place->n_bytes) {
+    if (place->is_used) {
         return place->id;
     }
     uint32_t stack = stack_of_run(r, bytes, n_run);
@@ -625,30 +620,32 @@ static int count_taken(reader *r, const uint8_t *bytes, size_t n, bool is_end) {
     return is_hollow ? ODD : MORE;
 }
 
-/* Runs whole tokens until the bytes, the chunk or the stream end; *at moves on. */
-static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, size_t *at) {
+/* Runs whole tokens until the bytes, the chunk or the stream end; *n_done says how far. */
+static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, size_t *n_done) {
     int status = MORE;
-    while (status == MORE && *at < n_most) {
-        const uint8_t *token = bytes + *at;
-        size_t n_head = HEAD_BYTES[*token], n_left = n - *at;
-        if (n_head == 0) {
-            return ODD;
-        }
+    size_t at = 0;
+    while (status == MORE && at < n_most) {
+        const uint8_t *token = bytes + at;
+        size_t n_head = HEAD_BYTES[*token], n_left = n - at;
         if (n_left < n_head) {
             break;
         }
-        uint64_t n_argument = argument_bytes(token);
-        if (n_left - n_head < n_argument) {
-            break;
+        uint64_t n_argument = 0;
+        if (LENGTH_BYTES[*token]) {
+            n_argument = load_bytes(token + 1, LENGTH_BYTES[*token]);
+            if (n_left - n_head < n_argument) {
+                break;
+            }
         }
-        size_t n_list = *token == '(' ? fill_known_list(r, token + 1, n_most - *at - 1) : 0;
+        size_t n_list = *token == '(' ? fill_known_list(r, token + 1, n_most - at - 1) : 0;
         if (n_list) {
-            *at += 1 + n_list;
+            at += 1 + n_list;
             continue;
         }
-        status = run(r, token, r->n_taken + *at, n_head + n_argument);
-        *at += n_head + (size_t)n_argument;
+        status = run(r, token, r->n_taken + at, n_head + n_argument);
+        at += n_head + (size_t)n_argument;
     }
+    *n_done = at;
     return status;
 }
 

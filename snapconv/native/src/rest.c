@@ -6,7 +6,7 @@ enum { MAX_VALUE_BYTES = 19, PLACEHOLDER_BYTES = 16 };
 
 bool rest_init(rest *r, uint64_t seed) {
     *r = (rest){0};
-    if (!table_init(&r->statements, seed) || !buffer_reserve(&r->out, 2)) {
+    if (!table_init(&r->statements, seed) || !table_init(&r->texts, seed) || !buffer_reserve(&r->out, 2)) {
         return false;
     }
     r->out.bytes[r->out.n++] = 0x80;
@@ -17,6 +17,7 @@ bool rest_init(rest *r, uint64_t seed) {
 void rest_free(rest *r) {
     buffer_free(&r->out);
     table_free(&r->statements);
+    table_free(&r->texts);
 }
 
 static void put(rest *r, int byte) { r->out.bytes[r->out.n++] = (uint8_t)byte; }
@@ -100,7 +101,7 @@ static uint32_t close_interned(rest *r, size_t start) {
     if (place == NULL) {
         return NO_ID;
     }
-    if (place->n_bytes) {
+    if (place->is_used) {
         r->out.n = start;
         return place->id;
     }
@@ -112,17 +113,28 @@ static uint32_t close_interned(rest *r, size_t start) {
 }
 
 uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes) {
-    size_t start = r->out.n;
+    interned *place = table_find(&r->texts, &r->out, text, n_bytes);
+    if (place == NULL) {
+        return NO_ID;
+    }
+    if (place->is_used) { /* most are: every event has a text for its action */
+        return place->id;
+    }
     if (!buffer_reserve(&r->out, (size_t)n_bytes + 5)) {
         return NO_ID;
     }
     put(r, 'X');
     put_number(r, n_bytes, 4);
+    size_t start = r->out.n;
     if (n_bytes) {
-        memcpy(r->out.bytes + r->out.n, text, n_bytes);
+        memcpy(r->out.bytes + start, text, n_bytes);
     }
     r->out.n += n_bytes;
-    return close_interned(r, start);
+    uint32_t id = close_statement(r);
+    if (id != NO_ID) {
+        table_use(&r->texts, place, start, n_bytes, id);
+    }
+    return id;
 }
 
 uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill, bool is_interned) {

@@ -43,7 +43,8 @@ typedef struct {
     buffer out;
     uint32_t n_statements;
     uint64_t n_traces; /* placeholders written */
-    intern_table statements;
+    intern_table statements; /* those that are interned, but for texts */
+    intern_table texts; /* without what stands around them */
 } rest;
 
 bool rest_init(rest *r, uint64_t seed);
