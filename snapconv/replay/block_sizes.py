@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int64Column, chunks, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import walk_compiled
@@ -21,7 +21,6 @@ from snapconv.replay.sorted_addresses import MAX_LEAF, SortedAddresses
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 
-_CHUNK_EVENTS = 1 << 16
 # What the walk does with an event; the segments' actions stand for themselves, all others do nothing.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 
@@ -55,8 +54,7 @@ def derive_block_sizes(
     least_remainder = rules.least_remainder(rounded)
     sizes = np.zeros(len(events), np.int64)
     numbers = range(len(events))
-    for start in reversed(numbers[::_CHUNK_EVENTS]):
-        chunk = slice(start, start + _CHUNK_EVENTS)
+    for chunk in reversed(list(chunks(len(events)))):
         rows = zip(
             numbers[chunk][::-1],
             *(

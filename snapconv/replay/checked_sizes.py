@@ -58,12 +58,10 @@ def derive_checked_sizes(
         return CheckedSizes(sizes, HOST_RULES, _check(sizes, lifetimes, device))
     first = infer_rules(settings, device.blocks, backend=backend)
     best = by_settings = _derive(device, lifetimes, first)
-    for rules in _other_rules(first):
-        if not best.check.n_different:
-            break
-        other = _derive(device, lifetimes, rules)
-        if other.check.n_different < best.check.n_different:
-            best = other
+    others = _other_rules(first)
+    while best.check.n_different and (rules := next(others, None)):
+        # Of equals the first.
+        best = min(best, _derive(device, lifetimes, rules), key=lambda derived: derived.check.n_different)
     check = replace(
         best.check,
         n_different_by_settings=by_settings.check.n_different,

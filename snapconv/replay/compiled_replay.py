@@ -1,6 +1,7 @@
 """Pairing and the walk back in compiled code: the same columns in and out as their twins in NumPy and Python.
 
-Each gives None where the core finds something odd; then the twin does the work from the beginning.
+Each gives None where the core finds something odd; then the twin does the work from the beginning. A call of
+the core is short, for some events, so that Ctrl-C never waits long.
 """
 
 import ctypes
@@ -10,13 +11,10 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import BoolColumn, Int8Column, Int64Column
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, chunks
 from snapconv.native.library import MORE, NO_MEMORY, random_seed
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
-
-# A call of the core is short, so that Ctrl-C never waits long.
-_CHUNK_EVENTS = 1 << 16
 
 
 def pair_compiled(
@@ -32,10 +30,9 @@ def pair_compiled(
     is_release = np.ascontiguousarray(is_release)
     new = core.snapconv_pairing_new(random_seed(), _at(is_release), *map(_at, columns))
     with _closing(new, core.snapconv_pairing_free) as pairing:
-        for start in range(len(kind))[::_CHUNK_EVENTS]:
-            part = slice(start, start + _CHUNK_EVENTS)
+        for part in chunks(len(kind)):
             kinds, addrs = np.ascontiguousarray(kind[part]), np.ascontiguousarray(addr[part])
-            status = core.snapconv_pairing_add(pairing, start, len(kinds), _at(kinds), _at(addrs))
+            status = core.snapconv_pairing_add(pairing, part.start, len(kinds), _at(kinds), _at(addrs))
             if not _goes_on(status):
                 return None
         counts = (ctypes.c_int64 * 3)()
@@ -70,12 +67,11 @@ def walk_compiled(
         return None
     block_bytes = np.zeros(len(kind), np.int64)
     with _closing(new, core.snapconv_walk_free) as walk:
-        for start in reversed(range(len(kind))[::_CHUNK_EVENTS]):
-            part = slice(start, start + _CHUNK_EVENTS)
+        for part in reversed(list(chunks(len(kind)))):
             rounded = rules.rounded(size[part])
             given = (kind[part], addr[part], size[part], rounded, rules.least_remainder(rounded))
             inputs = list(map(np.ascontiguousarray, given))
-            status = core.snapconv_walk_undo(walk, len(inputs[0]), *map(_at, inputs), _at(block_bytes[part]))
+            status = core.snapconv_walk_undo(walk, len(rounded), *map(_at, inputs), _at(block_bytes[part]))
             if not _goes_on(status):
                 return None
         least_space = _least_space(core, walk)
@@ -86,7 +82,7 @@ def _least_space(core: ctypes.CDLL, walk: int) -> dict[int, int]:
     n = core.snapconv_walk_least_space(walk, None, None)
     addr, space = np.empty(n, np.int64), np.empty(n, np.int64)
     core.snapconv_walk_least_space(walk, _at(addr), _at(space))
-    return dict(zip(addr.tolist(), space.tolist(), strict=True))
+    return dict(np.column_stack((addr, space)).tolist())
 
 
 def _goes_on(status: int) -> bool:

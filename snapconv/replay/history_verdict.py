@@ -67,7 +67,8 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
             Verdict.STARTED_LATE,
             f"nothing was allocated before the first event, but {reserved} were reserved already",
         )
-    is_usual_limit = n_events in _USUAL_LIMITS or (n_events >= 1024 and n_events.bit_count() == 1)
+    is_power_of_two = n_events.bit_count() == 1 and n_events.bit_length() > 10  # from 1024 on
+    is_usual_limit = n_events in _USUAL_LIMITS or is_power_of_two
     if is_usual_limit and device.history_overflowed is None:
         return History(
             Verdict.TRUNCATED, f"the trace has exactly {n_events} events, a usual max_entries; {before}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.real_events import real_events
@@ -109,8 +109,7 @@ class _Walk:
             segments.is_expandable,
             segments.stack_id,
         )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        self.segments = [_Segment(*row) for row in rows]
+        self.segments = list(map(_Segment, *(column.tolist() for column in columns)))
         self.n_conflicts = 0
         self._events = real_events(device.events)
         action = self._events.action
@@ -125,8 +124,8 @@ class _Walk:
         self._left = self._left[:n_kept]
         pools = np.full(len(undone), -1, np.int32) if events.pool_id is None else events.pool_id[undone]
         columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
-        rows = zip(*(column[undone].tolist() for column in columns), pools.tolist(), strict=True)
-        for action, addr, size, stream, stack_id, pool_id in rows:
+        rows = np.column_stack((*(column[undone] for column in columns), pools))
+        for action, addr, size, stream, stack_id, pool_id in rows.tolist():
             if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
                 self._take_away(addr, addr + size)
             else:
@@ -138,17 +137,16 @@ class _Walk:
 
     def table(self) -> SegmentsThen:
         """The segments as they are now."""
-        columns = list(zip(*self.segments, strict=True)) or [()] * len(_Segment._fields)
-        start = np.array(columns[0], np.int64)
+        segments = self.segments
         return read_only(
             SegmentsThen(
-                addr=start,
-                total_bytes=np.array(columns[1], np.int64) - start,
-                stream=np.array(columns[2], np.int64),
-                pool_id=np.array(columns[3], np.int32),
-                is_small=np.array(columns[4], np.bool_),
-                is_expandable=np.array(columns[5], np.bool_),
-                stack_id=np.array(columns[6], np.int32),
+                addr=np.array([segment.start for segment in segments], np.int64),
+                total_bytes=np.array([segment.end - segment.start for segment in segments], np.int64),
+                stream=np.array([segment.stream for segment in segments], np.int64),
+                pool_id=np.array([segment.pool_id for segment in segments], np.int32),
+                is_small=np.array([segment.is_small for segment in segments], np.bool_),
+                is_expandable=np.array([segment.is_expandable for segment in segments], np.bool_),
+                stack_id=np.array([segment.stack_id for segment in segments], np.int32),
             )
         )
 
@@ -241,8 +239,8 @@ def _between(segments: SegmentsThen, blocks: Pieces) -> tuple[Pieces, int]:
     stop = np.concatenate((blocks.addr + blocks.n_bytes, ends))
     order = np.lexsort((start, segment))
     segment, start, stop = segment[order], start[order], stop[order]
-    since = np.concatenate((stop[:1], stop[:-1]))
-    first = np.concatenate(([True], segment[1:] != segment[:-1])) if len(segment) else np.zeros(0, np.bool_)
+    since = np.roll(stop, 1)
+    first = run_starts(segment)
     since[first] = segments.addr[segment[first]]
     space = start - since
     found = np.flatnonzero(space > 0)

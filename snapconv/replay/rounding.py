@@ -38,8 +38,9 @@ class RoundingRules:
         """The least block size that serves each request."""
         if self.sizes_are_blocks:
             return requested_bytes
-        padded = np.maximum(requested_bytes + self.settings.padding_bytes, 1)
-        plain = (padded + (MIN_BLOCK_BYTES - 1)) & -MIN_BLOCK_BYTES
+        padded = requested_bytes + self.settings.padding_bytes
+        whole = (padded + (MIN_BLOCK_BYTES - 1)) & -MIN_BLOCK_BYTES
+        plain: Int64Column = np.maximum(whole, MIN_BLOCK_BYTES)
         if not any(self.settings.roundup_power2_divisions):
             return plain
         divisions = self._divisions(padded)
@@ -90,8 +91,8 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
     shows = (blocks.state != BlockState.INACTIVE) & keeps_none
     requested, actual = blocks.requested_bytes[shows], blocks.block_bytes[shows]
     plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
-    n_plain = np.count_nonzero(plain.rounded(requested) == actual)
-    n_padded = np.count_nonzero(padded.rounded(requested) == actual)
-    if n_padded == n_plain:
-        return padded if backend == "npu" else plain
-    return padded if n_padded > n_plain else plain
+
+    def n_explained(rules: RoundingRules) -> int:
+        return int(np.count_nonzero(rules.rounded(requested) == actual))
+
+    return max((padded, plain) if backend == "npu" else (plain, padded), key=n_explained)

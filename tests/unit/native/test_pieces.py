@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from snapconv import columns
 from snapconv.native.library import core
-from snapconv.replay import block_sizes, compiled_replay, lifetimes
+from snapconv.replay import block_sizes, lifetimes
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot import load
 
@@ -46,11 +47,11 @@ def counted(monkeypatch):
 def test_a_call_gets_no_more_than_takes_it_some_milliseconds(monkeypatch):
     amounts, _ = counted(monkeypatch)
     assert max(amounts["snapconv_reader_feed"]) <= MOST_BYTES
-    assert compiled_replay._CHUNK_EVENTS <= MOST_EVENTS
+    assert columns._CHUNK_ROWS <= MOST_EVENTS
 
 
 def test_pairing_and_the_walk_get_their_events_in_pieces(monkeypatch):
-    monkeypatch.setattr(compiled_replay, "_CHUNK_EVENTS", 1000)
+    monkeypatch.setattr(columns, "_CHUNK_ROWS", 1000)
     amounts, n_events = counted(monkeypatch)
     pieces = [1000] * (n_events // 1000) + [n_events % 1000]
     assert n_events > 2000

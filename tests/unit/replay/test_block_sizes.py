@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from snapconv import columns
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.replay import block_sizes
 from snapconv.replay.block_sizes import derive_block_sizes
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
@@ -402,7 +402,7 @@ def test_sizes_do_not_depend_on_the_chunks_of_the_walk(monkeypatch, n_events):
     live = [b["address"] for s in raw for b in s["blocks"] if b["state"] != "inactive"]
     segments = [(segment["address"], segment["total_size"]) for segment in raw]
     whole = derive(*events, segments=segments, live=live)
-    monkeypatch.setattr(block_sizes, "_CHUNK_EVENTS", n_events)
+    monkeypatch.setattr(columns, "_CHUNK_ROWS", n_events)
     parts = derive(*events, segments=segments, live=live)
     assert (sizes(parts), parts.least_space) == (sizes(whole), whole.least_space)
     assert len(events) > 64

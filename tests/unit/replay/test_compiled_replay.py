@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from snapconv import columns
 from snapconv.native.library import core
-from snapconv.replay import compiled_replay
 from snapconv.replay.compiled_replay import pair_compiled, walk_compiled
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
@@ -17,7 +17,7 @@ ALLOC, REQUESTED, COMPLETED, BOTH, OTHER = 1, 2, 3, 4, 0
 
 @pytest.fixture(params=[1, 2, 1 << 16], autouse=True)
 def _in_pieces(request, monkeypatch):
-    monkeypatch.setattr(compiled_replay, "_CHUNK_EVENTS", request.param)
+    monkeypatch.setattr(columns, "_CHUNK_ROWS", request.param)
 
 
 def int64(*values):
