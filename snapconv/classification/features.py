@@ -116,6 +116,16 @@ class Features:
         """Pre-existing, and still there at the dump."""
         return ~self.is_traced & self.is_live_at_dump
 
+    @property
+    def has_next_backward(self) -> BoolColumn:
+        """A backward follows."""
+        return np.asarray(self.next_backward < self.n_events)
+
+    @property
+    def reaches_backward(self) -> BoolColumn:
+        """A backward follows, and the allocation is in use when it begins."""
+        return self.has_next_backward & (self.end >= self.next_backward)
+
     def made_through(self, role: Role) -> BoolColumn:
         """Allocations made through code of this role."""
         return self.roles.of(role, self.allocations.stack_id)

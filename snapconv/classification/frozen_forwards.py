@@ -81,8 +81,7 @@ def _forwards(features: Features) -> Iterator[_Forwards]:
 def _is_saved(features: Features) -> BoolColumn:
     if features.phases.free_sites_known:
         return features.is_freed_by_engine
-    reaches = (features.next_backward < features.n_events) & (features.end >= features.next_backward)
-    return np.asarray(reaches)
+    return features.reaches_backward
 
 
 def _split_stacks(roles: StackRoles) -> tuple[Int64Column, Int64Column]:

@@ -46,7 +46,7 @@ def functional_updates(features: Features, _: Decided) -> FunctionalUpdates:
     differentiated = inner[is_among(inner, runs_gone_through)]
     rest = rows[~is_among(stack[rows], stack[computed])]
     return FunctionalUpdates(
-        features.mask(computed) & _reaches_backward(features),
+        features.mask(computed) & features.reaches_backward,
         outlives & is_among(run, inner),
         outlives & is_among(run, differentiated),
         features.mask(rest),
@@ -61,10 +61,6 @@ def outlives_backward(features: Features) -> BoolColumn:
 
 def _in_later_run(features: Features) -> BoolColumn:
     return np.asarray(features.end > features.alloc_run_last)
-
-
-def _reaches_backward(features: Features) -> BoolColumn:
-    return np.asarray((features.next_backward < features.n_events) & (features.end >= features.next_backward))
 
 
 def _candidates(features: Features, as_large: Int64Column) -> Int64Column:

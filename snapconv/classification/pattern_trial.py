@@ -38,6 +38,11 @@ def try_patterns(rules: Sequence[UserRule], frames: FrameTable) -> None:
     _try_key("file", [(rule.slug, rule.file) for rule in rules], frames.filenames)
 
 
+def seconds_for(n_characters: int) -> float:
+    """How long a search of so many characters may take."""
+    return _SECONDS * (1 + n_characters / _CHARACTERS)
+
+
 def _try_key(key: str, patterns: Iterable[tuple[str, str]], texts: Sequence[str]) -> None:
     doubtful = [(slug, pattern) for slug, pattern in patterns if not _TAKES_LITTLE.fullmatch(pattern)]
     if not doubtful or not sys.executable or getattr(sys, "frozen", False):
@@ -45,7 +50,7 @@ def _try_key(key: str, patterns: Iterable[tuple[str, str]], texts: Sequence[str]
     distinct = [text.replace("\\", "/").replace("\0", "") for text in dict.fromkeys(texts)]
     shown = [pattern.replace("\0", r"\x00") for _, pattern in doubtful]
     given = "\0".join([str(len(shown)), *shown, *distinct])
-    seconds = _SECONDS * (1 + len(given) / _CHARACTERS)
+    seconds = seconds_for(len(given))
     try:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _CHILD],

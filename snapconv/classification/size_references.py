@@ -85,8 +85,7 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
     n_live = np.cumsum(change[order])
     begins = run_starts(size[order])
-    before = np.concatenate(([0], n_live[begins[1:] - 1]))
-    most = np.maximum.reduceat(n_live, begins) - before
+    most = np.maximum.reduceat(n_live, begins)
     times_made = np.bincount(which) / most
     of_rows = np.sort(sizes[rows])
     n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)

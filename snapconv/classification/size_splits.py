@@ -202,8 +202,10 @@ def split_by_options(
                 found.mark(STATES, _S, members[len(members) - parts[1] * n_gradients[size] :])
         return True
     # All parameters have their states: no more than the size has that occurs least often.
-    least, most = options.states or (1, 0)
     n_states = int(usual) - 1
+    if options.states is None:
+        return False
+    least, most = options.states
     if not least <= n_states <= most:
         return False
     for size, members, _ in groups:

@@ -90,6 +90,11 @@ class Phases:
         least, most = self.states_range or (0, 1)
         return least if least == most else None
 
+    @property
+    def events_of_training(self) -> Int64Column:
+        """The events that show a backward or a step."""
+        return np.flatnonzero(is_among(self.certain, (Phase.BACKWARD, Phase.OPTIMIZER)))
+
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """For each given event (-1: the start) the first later one that shows this phase.
 

@@ -6,7 +6,6 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, role_rule
 from snapconv.columns import BoolColumn
-from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
 
@@ -24,10 +23,8 @@ def named_weights(features: Features, _: Decided) -> BoolColumn:
 @role_rule(Role.NAMED_CACHE, Category.KV_CACHE)
 def named_cache(features: Features, decided: Decided) -> BoolColumn:
     """Made by a function that is named after a cache, where nothing is trained: there it may be of data."""
-    certain = features.phases.certain
-    trains = np.any((certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER))
-    trains |= decided.has(Category.OPTIMIZER_STATE).any()
-    return _kept(features) & ~trains
+    trains = len(features.phases.events_of_training) > 0 or decided.has(Category.OPTIMIZER_STATE).any()
+    return _kept(features) & np.bool_(not trains)
 
 
 BY_NAMES: tuple[PipelineRule, ...] = (named_weights, named_cache)

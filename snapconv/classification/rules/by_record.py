@@ -129,8 +129,7 @@ def recorded_target(features: Features, _: Decided) -> BoolColumn:
         return saved
     certain = features.phases.certain
     last_forward = last_before(np.flatnonzero(certain == Phase.FORWARD), features.alloc)
-    ends = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)
-    comes_first = last_forward <= last_before(np.flatnonzero(ends), features.alloc)
+    comes_first = last_forward <= last_before(features.phases.events_of_training, features.alloc)
     from_outside = features.outside & (features.from_nothing | comes_first)
     return np.asarray(saved & from_outside & ~features.made_through(Role.MODULE_CALL))
 

@@ -61,15 +61,6 @@ FREED_SOON = Reason(
 _LEAST_RUNS_AGAIN = 2
 
 
-def reaches_backward(features: Features) -> BoolColumn:
-    """Whether a backward follows, and the allocation is in use when it begins."""
-    return np.asarray((features.next_backward < features.n_events) & (features.end >= features.next_backward))
-
-
-def _without_backward(features: Features) -> BoolColumn:
-    return np.asarray(features.next_backward >= features.n_events)
-
-
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
 def input_from_nothing(features: Features, _: Decided) -> BoolColumn:
     """A batch that is copied to the device, or filled there."""
@@ -88,7 +79,7 @@ def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
 
     What an attribute of a module holds until a later forward may be an average that is kept as well.
     """
-    found = features.in_forward & reaches_backward(features)
+    found = features.in_forward & features.reaches_backward
     return found & ~_held_by_attribute(features) if found.any() else found
 
 
@@ -109,7 +100,7 @@ def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
 
     And between two tokens, where a search goes on with other rows of it.
     """
-    kept = _outlives_its_forward(features) & _without_backward(features)
+    kept = _outlives_its_forward(features) & ~features.has_next_backward
     if only_infers(features):
         kept |= _is_live_after_forward(features)
         kept |= _held_from_before(features) | features.outside
@@ -173,7 +164,7 @@ def in_forward_and_live_at_dump(features: Features, _: Decided) -> BoolColumn:
 
 def _is_live_after_forward(features: Features) -> BoolColumn:
     kept = ~features.is_freed & features.is_live_at_dump
-    return features.in_forward & kept & _without_backward(features)
+    return features.in_forward & kept & ~features.has_next_backward
 
 
 def _outlives_its_forward(features: Features) -> BoolColumn:
@@ -188,7 +179,7 @@ def _outlives_its_line(features: Features, _: Decided) -> BoolColumn:
     What a loop over layers passes from one to the next, or forward to its end, does not outlive that forward.
     """
     stack_id = features.allocations.stack_id
-    may_be = features.in_forward & _without_backward(features) & features.has_stack
+    may_be = features.in_forward & ~features.has_next_backward & features.has_stack
     if not may_be.any():
         return may_be
     rows = np.flatnonzero(features.in_forward & is_among(stack_id, distinct(stack_id[may_be])))
@@ -217,13 +208,13 @@ def in_use_by_failed_forward(features: Features, _: Decided) -> BoolColumn:
 def freed_before_backward(features: Features, _: Decided) -> BoolColumn:
     """Made in forward, and freed before a backward."""
     by_forward = features.is_freed & ~features.is_freed_by_engine
-    return features.in_forward & by_forward & ~reaches_backward(features)
+    return features.in_forward & by_forward & ~features.reaches_backward
 
 
 @rule(FREED_BY_BACKWARD, Category.ACTIVATION, Evidence.FREE_SITE)
 def outside_and_freed_by_engine(features: Features, _: Decided) -> BoolColumn:
     """Made outside of modules, and freed by the engine."""
-    return features.outside & features.is_freed_by_engine & reaches_backward(features)
+    return features.outside & features.is_freed_by_engine & features.reaches_backward
 
 
 def _between_modules(features: Features) -> BoolColumn:
@@ -274,13 +265,13 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def between_modules_into_backward(features: Features, _: Decided) -> BoolColumn:
     """Computed between modules or by the loss, and in use when backward begins."""
-    return _between_modules(features) & reaches_backward(features)
+    return _between_modules(features) & features.reaches_backward
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
 def between_modules_and_freed(features: Features, _: Decided) -> BoolColumn:
     """Computed between modules or by the loss, and freed before backward."""
-    return _between_modules(features) & features.is_freed & ~reaches_backward(features)
+    return _between_modules(features) & features.is_freed & ~features.reaches_backward
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)

@@ -10,7 +10,6 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
-from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
 IN_TURN = Reason(
@@ -72,9 +71,7 @@ _NEARLY = 0.8
 
 def only_infers(features: Features) -> bool:
     """Whether modules ran and nothing shows that anything is trained."""
-    certain = features.phases.certain
-    trains = (certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER)
-    if trains.any() or _saves(features):
+    if len(features.phases.events_of_training) or _saves(features):
         return False
     return bool((features.in_forward | features.preexisting_in_forward).any())
 

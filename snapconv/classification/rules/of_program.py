@@ -148,8 +148,7 @@ class _Functions:
 
 def _functions(features: Features, decided: Decided) -> _Functions:
     """A forward without any module begins with the first result that its backward frees."""
-    certain, modules = features.phases.certain, np.sort(features.alloc[features.by_module])
-    others = np.flatnonzero((certain == Phase.BACKWARD) | (certain == Phase.OPTIMIZER))
+    modules, others = np.sort(features.alloc[features.by_module]), features.phases.events_of_training
     outside = np.flatnonzero(features.outside)
     alloc = features.alloc[outside]
     is_next = features.next_backward[outside] < next_of(modules, alloc, features.n_events)
@@ -193,8 +192,7 @@ def given_to_functions(features: Features, decided: Decided) -> BoolColumn:
 @rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_live_at_dump(features: Features, _: Decided) -> BoolColumn:
     """The result of a forward that the trace does not have, and no backward follows."""
-    no_backward = features.next_backward >= features.n_events
-    return features.preexisting_in_forward & features.is_live_at_dump & no_backward
+    return features.preexisting_in_forward & features.is_live_at_dump & ~features.has_next_backward
 
 
 def _is_replacement(features: Features, decided: Decided) -> BoolColumn:
@@ -203,7 +201,7 @@ def _is_replacement(features: Features, decided: Decided) -> BoolColumn:
 
 def _still_there(features: Features, decided: Decided) -> BoolColumn:
     """What the program references at the dump, of lines that make one, if a forward or backward is seen."""
-    if not (features.in_forward.any() or np.any(features.next_backward < features.n_events)):
+    if not (features.in_forward.any() or features.has_next_backward.any()):
         return np.zeros(len(features.alloc), np.bool_)
     return features.is_live_at_dump & ~made_in_bulk(features, decided)
 
@@ -241,8 +239,7 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_into_backward(features: Features, _: Decided) -> BoolColumn:
     """The result of a forward that the trace does not have, which the program still references."""
-    has_backward = features.next_backward < features.n_events
-    return features.preexisting_in_forward & features.is_live_at_dump & has_backward
+    return features.preexisting_in_forward & features.is_live_at_dump & features.has_next_backward
 
 
 OF_PROGRAM: tuple[PipelineRule, ...] = (

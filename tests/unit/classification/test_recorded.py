@@ -394,6 +394,20 @@ def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
     assert (reason == "made-by-code-of-inputs") == expected
 
 
+def test_code_that_makes_weights_too_fetches_no_batch(tmp_path):
+    """Events: 0 segment, 1 other code, then of one line: 2 a weight, 3 a batch, 4 maybe the next one."""
+    builder = TraceBuilder().segment().alloc(512).alloc(1024, frames=[BATCH])
+    builder.alloc(400, frames=[BATCH]).alloc(600, frames=[BATCH])
+    raw = metadata(
+        inputs=[memory_row(ADDR + 1536, 400, at(3), iteration=0, shape=[100], dtype="float32")],
+        parameters=[parameter("w", ADDR + 512, 1024, at(3))],
+        phases=[phase("forward", at(4), at(5)), phase("backward", at(6), at(7))],
+    )
+    reasons = [reason for *_, reason in decided(analyse(tmp_path, builder, raw)).values()]
+    assert "recorded-as-input" in reasons
+    assert "made-by-code-of-inputs" not in reasons
+
+
 def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):
     phases = analyse(tmp_path, training(), recorded_training()).phases
     expected = [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4

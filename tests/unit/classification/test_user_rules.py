@@ -16,7 +16,7 @@ import pytest
 import snapconv
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.pattern_trial import try_patterns
+from snapconv.classification.pattern_trial import seconds_for, try_patterns
 from snapconv.classification.user_rules import frame_rules, match_rules
 from snapconv.classification.user_rules_file import parse_rules, read_rules
 from snapconv.cli.app import main
@@ -398,6 +398,19 @@ def test_the_refusal_names_the_rule_whose_pattern_was_searched_last(monkeypatch)
     ours = [rule(slug=slug, function="(a|b)*", file=None) for slug in ("first", "second", "third")]
     with pytest.raises(InputError, match=r"more than 10 s .*\(rule second\)"):
         try_patterns(ours, stack_table([("f", "f.py")]).frames)
+
+
+@pytest.mark.parametrize(("n_mib", "seconds"), [(0, 10), (50, 20), (150, 40)])
+def test_names_of_50_mib_have_as_much_time_again(n_mib, seconds):
+    assert seconds_for(n_mib << 20) == seconds
+
+
+def test_where_no_process_can_be_started_patterns_are_not_tried(monkeypatch):
+    def run(*_args, **_keys):
+        raise OSError("no processes here")
+
+    monkeypatch.setattr("subprocess.run", run)
+    try_patterns([rule(function="(a|a)*b", file=None)], stack_table([(LETTERS, LETTERS)]).frames)
 
 
 @pytest.mark.parametrize("name", [LETTERS, "", "nul\0", "\udcff", "C:\\x.py"])
