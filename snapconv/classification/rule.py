@@ -70,7 +70,8 @@ class Decided:
         self.category = np.zeros(n_allocations, np.int8)
         self._evidence = np.zeros(n_allocations, np.int8)
         self._reason_id = np.zeros(n_allocations, np.int32)
-        self._reasons: dict[str, int] = {NO_RULE: 0}
+        self._reasons: dict[str, int] = {}
+        self._number_of(NO_RULE)
         self._shared: dict[Callable[..., Any], Any] = {}
 
     @property
@@ -95,7 +96,10 @@ class Decided:
         if len(rows):
             self.category[rows] = proposal.category
             self._evidence[rows] = proposal.evidence
-            self._reason_id[rows] = self._reasons.setdefault(proposal.slug, len(self._reasons))
+            self._reason_id[rows] = self._number_of(proposal.slug)
+
+    def _number_of(self, slug: str) -> int:
+        return self._reasons.setdefault(slug, len(self._reasons))
 
     def result(self) -> Classification:
         """The finished columns."""
@@ -146,7 +150,7 @@ class RoleRule:
     role: Role
     category: Category
     where: Where
-    is_free_site: bool = False
+    is_free_site: bool
 
     def proposals(self, features: Features, decided: Decided) -> Iterator[Proposal]:
         """What each frame rule of the role has evidence for."""

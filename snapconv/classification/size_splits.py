@@ -58,17 +58,17 @@ LEAST_SIZES = 3
 _FULL_COPIES = (3, 2, 1)
 
 _W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
-_Copies = tuple[tuple[int, dict[Category, int]], ...]
-# How many of n blocks of one size are what. In the order in which they are made, and so of their addresses
-# where those show it: weights, gradients in the first backward, states in the first step.
-_COPIES: _Copies = ((4, {_W: 1, _G: 1, _S: 2}), (3, {_W: 1, _S: 1}))
+_Copies = tuple[tuple[Category | None, ...], ...]
+# What the copies of a size are; None where that is open. In the order in which they are made, and so of their
+# addresses where those show it: weights, gradients in the first backward, states in the first step.
+_COPIES: _Copies = ((_W, _G, _S, _S), (_W, _S, None))
 # Where the optimizer is known to keep so many states.
 _COPIES_BY_STATES: dict[int | None, _Copies] = {
-    3: ((4, {_W: 1, _S: 3}),),
-    2: (_COPIES[0], (3, {_W: 1, _S: 2})),
-    1: ((3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _S: 1})),
+    3: ((_W, _S, _S, _S),),
+    2: ((_W, _G, _S, _S), (_W, _S, _S)),
+    1: ((_W, _G, _S), (_W, _S)),
 }
-_COPIES_WITH_GRADIENTS: _Copies = (_COPIES[0], (3, {_W: 1, _G: 1, _S: 1}), (2, {_W: 1, _G: 1}))
+_COPIES_WITH_GRADIENTS: _Copies = ((_W, _G, _S, _S), (_W, _G, _S), (_W, _G))
 REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 
 
@@ -270,15 +270,15 @@ def split_by_structure(
     total = sum(size * len(members) for size, members in groups)
     have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
-    for n_copies, parts in _COPIES_BY_STATES.get(n_states, usual):
-        fitting = [(size, members) for size, members in groups if len(members) % n_copies == 0]
+    for parts in _COPIES_BY_STATES.get(n_states, usual):
+        fitting = [(size, members) for size, members in groups if len(members) % len(parts) == 0]
         if (
-            not _occur_once_in_copies(groups, fitting, n_copies)
+            not _occur_once_in_copies(groups, fitting, len(parts))
             or sum(size * len(m) for size, m in fitting) < NEEDED_SHARE * total
         ):
             continue
         for _, members in fitting:
-            _mark_parts(found, members, n_copies, parts)
+            _mark_parts(found, members, parts)
         return True
     return False
 
@@ -298,9 +298,9 @@ def _occur_once_in_copies(
     return len(times) >= LEAST_SIZES and gcd(*times) == 1 and n_fitting >= NEEDED_SHARE * n_blocks
 
 
-def _mark_parts(found: SizeSplit, members: Int64Column, n_copies: int, parts: dict[Category, int]) -> None:
+def _mark_parts(found: SizeSplit, members: Int64Column, parts: tuple[Category | None, ...]) -> None:
     """Give the rows of one size their categories, as many copies of each as the parts have."""
-    each, first = len(members) // n_copies, 0
-    for category, n_parts in parts.items():
-        found.mark(REASON_OF_COPIES[n_copies], category, members[each * first : each * (first + n_parts)])
-        first += n_parts
+    for number, copy in enumerate(np.split(members, len(parts))):
+        category = parts[number]
+        if category is not None:
+            found.mark(REASON_OF_COPIES[len(parts)], category, copy)

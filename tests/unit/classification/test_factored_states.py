@@ -114,10 +114,24 @@ def test_fewer_blocks_than_the_step_makes_are_not_its_states(said):
     assert said(job, OF_FIRST, 1) == said(job, OF_SECOND, 1) == {UNKNOWN: 1}
 
 
-def test_gradients_in_full_precision_are_no_factors_and_the_masters_are_weights(said):
-    twice = tuple(2 * size for size in WEIGHTS)
-    job = trained(*WEIGHTS, *twice * 3, made=twice, line=STEP)
-    assert [said(job, size, 3) for size in twice] == [{WEIGHT: 1, STATE: 2}] * 2
+TWICE = tuple(2 * size for size in WEIGHTS)
+
+
+@pytest.mark.parametrize("n_layers", [1, 5])
+def test_gradients_in_full_precision_are_no_factors_and_the_masters_are_weights(n_layers, said):
+    weights, twice = WEIGHTS * n_layers, TWICE * n_layers
+    job = trained(*weights, *twice * 3, made=twice, weights=weights, line=STEP)
+    expected = {WEIGHT: n_layers, STATE: 2 * n_layers}
+    assert [said(job, size, 3 * n_layers) for size in TWICE] == [expected] * 2
+
+
+# Beside 80,000 bytes.
+@pytest.mark.parametrize(("other", "are_gradients"), [(8_880, True), (8_896, False)])
+def test_gradients_are_nine_tenths_of_what_a_line_of_the_step_makes_that_makes_them(
+    other, are_gradients, said
+):
+    job = trained(*WEIGHTS, *(*TWICE, other) * 3, made=(*TWICE, other))
+    assert (said(job, TWICE[0], 3) == {STATE: 3}) is not are_gradients
 
 
 # Frozen weights repeat in layers, and so would factors: what the step makes as large may be either.

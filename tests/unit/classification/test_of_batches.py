@@ -84,3 +84,10 @@ def test_one_size_may_agree_by_chance(batches, said):
 @pytest.mark.parametrize(("n_others", "expected"), [(8, Category.INPUT), (9, Category.UNKNOWN)])
 def test_nearly_all_that_is_chosen_is_drawn_from_the_data(n_others, expected, said):
     assert said(drawn(others=(200,) * n_others))[0] == [expected] * 3
+
+
+# 375 for every 16 bytes of a batch, as the others have.
+@pytest.mark.parametrize(("size", "category"), [(750, Category.UNKNOWN), (1_125, Category.INPUT)])
+def test_data_of_less_than_a_kibibyte_may_agree_by_chance(size, category, tmp_path):
+    job = drawn((*DATA[:2], size), (*BATCHES[:2], size * 16 // 375))
+    assert categories(classified(job, tmp_path / "snapshot.pickle", size)) == [category]
