@@ -27,6 +27,10 @@ def autocast():
     assert y.dtype == torch.bfloat16
     # On CUDA these run in float32; on a CPU they would not.
     assert normed.dtype == shares.dtype == total.dtype == torch.float32
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        # A type that the caller requests is the result's.
+        assert F.softmax(y, dim=-1, dtype=torch.float32).dtype == torch.float32
+        assert F.log_softmax(y, dim=-1, dtype=torch.bfloat16).dtype == torch.bfloat16
     y.float().sum().backward()
     assert model.weight.grad.dtype == torch.float32
 

@@ -71,7 +71,9 @@ def _float32_result(operation: Any, torch: Any) -> Callable[..., Any]:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("dtype") is None and _is_low(tensor, torch):
+        # Of softmax the type is a positional argument, however the caller wrote it.
+        given = (kwargs.get("dtype"), *args)
+        if _is_low(tensor, torch) and not any(isinstance(value, torch.dtype) for value in given):
             kwargs["dtype"] = torch.float32
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return operation(tensor, *args, **kwargs)
