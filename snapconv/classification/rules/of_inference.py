@@ -243,9 +243,8 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     for size in found[counts <= _MOST_OF_WORDS].tolist():
         for n_bytes in _NUMBER_BYTES:
             # More words than a row has numbers, and another number than a part of the layers.
-            of_words = (
-                size * n_bytes // widths[(size * n_bytes % widths == 0) & (size * n_bytes >= widths**2)]
-            )
+            in_all = size * n_bytes
+            of_words = in_all // widths[(in_all % widths == 0) & (in_all >= widths**2)]
             of_words = of_words[~np.any(layers[:, None] % of_words == 0, axis=0)]
             if np.any(made[:, None] % of_words == 0):
                 weights[rows[sizes[rows] == size]] = True

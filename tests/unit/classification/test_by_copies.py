@@ -242,6 +242,9 @@ def test_a_parameter_without_a_copy_shows_that_the_optimizer_keeps_no_states():
     rows = [*copies(PLAIN, 2), *copies(PLAIN, 1, shapes=SHAPES[1:]), *copies(GRADIENT, 1, more=0)]
     found, _ = sort(*rows, whole=[0], states_range=SGD)
     assert found == {Category.WEIGHT: 2 * TOTAL - 4 * KIB, Category.OPTIMIZER_STATE: TOTAL}
+    fewer = [(PLAIN, 40 * KIB), *[(GRADIENT, 40 * KIB, 0)] * 2]  # a gradient that is not one of the model
+    found, _ = sort(*rows, *fewer, whole=[0], states_range=SGD)
+    assert found[Category.UNKNOWN] == 40 * KIB
 
 
 def test_states_that_are_made_in_the_trace_are_none_of_the_copies():

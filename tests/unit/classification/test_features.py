@@ -7,16 +7,21 @@ from snapconv.classification.features import at, first_before, last_before, next
 from snapconv.phases.trace_phases import Phase
 from tests.classified_jobs import (
     APPLY,
+    BUILD_OPTIMIZER,
     COPY,
     CRITERION,
     ENGINE,
     FORWARD,
+    HOOK,
     LOAD,
     LOSS,
     MAIN,
     NO_FRAMES,
+    RECOMPUTED,
     RELEASE,
     STEP,
+    ZERO_GRAD,
+    ZEROS,
     Job,
     features_of,
 )
@@ -148,6 +153,103 @@ def test_every_feature_is_that_of_some_parts_of_a_step(column, names, step):
     assert step.where(column) == names
     assert step.where("is_traced") == set(step.names) - OLD
     assert step.where("has_stack") == set(step.names)
+
+
+class RareStep(Step):
+    """A step with what is rarer: closures of backward in forward and the reverse, hooks, other iterations."""
+
+    def __init__(self, path):
+        self.names, job = [], Job()
+
+        def make(name, stack, alloc=job.alloc):
+            self.names.append(name)
+            return alloc(stack, 1000 + len(self.names))
+
+        for name, stack in {
+            "old gradient": ENGINE, "old again": RECOMPUTED, "old weight": APPLY, "old state": STEP,
+            "old sum": BUILD_OPTIMIZER, "old stackless": None,
+        }.items():  # fmt: skip
+            make(name, stack, job.older)
+        job.free(make("first", MAIN, job.older), MAIN)
+        zeros, given, kept = make("zeros", ZEROS), make("given", LOAD), make("kept", LOAD)
+        passed, criterion = make("passed", FORWARD), make("criterion", CRITERION)
+        job.free(given, FORWARD)
+        again, of_hook, to_hook = make("again", RECOMPUTED), make("of hook", HOOK), make("to hook", ENGINE)
+        job.free(again, ENGINE)
+        job.free(of_hook, ENGINE)
+        job.model.free(to_hook, frames=HOOK)
+        job.free(criterion, ENGINE)
+        cleared = make("cleared", ENGINE)
+        job.does(STEP)
+        job.free(kept, STEP)
+        job.free(cleared, ZERO_GRAD)
+        make("in zero_grad", ZERO_GRAD)
+        job.does(FORWARD)
+        job.free(passed, FORWARD)
+        job.does(ENGINE)
+        job.free(zeros, MAIN)
+        self.features = features_of(job, path)
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory):
+    return RareStep(tmp_path_factory.mktemp("rare") / "snapshot.pickle")
+
+
+RARE_KEPT = {"old gradient", "old again", "old weight", "old state", "old sum", "old stackless"}
+IN_BACKWARD = {"again", "of hook", "to hook", "cleared"}
+OUTSIDE = {"zeros", "given", "kept", "in zero_grad"}
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        ("is_traced", IN_BACKWARD | OUTSIDE | {"passed", "criterion"}),
+        ("is_live_at_dump", RARE_KEPT | {"in zero_grad"}),
+        ("lasts_throughout", RARE_KEPT),
+        ("is_freed", IN_BACKWARD | {"first", "zeros", "given", "kept", "passed", "criterion"}),
+        ("by_engine", IN_BACKWARD),
+        ("is_freed_by_engine", {"again", "of hook", "to hook", "criterion"}),  # not by a step or zero_grad
+        ("made_in_hook", {"of hook"}),
+        ("is_freed_in_hook", {"to hook"}),
+        ("in_forward", {"passed", "criterion"}),
+        ("by_module", {"passed"}),
+        ("is_freed_in_own_forward", set()),  # one in a later one, and one that forward had not made
+        ("outside", OUTSIDE),
+        ("mid_forward", set()),
+        ("from_nothing", {"zeros"}),
+        ("may_be_input", OUTSIDE),
+        ("has_no_frames", {"first", "old stackless"}),
+        ("unrecorded", {"old stackless"}),
+        ("preexisting_in_forward", set()),  # modules ran again for the engine
+        ("preexisting_outside", set()),
+    ],
+)
+def test_every_feature_is_that_of_some_rarer_parts_of_a_step(column, names, rare):
+    assert rare.where(column) == names
+
+
+def test_what_never_ends_ends_with_the_number_of_events_and_the_first_event_is_an_end(rare):
+    assert rare.values("end", "old weight", "in zero_grad") == [rare.features.n_events] * 2
+    assert rare.values("end", "first") == [0]
+
+
+def test_what_is_preexisting_is_of_no_run_and_no_iteration(rare):
+    for column in ("alloc", "alloc_run_end", "alloc_run_last", "iteration"):
+        assert rare.values(column, "old weight", "old gradient", "first") == [-1] * 3
+
+
+def test_without_stacks_of_frees_a_run_may_last_until_the_next_begins(tmp_path):
+    job = Job()
+    freed = job.alloc(FORWARD)
+    job.alloc(FORWARD)
+    job.free(freed)
+    (other, next_one), last = (job.alloc(MAIN), job.alloc(ENGINE)), job.alloc(ENGINE)
+    assert other != next_one != last
+    features = features_of(job, tmp_path / "a.pickle")
+    first_of_backward = int(features.alloc[-2])
+    assert features.alloc_run_end[:2].tolist() == [int(features.alloc[1])] * 2
+    assert features.alloc_run_last[:2].tolist() == [first_of_backward - 1] * 2
 
 
 def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):

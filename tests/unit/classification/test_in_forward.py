@@ -20,9 +20,11 @@ from tests.classified_jobs import (
     OTHER,
     RECOMPUTE,
     RELEASE,
+    SET_ATTRIBUTE,
     STEP,
     SUBJECT,
     Job,
+    at_line,
     categories,
     classified,
     cpp,
@@ -236,3 +238,32 @@ LIVES = {
 def test_(name, found):
     life, expected = LIVES[name]
     assert categories(found(job_of(life))) == expected
+
+
+def test_beside_what_attributes_hold_other_lines_make_activations(found):
+    """They are live at the dump, too: the last backward has begun, and freed nothing of them yet."""
+    job = Job()
+    for _ in range(2):
+        held, saved = job.alloc(FORWARD), job.alloc(at_line(FORWARD, 9), SUBJECT + 1)
+        job.free(held, SET_ATTRIBUTE)
+        job.does(ENGINE)
+    assert held != saved
+    assert categories(found(job, SUBJECT + 1)) == [ACTIVATION] * 2
+
+
+@pytest.mark.parametrize(
+    ("freed_at", "expected"),
+    [("forward", TEMPORARY), ("backward", ACTIVATION), ("after", ACTIVATION)],
+)
+def test_the_first_event_of_backward_ends_what_is_temporary(freed_at, expected, found):
+    """What the engine does first frees it, or something else that the engine made."""
+    job = Job()
+    made = job.alloc(FORWARD)
+    if freed_at == "forward":
+        job.free(made, FORWARD)
+    if freed_at == "backward":
+        job.free(made, ENGINE)
+    job.does(ENGINE)
+    if freed_at == "after":
+        job.free(made, MAIN)
+    assert categories(found(job)) == [expected]

@@ -91,3 +91,10 @@ def test_nearly_all_that_is_chosen_is_drawn_from_the_data(n_others, expected, sa
 def test_data_of_less_than_a_kibibyte_may_agree_by_chance(size, category, tmp_path):
     job = drawn((*DATA[:2], size), (*BATCHES[:2], size * 16 // 375))
     assert categories(classified(job, tmp_path / "snapshot.pickle", size)) == [category]
+
+
+def test_what_the_trace_makes_is_no_data_from_before(tmp_path):
+    job = drawn()
+    job.alloc(MAIN, DATA[1])
+    rows = categories(classified(job, tmp_path / "snapshot.pickle", DATA[1]))
+    assert rows == [Category.INPUT, Category.UNKNOWN]

@@ -409,7 +409,8 @@ def test_between_large_layers_is_only_what_the_allocator_puts_there(other, categ
 
 def test_what_is_between_the_first_layer_and_the_last_is_a_weight(found):
     job, others = Job(), (5 * KIB, 7 * KIB)
-    for size in (EMBEDDING, *LAYER, others[0], *LAYER * 3, others[1], *LAYER, 9 * KIB):
+    layers = (LAYER[0], others[0], *LAYER[1:], *LAYER * 3, *LAYER[:2], others[1], LAYER[2])
+    for size in (EMBEDDING, *layers, 9 * KIB):
         job.older(NO_FRAMES, size)
     job.does(FORWARD)
     for size in others:
@@ -606,3 +607,10 @@ def test_a_table_of_words_is_larger_than_the_weights_of_layers(found):
     job = beside_a_table(*[TABLE + 100 * KIB] * 3 * N_LAYERS, TABLE, made=3 * N_WORDS * 4)
     assert categories(found(job, TABLE)) == [Category.UNKNOWN]
     assert set(categories(found(job, TABLE + 100 * KIB))) == {Category.WEIGHT}
+
+
+# Of 256 numbers in full precision.
+@pytest.mark.parametrize(("n_words", "category"), [(257, Category.WEIGHT), (255, Category.UNKNOWN)])
+def test_a_table_has_more_words_than_a_row_has_numbers(n_words, category, found):
+    job = beside_a_table(n_words * NORM, made=3 * n_words * 4)
+    assert categories(found(job, n_words * NORM)) == [category]
