@@ -323,7 +323,7 @@ def test_sizes_that_no_gradient_has_and_that_repeat_as_layers_do_are_frozen_weig
     assert reasons == {"as-many-as-gradients", "kept-without-gradient"}
 
 
-@pytest.mark.parametrize("others", [LAYER, LAYER[:2] * 2, (*LAYER * 2, 100 * KIB)])
+@pytest.mark.parametrize("others", [LAYER, LAYER[:2] * 2, (*LAYER * 2, 100 * KIB), (*LAYER * 5, 160 * KIB)])
 def test_other_blocks_without_a_gradient_may_be_data_and_stay_unknown(others):
     rows = [*copies(PLAIN, 1), *copies(PLAIN, 1, shapes=others), *copies(GRADIENT, 1, more=0)]
     assert sort(*rows, whole=[0])[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: sum(others)}

@@ -305,3 +305,16 @@ def test_what_has_no_frame_is_of_the_engine_where_the_model_was_placed_and_not_a
     job.older(NO_FRAMES, 4096)
     job.does(MAIN)
     assert features_of(job, tmp_path / "a.pickle").unrecorded.any() == is_unrecorded
+
+
+def test_what_the_first_event_frees_is_not_live_at_the_dump(tmp_path, monkeypatch):
+    """By one event for both halves, as torch's own allocator for other devices writes them."""
+    job = Job()
+    job.free(job.older(MAIN), MAIN)
+    job.does(FORWARD)
+    raw = job.snapshot()
+    trace = raw["device_traces"][0]
+    trace[:2] = [{**trace[0], "action": "free"}]
+    monkeypatch.setattr(job, "snapshot", lambda: raw)
+    features = features_of(job, tmp_path / "a.pickle")
+    assert (features.end[0], features.is_freed[0], features.is_live_at_dump[0]) == (0, True, False)
