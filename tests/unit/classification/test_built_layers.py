@@ -58,3 +58,43 @@ def test_what_is_not_made_for_several_layers_is_a_batch(other, found):
 
 def test_what_is_freed_before_forward_is_no_weight(found):
     assert found(layers(kept=False), SIZES[0])[0][0] is Category.TEMPORARY
+
+
+def built(*lines, before=False, is_late=False):
+    """So many blocks of lines of an ``__init__``: (file, line, how often, whether it packs)."""
+    job = Job()
+    job.does(MAIN, *[FORWARD, ENGINE] * is_late)
+    for file, line, n_made, packs in lines:
+        init = at_line([*frames(("__init__", f"/w/proj/{file}.py")), *MAIN], line)
+        for _ in range(n_made):
+            stack = [*frames(PACKS if packs else TO_DEVICE), *init]
+            job.older(stack, SIZES[0]) if before else job.alloc(stack, SIZES[0])
+    job.does(FORWARD, ENGINE)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("made", "n_packed"),
+    [
+        ([("a", 7, 3, True), ("a", 8, 3, False)], 6),
+        ([("a", 7, 3, True), ("a", 8, 3, False), ("a", 9, 4, False)], 6),
+        ([("a", 7, 3, True), ("a", 8, 4, False)], 0),
+        ([("a", 7, 3, True), ("b", 8, 3, False)], 0),
+        ([("a", 7, 3, False), ("a", 8, 3, False), ("b", 7, 3, True), ("b", 8, 3, True)], 6),
+        ([("a", 7, 2, True), ("a", 8, 2, False)], 0),
+    ],
+    ids=["in turn", "beside another", "one more often", "of two files", "only data in one", "of two layers"],
+)
+def test_lines_that_take_turns_are_of_one_file_and_run_equally_often_for_three_layers(made, n_packed, found):
+    assert found(built(*made), SIZES[0]).count(PACKED) == n_packed
+
+
+@pytest.mark.parametrize(("other", "n_packed"), [({"before": True}, 6), ({"is_late": True}, 0)])
+def test_layers_are_built_before_the_first_forward_and_maybe_before_the_trace(other, n_packed, found):
+    made = [("a", 7, 3, True), ("a", 8, 3, False)]
+    assert found(built(*made, **other), SIZES[0]).count(PACKED) == n_packed
+
+
+def test_several_blocks_of_a_line_of_an_init_are_no_batches(found):
+    rows = found(built(("a", 7, 3, True)), SIZES[0])
+    assert {category for category, *_ in rows} == {Category.UNKNOWN}

@@ -121,3 +121,13 @@ def test_the_results_of_an_inner_backward_are_no_reference_for_the_states_of_the
     rows = found(job)
     assert rows.count(Category.WEIGHT) == 1
     assert rows.count(Category.OPTIMIZER_STATE) == 2
+
+
+def test_what_a_line_makes_for_every_gradient_after_the_step_is_of_no_inner_one(tmp_path):
+    """An average of the weights, or the next batches: the backward that follows is of the next iteration."""
+    job = Meta()
+    job.does(STEP)
+    made = [job.alloc(UPDATE, size) for size in job.sizes]
+    job.ends(made, RELEASE)
+    rows = classified(job, tmp_path / "snapshot.pickle")
+    assert "one-for-every-gradient-and-in-a-graph" not in {reason for _, _, reason in rows}

@@ -226,6 +226,14 @@ def test_without_frames_of_cpp_a_result_is_computed_from_one_of_its_own_line_tha
 # What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
 LIVES = {
     "what forward frees first was there in forward": ("alloc LOAD, free FORWARD", [UNKNOWN]),
+    "what the first event of a later forward gives a new value may be an average": (
+        "alloc FORWARD, does ENGINE, free SET_ATTRIBUTE, does FORWARD, does ENGINE",
+        [UNKNOWN],
+    ),
+    "what a module made before the trace is an activation, though no backward follows": (
+        "older FORWARD, does FORWARD",
+        [ACTIVATION],
+    ),
     "what is freed with the last result of its line was passed on": (
         "alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD, free FORWARD, free FORWARD, does MAIN",
         [TEMPORARY, TEMPORARY, TEMPORARY],

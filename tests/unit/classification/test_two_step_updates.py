@@ -44,6 +44,9 @@ def two_steps(
     again=False,
     until_second=True,
     former=(),
+    has_forward=True,
+    has_step=True,
+    is_cleared_late=False,
 ):
     """Two backwards, after the first of which a line makes one block for every gradient.
 
@@ -59,9 +62,12 @@ def two_steps(
     made = [job.alloc(line, size) for size in sizes]
     for block in held:
         job.model.free(block, frames=line)
+    if is_cleared_late:
+        job.does(FORWARD, ENGINE)
     for gradient in gradients[n_kept:]:
         job.free(gradient, cleared_by)
-    job.does(FORWARD)
+    if has_forward:
+        job.does(FORWARD)
     if not until_second:
         for block in made:
             job.free(block, MAIN)
@@ -72,7 +78,8 @@ def two_steps(
     if until_second:
         for block in made:
             job.free(block, MAIN)
-    job.does(STEP)
+    if has_step:
+        job.does(STEP)
     return job
 
 
@@ -95,6 +102,9 @@ def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp
         {"cleared_by": MAIN},
         {"again": True},
         {"until_second": False},
+        {"has_forward": False},
+        {"has_step": False},
+        {"is_cleared_late": True},
     ],
     ids=[
         "copies, maybe of gradients",
@@ -102,6 +112,9 @@ def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp
         "gradients that nothing clears",
         "after every backward, as sums are",
         "freed before the second backward",
+        "the graph of the first forward again",
+        "no step, so that any number of backwards may be an iteration",
+        "gradients that are cleared after the second backward",
     ],
 )
 def test_what_only_looks_like_it_is_not(other, moved):
