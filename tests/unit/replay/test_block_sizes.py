@@ -5,8 +5,10 @@ import pytest
 
 from snapconv import columns
 from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.replay import block_sizes
 from snapconv.replay.block_sizes import derive_block_sizes
 from snapconv.replay.rounding import RoundingRules
+from snapconv.replay.sorted_addresses import MAX_LEAF, SortedAddresses
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from tests.property.histories import run, seeded_program
@@ -406,3 +408,17 @@ def test_sizes_do_not_depend_on_the_chunks_of_the_walk(monkeypatch, n_events):
     parts = derive(*events, segments=segments, live=live)
     assert (sizes(parts), parts.least_space) == (sizes(whole), whole.least_space)
     assert len(events) > 64
+
+
+def test_a_leaf_of_addresses_is_split_as_soon_as_it_has_too_many(monkeypatch):
+    lengths, split = [], SortedAddresses.split
+
+    def counted(self, number):
+        lengths.append(len(self.leaves[number]))
+        split(self, number)
+
+    monkeypatch.setattr(block_sizes, "core", lambda: None)
+    monkeypatch.setattr(SortedAddresses, "split", counted)
+    events = [("free", S + 512 * number, 512) for number in range(2000)]
+    found = derive(*events, segments=[(S, 2 * MIB)])
+    assert (len(found.least_space), set(lengths)) == (2000, {MAX_LEAF + 1})

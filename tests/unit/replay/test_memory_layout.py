@@ -188,7 +188,7 @@ def test_a_range_is_of_a_large_pool_where_it_is_whole_pages_of_20_mib(size, is_s
     assert is_small_segment(size * MIB, is_expandable=True) is is_small
 
 
-@pytest.mark.parametrize(("size", "is_small"), [(2, True), (4, False), (20, False), (22, False)])
+@pytest.mark.parametrize(("size", "is_small"), [(1, False), (2, True), (4, False), (20, False), (22, False)])
 def test_an_ordinary_segment_is_of_a_small_pool_where_it_has_2_mib(size, is_small):
     assert is_small_segment(size * MIB, is_expandable=False) is is_small
 

@@ -70,3 +70,18 @@ def test_no_leaf_is_long_however_many_addresses_there_are():
 
 def test_a_set_without_addresses_has_none_behind_any():
     assert SortedAddresses([]).after(0) == sorted_addresses._HIGHEST
+
+
+def test_a_leaf_has_room_for_as_many_addresses_and_is_split_in_the_middle():
+    live = SortedAddresses(range(2000))
+    assert len(live.leaves[0]) == MAX_LEAF // 2 == max(map(len, live.leaves))
+    live.split(0)
+    assert len(live.leaves[0]) == len(live.leaves[1]) == MAX_LEAF // 4
+    check_leaves(live)
+
+
+def test_addresses_are_as_large_as_64_bits_have_room_for():
+    first, last = -(1 << 63) + 1, (1 << 63) - 1
+    live = SortedAddresses([first, last])
+    assert (live.after(first), live.after(last - 1)) == (last, last)
+    assert SortedAddresses([5]).after(first) == 5
