@@ -165,7 +165,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     events, segments, blocks = device.events, device.segments, device.blocks
     live = blocks.state != BlockState.INACTIVE
     history = decide_history(snapshot, device, replayed)
-    actions, counts = np.unique(events.action, return_counts=True)
+    counts = {action.name.lower(): int(np.count_nonzero(events.action == action)) for action in Action}
     timed = events.time_us is not None and len(events) > 0
     return DeviceFacts(
         device=device.device,
@@ -174,7 +174,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         duration_us=int(events.time_us[-1] - events.time_us[0])
         if timed and events.time_us is not None
         else None,
-        actions={Action(a).name.lower(): n for a, n in zip(actions.tolist(), counts.tolist(), strict=True)},
+        actions={name: count for name, count in counts.items() if count},
         n_segments=len(segments),
         n_blocks=len(blocks),
         n_live_blocks=int(np.count_nonzero(live)),

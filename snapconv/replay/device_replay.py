@@ -19,7 +19,6 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     chunks,
-    distinct,
     first_known,
     read_only,
     table_html,
@@ -380,15 +379,15 @@ def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: Roundi
 
 
 def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | None:
-    present = set(distinct(events.action).tolist())
+    has_completed = bool(np.any(events.action == Action.FREE_COMPLETED))
     ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
-    if Action.FREE_COMPLETED not in present and ended_at_request.any():
+    if not has_completed and ended_at_request.any():
         return Note(
             "skipped-actions",
             "the trace has no free_completed events: memory is taken as free at free_requested, so active "
             "bytes are too low while a stream still used a block",
         )
-    if Action.FREE_COMPLETED in present and Action.ALLOC not in present and len(events) > 1:
+    if has_completed and len(events) > 1 and not np.any(events.action == Action.ALLOC):
         return Note(
             "skipped-actions", "the trace has no alloc events: only what was live at the ends is known"
         )

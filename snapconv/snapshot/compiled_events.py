@@ -14,7 +14,7 @@ from snapconv.snapshot.fields import Interner, pool_column
 from snapconv.snapshot.readers.compiled_pickle import EMPTY_LIST_ID, MISSING_TIME, NO_ID, CompiledTrace
 from snapconv.snapshot.stack_table import StackInterner
 
-_NOT_YET = -3
+_NOT_YET = -3  # below all ids
 
 
 class _Ids:
@@ -29,8 +29,8 @@ class _Ids:
     def translate(self, column: Int32Column) -> Int32Column:
         """The ids of a chunk."""
         ids = self._of_core[column]
-        new = column[ids == _NOT_YET]
-        if len(new):
+        if ids.min() == _NOT_YET:
+            new = column[ids == _NOT_YET]
             values, first = np.unique(new, return_index=True)
             for value in values[np.argsort(first)].tolist():
                 self._of_core[value] = self._new_id(value)
