@@ -5,12 +5,12 @@
 
 #include "core.h"
 #include "event_columns.h"
+#include "frame_runs.h"
 
 enum {
     MAX_VALUES = 1 << 22, /* on the stack: 64 MiB; torch's C++ writer puts a whole list there */
     MAX_MARKS = 1 << 20,
     MAX_FRAMES = 1 << 16, /* of one stack */
-    MAX_RUN_BYTES = 1 << 26,
     MAX_TUPLE = 3,
     MAX_INTEGER_BYTES = 9,
     CHUNK_BYTES = 1 << 24, /* these three as in pickle_scan.py, which refuses the same files */
@@ -25,16 +25,6 @@ typedef struct {
     uint32_t id;
 } memo_entry;
 
-/* The bytes of a stack as they stood in the file, and which came after them the last time. */
-typedef struct {
-    uint64_t offset;
-    uint32_t n_bytes;
-    uint32_t stack; /* its memo index in the rest */
-    uint32_t next; /* a run, or NO_RUN */
-} run_of_frames;
-
-#define NO_RUN UINT32_MAX
-
 struct reader {
     rest rest;
     event_columns events;
@@ -46,11 +36,7 @@ struct reader {
     size_t n_marks, n_marks_max;
     memo_entry *memo;
     size_t n_memo, n_memo_max;
-    buffer run_bytes;
-    run_of_frames *runs; /* most come again and again, and in the same order */
-    size_t n_runs, n_runs_max;
-    uint32_t last_run;
-    intern_table known_runs; /* by their bytes */
+    frame_runs runs;
     uint64_t n_taken; /* bytes of whole tokens so far */
     uint64_t frame_end; /* the farthest that a FRAME has announced */
     uint64_t chunk_start; /* where the count of containers began */
@@ -61,10 +47,7 @@ int32_t snapconv_abi(void) { return SNAPCONV_ABI; }
 
 reader *snapconv_reader_new(uint64_t seed) {
     reader *r = calloc(1, sizeof *r);
-    if (r != NULL) {
-        r->last_run = NO_RUN;
-    }
-    if (r != NULL && (!rest_init(&r->rest, seed) || !table_init(&r->known_runs, seed))) {
+    if (r != NULL && (!rest_init(&r->rest, seed) || !runs_init(&r->runs, seed))) {
         snapconv_reader_free(r);
         return NULL;
     }
@@ -76,10 +59,7 @@ static void free_machine(reader *r) {
     free(r->stack);
     free(r->marks);
     free(r->memo);
-    buffer_free(&r->run_bytes);
-    free(r->runs);
-    table_free(&r->known_runs);
-    r->runs = NULL;
+    runs_free(&r->runs);
     r->meanings = NULL;
     r->stack = NULL;
     r->marks = NULL;
@@ -498,21 +478,6 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
     }
 }
 
-/* Where a run of references to the memo ends and becomes a list; 0: it does not, or not in these bytes. */
-static size_t end_of_run(const uint8_t *bytes, size_t n) {
-    size_t at = 0;
-    while (at < n) {
-        if (bytes[at] == 'h') {
-            at += 2;
-        } else if (bytes[at] == 'j') {
-            at += 5;
-        } else {
-            return bytes[at] == 'e' ? at : 0;
-        }
-    }
-    return 0;
-}
-
 /* The memo index in the rest of the stack that a run is; NO_ID where not all of it are frames. */
 static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
     size_t n_before = r->n_stack;
@@ -529,39 +494,15 @@ static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
     return is_stack ? rest_new(&r->rest, ']', frames, n_frames, 'e', true) : NO_ID;
 }
 
-/* The run that these bytes are, kept for the next time if it is new; NO_RUN where the list has to be made token by
- * token. */
+/* The run that these bytes begin with, kept for the next time if it is new; NO_RUN where there is none. */
 static uint32_t find_run(reader *r, const uint8_t *bytes, size_t n) {
-    size_t n_run = end_of_run(bytes, n);
-    interned *place = n_run ? table_find(&r->known_runs, &r->run_bytes, bytes, n_run) : NULL;
-    if (place == NULL) {
-        return NO_RUN;
-    }
-    if (place->is_used) {
-        return place->id;
+    size_t n_run = run_length(bytes, n);
+    uint32_t run = n_run ? runs_find(&r->runs, bytes, n_run) : NO_RUN;
+    if (n_run == 0 || run != NO_RUN) {
+        return run;
     }
     uint32_t stack = stack_of_run(r, bytes, n_run);
-    if (stack == NO_ID || r->run_bytes.n > MAX_RUN_BYTES || !buffer_reserve(&r->run_bytes, n_run) ||
-        !reserve((void **)&r->runs, &r->n_runs_max, r->n_runs + 1, sizeof(run_of_frames))) {
-        return NO_RUN;
-    }
-    memcpy(r->run_bytes.bytes + r->run_bytes.n, bytes, n_run);
-    table_use(&r->known_runs, place, r->run_bytes.n, n_run, (uint32_t)r->n_runs);
-    r->runs[r->n_runs] = (run_of_frames){r->run_bytes.n, (uint32_t)n_run, stack, NO_RUN};
-    r->run_bytes.n += n_run;
-    return (uint32_t)r->n_runs++;
-}
-
-/* The run that came last time after the one before, if the bytes are its own; programs do the same again and again. */
-static uint32_t expected_run(const reader *r, const uint8_t *bytes, size_t n) {
-    uint32_t expected = r->last_run == NO_RUN ? NO_RUN : r->runs[r->last_run].next;
-    if (expected == NO_RUN) {
-        return NO_RUN;
-    }
-    const run_of_frames *run = r->runs + expected;
-    bool is_same = run->n_bytes < n && bytes[run->n_bytes] == 'e' &&
-                   memcmp(r->run_bytes.bytes + run->offset, bytes, run->n_bytes) == 0;
-    return is_same ? expected : NO_RUN;
+    return stack == NO_ID ? NO_RUN : runs_add(&r->runs, bytes, n_run, stack);
 }
 
 /* Fills a new list from a run of references, whose bytes were seen before: then it is the same stack, since an entry
@@ -575,19 +516,16 @@ static size_t fill_known_list(reader *r, const uint8_t *after_mark, size_t n) {
     if (list->tag != TAG_NEW_LIST || !may_grow(r, list)) {
         return 0;
     }
-    uint32_t found = expected_run(r, after_mark, n);
-    if (found == NO_RUN) {
-        found = find_run(r, after_mark, n);
+    uint32_t run = runs_expected(&r->runs, after_mark, n);
+    if (run == NO_RUN) {
+        run = find_run(r, after_mark, n);
     }
-    if (found == NO_RUN) {
+    if (run == NO_RUN) {
         return 0;
     }
-    if (r->last_run != NO_RUN) {
-        r->runs[r->last_run].next = found;
-    }
-    r->last_run = found;
-    settle(r, r->stack + r->n_stack - 1, TAG_STACK, r->runs[found].stack);
-    return r->runs[found].n_bytes + 1;
+    runs_came(&r->runs, run);
+    settle(r, r->stack + r->n_stack - 1, TAG_STACK, r->runs.runs[run].stack);
+    return r->runs.runs[run].n_bytes + 1;
 }
 
 static uint64_t count_containers(const uint8_t *bytes, size_t n) {
