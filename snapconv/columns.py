@@ -97,6 +97,11 @@ def grouped(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     return np.split(order, run_starts(key[order])[1:]) if len(order) else []
 
 
+def has_code(codes: NDArray[np.integer[Any]], code: int) -> BoolColumn:
+    """Where a column has this code: NumPy takes the member of an enum for an int64, and 13 times as long."""
+    return np.asarray(codes == int(code))
+
+
 def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
     """Whether each value is one of others.
 

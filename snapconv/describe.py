@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.capture_format import timing_file
-from snapconv.columns import distinct
+from snapconv.columns import distinct, has_code
 from snapconv.devices import device_kind, device_name
 from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
@@ -165,7 +165,9 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     events, segments, blocks = device.events, device.segments, device.blocks
     live = blocks.state != BlockState.INACTIVE
     history = decide_history(snapshot, device, replayed)
-    counts = {action.name.lower(): int(np.count_nonzero(events.action == action)) for action in Action}
+    counts = {
+        action.name.lower(): int(np.count_nonzero(has_code(events.action, action))) for action in Action
+    }
     timed = events.time_us is not None and len(events) > 0
     return DeviceFacts(
         device=device.device,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules
-from snapconv.columns import Int64Column, sums_by
+from snapconv.columns import Int64Column, has_code, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action
@@ -112,7 +112,7 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
     totals = np.zeros(len(snapshot.stacks), np.int64)
     for device in snapshot.devices:
         events, blocks = device.events, device.blocks
-        is_alloc = (events.action == Action.ALLOC) & (events.stack_id >= 0)
+        is_alloc = has_code(events.action, Action.ALLOC) & (events.stack_id >= 0)
         totals += sums_by(events.stack_id[is_alloc], events.size[is_alloc], len(totals))
         has_stack = blocks.stack_id >= 0
         totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))

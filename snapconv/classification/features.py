@@ -138,7 +138,7 @@ class Features:
 
     def first(self, phase: Phase) -> int:
         """The first event that shows a phase; ``n_events`` where none does."""
-        return int(self.phases.next_after(phase, np.array(-1)))
+        return self.phases.first(phase)
 
     def lines(self) -> Int32Column:
         """The innermost Python frame that made each allocation, -1 for none."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -77,11 +77,11 @@ class Decided:
     @property
     def is_open(self) -> BoolColumn:
         """The allocations that have no category yet."""
-        return np.asarray(self.category == Category.UNKNOWN)
+        return has_code(self.category, Category.UNKNOWN)
 
     def has(self, category: Category) -> BoolColumn:
         """The allocations that have been given a category."""
-        return np.asarray(self.category == category)
+        return has_code(self.category, category)
 
     def shared(self, find: Callable[[Features, "Decided"], _Found], features: Features) -> _Found:
         """What several neighbouring rules share: found when the first of them is evaluated, and kept."""

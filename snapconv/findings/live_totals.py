@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, has_code, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.model_copies import n_models
 from snapconv.lazy_dataclass import dataclass
@@ -71,7 +71,7 @@ def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[C
     """Sum every category, also those without memory."""
     allocations = analysis.allocations
     for category in (*list(Category)[1:], Category.UNKNOWN):
-        rows = live & (analysis.classification.category == category)
+        rows = live & has_code(analysis.classification.category, category)
         yield CategoryTotal(
             category=category.label,
             n_allocations=int(np.count_nonzero(rows)),

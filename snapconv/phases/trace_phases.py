@@ -18,6 +18,7 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     distinct,
+    has_code,
     is_among,
     read_only,
 )
@@ -93,16 +94,27 @@ class Phases:
     @property
     def events_of_training(self) -> Int64Column:
         """The events that show a backward or a step."""
-        return np.flatnonzero(is_among(self.certain, (Phase.BACKWARD, Phase.OPTIMIZER)))
+        return np.flatnonzero(
+            has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER)
+        )
 
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """For each given event (-1: the start) the first later one that shows this phase.
 
         The number of events where there is none.
         """
+        # To search for each of the given events takes longer, most of all where they are out of order.
         n = len(self.certain)
-        shown = np.append(np.flatnonzero(self.certain == phase), n).astype(np.int32)
-        return shown[np.searchsorted(shown[:-1], event, side="right")]
+        is_shown = has_code(self.certain, phase)
+        n_shown = np.zeros(n + 1, np.int32)  # up to each event, from -1 on
+        np.cumsum(is_shown, out=n_shown[1:])
+        shown = np.append(np.flatnonzero(is_shown), n).astype(np.int32)
+        return np.asarray(shown[n_shown[np.minimum(event + 1, n)]])
+
+    def first(self, phase: Phase) -> int:
+        """The first event that shows a phase; the number of events where none does."""
+        is_shown = has_code(self.certain, phase)
+        return int(is_shown.argmax()) if is_shown.any() else len(is_shown)
 
 
 @stage
@@ -147,7 +159,7 @@ def find_phases(
         has_steps=has_steps or has_step_in_hook or counted is not None,
         states_range=states_per_parameter(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
-        oom_events=np.flatnonzero(events.action == Action.OOM),
+        oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int64Column, chunks, read_only
+from snapconv.columns import Int8Column, Int64Column, chunks, has_code, read_only
 from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import walk_compiled
@@ -69,7 +69,7 @@ def derive_block_sizes(
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
     kind = np.where(events.action <= Action.SEGMENT_UNMAP, events.action, np.int8(0))
-    kind[events.action == Action.FREE_REQUESTED] = 0
+    kind[has_code(events.action, Action.FREE_REQUESTED)] = 0
     kind[releases(events, blocks)] = _RELEASE
     return kind
 

@@ -20,6 +20,7 @@ from snapconv.columns import (
     Int64Column,
     chunks,
     first_known,
+    has_code,
     read_only,
     table_html,
 )
@@ -350,7 +351,7 @@ def _count_note(slug: str, count: int, text: str) -> Note | None:
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     at_dump = int(np.count_nonzero(rows.is_pending_at_end))
     # A trace that has no request at all lost none: recording was set to skip them.
-    completes = (rows.free_completed_event >= 0) & np.any(events.action == Action.FREE_REQUESTED)
+    completes = (rows.free_completed_event >= 0) & np.any(has_code(events.action, Action.FREE_REQUESTED))
     earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
     n_earlier = int(np.count_nonzero(earlier & (completes | rows.is_pending_at_end)))
     parts = []
@@ -379,7 +380,7 @@ def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: Roundi
 
 
 def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | None:
-    has_completed = bool(np.any(events.action == Action.FREE_COMPLETED))
+    has_completed = bool(np.any(has_code(events.action, Action.FREE_COMPLETED)))
     ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
     if not has_completed and ended_at_request.any():
         return Note(
@@ -387,7 +388,7 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
             "the trace has no free_completed events: memory is taken as free at free_requested, so active "
             "bytes are too low while a stream still used a block",
         )
-    if has_completed and len(events) > 1 and not np.any(events.action == Action.ALLOC):
+    if has_completed and len(events) > 1 and not np.any(has_code(events.action, Action.ALLOC)):
         return Note(
             "skipped-actions", "the trace has no alloc events: only what was live at the ends is known"
         )

@@ -5,6 +5,7 @@ from enum import Enum
 
 import numpy as np
 
+from snapconv.columns import has_code
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.real_events import real_events
@@ -114,7 +115,7 @@ def _begins_within_a_free(events: EventTable) -> bool:
     a stream still uses the block: where other frees waited, this one may have done so too, from before
     recording began.
     """
-    is_real = events.action != Action.UNKNOWN
+    is_real = ~has_code(events.action, Action.UNKNOWN)
     first = int(is_real.argmax())
     if not is_real.any() or events.action[first] != Action.FREE_COMPLETED:
         return False

@@ -14,6 +14,7 @@ from snapconv.columns import (
     Int8Column,
     Int64Column,
     first_known,
+    has_code,
     is_among,
     read_only,
     take,
@@ -117,15 +118,15 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
     unless it is the last one at an address where the dump shows that the block still waits.
     """
-    frees: BoolColumn = (events.action == Action.FREE_COMPLETED) | (events.action == Action.FREE)
-    if np.any(events.action == Action.FREE_COMPLETED):
-        return frees
-    requests = events.action == Action.FREE_REQUESTED
+    completed, free = has_code(events.action, Action.FREE_COMPLETED), has_code(events.action, Action.FREE)
+    if completed.any():
+        return completed | free
+    requests = has_code(events.action, Action.FREE_REQUESTED)
     waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
     newest_first = np.flatnonzero(requests & is_among(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)
     requests[newest_first[last]] = False
-    return np.asarray(frees | requests)
+    return free | requests
 
 
 def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
@@ -134,7 +135,7 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
         return None
     # The first three have their codes; a table of codes would be turned into int64 for every event.
     kind = np.where(events.action <= Action.FREE_COMPLETED, events.action, np.int8(0))
-    kind[events.action == Action.FREE] = 4
+    kind[has_code(events.action, Action.FREE)] = 4
     found = pair_compiled(compiled, kind, events.addr, is_release)
     if found is None:
         return None

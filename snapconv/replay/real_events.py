@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.columns import read_only
+from snapconv.columns import has_code, read_only
 from snapconv.snapshot.event_table import Action, EventTable
 
 
@@ -17,7 +17,7 @@ def real_events(events: EventTable) -> EventTable:
     event follows at once: so no more than these three are left out.
     """
     action, addr = events.action, events.addr
-    marker = np.flatnonzero(action[:-2] == Action.WORKSPACE_SNAPSHOT)
+    marker = np.flatnonzero(has_code(action[:-2], Action.WORKSPACE_SNAPSHOT))
     if not len(marker):
         return events
     is_pair = (action[marker + 1] == Action.SEGMENT_ALLOC) & (action[marker + 2] == Action.ALLOC)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, table_html, take
+from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, table_html, take
 from snapconv.errors import MalformedSnapshotError
 from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
@@ -180,7 +180,7 @@ def check_numbers(
         moves_memory = _MOVES_MEMORY[action]
         check_range(addr, ADDRESS, "addr", path=path, where=moves_memory)
         check_range(size, BYTES, "size", path=path, where=moves_memory)
-    check_range(size, _WANTED_BYTES, "size", path=path, where=action == Action.OOM)
+    check_range(size, _WANTED_BYTES, "size", path=path, where=has_code(action, Action.OOM))
     check_range(time_us, TIME, "time_us", path=path)
 
 

@@ -1,5 +1,6 @@
 """What a file has, as far as it shows who wrote it: looked up in the raw lists and in the tables."""
 
+from snapconv.columns import has_code
 from snapconv.snapshot.era import Traits
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace
@@ -66,7 +67,7 @@ def traits_of(
 def backend_of(traces: list[EventTable], stacks: StackTable, settings_keys: frozenset[str]) -> str:
     """Infer the backend that wrote a file: from its own actions, by frames, or by a setting."""
     npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
-    if any((trace.action == action).any() for trace in traces for action in npu_actions):
+    if any(has_code(trace.action, action).any() for trace in traces for action in npu_actions):
         return "npu"
     filenames = set(stacks.frames.filenames)
     if any("torch_npu" in filename for filename in filenames):

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.columns import BoolColumn, distinct, has_code, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -26,7 +26,7 @@ FREED_WHILE_PLACING = Reason(
 
 def _in_step(features: Features, *, is_annotated: bool) -> BoolColumn:
     annotated = at(features.phases.in_step, features.alloc).astype(np.bool_)
-    made = features.is_traced & (features.alloc_phase == Phase.OPTIMIZER)
+    made = features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER)
     return np.asarray(made & (annotated if is_annotated else ~annotated))
 
 

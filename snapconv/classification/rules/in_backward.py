@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.columns import BoolColumn, distinct, has_code, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -46,12 +46,12 @@ def recomputed(features: Features, _: Decided) -> BoolColumn:
 
 
 def _made(features: Features) -> BoolColumn:
-    return np.asarray(features.by_engine & (features.alloc_phase == Phase.BACKWARD))
+    return np.asarray(features.by_engine & has_code(features.alloc_phase, Phase.BACKWARD))
 
 
 def _within(features: Features) -> BoolColumn:
     """What the step no longer finds is no gradient; what is freed later may be freed by zero_grad."""
-    step_follows = features.next_run_phase == Phase.OPTIMIZER
+    step_follows = has_code(features.next_run_phase, Phase.OPTIMIZER)
     before_step = step_follows & (features.end <= features.alloc_run_last)
     return np.asarray(_made(features) & ((features.end <= features.alloc_run_end) | before_step))
 

@@ -411,3 +411,19 @@ def test_the_next_event_of_a_phase_is_a_later_one(phases_of):
     every = np.arange(-1, 4)
     assert found.next_after(Phase.FORWARD, every).tolist() == [1, 1, 3, 3, 4]
     assert found.next_after(Phase.OPTIMIZER, every).tolist() == [4] * 5
+    assert found.next_after(Phase.FORWARD, np.array([3, -1, 4, 0])).tolist() == [
+        4,
+        1,
+        4,
+        1,
+    ]  # 4: there is none
+
+
+def test_the_first_event_of_a_phase_is_the_number_of_events_where_none_shows_it(phases_of):
+    job = Job()
+    job.alloc(LOAD, FORWARD, ENGINE, FORWARD)
+    found = phases_of(job)
+    assert [found.first(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)] == [1, 2, 4]
+    nothing = phases_of(Job())
+    assert nothing.first(Phase.FORWARD) == 0
+    assert nothing.next_after(Phase.FORWARD, np.array([-1, 0])).tolist() == [0, 0]
