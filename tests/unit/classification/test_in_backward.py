@@ -22,6 +22,7 @@ from tests.classified_jobs import (
 GRADIENT = Category.GRADIENT
 TEMPORARY = Category.TEMPORARY
 UNKNOWN = Category.UNKNOWN
+ACTIVATION = Category.ACTIVATION
 
 WEIGHT = Category.WEIGHT
 
@@ -51,13 +52,38 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
     assert categories(found(job, OTHER))[2] == GRADIENT
 
 
-def test_a_few_results_of_a_backward_do_not_decide_the_rest(found):
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [(SUBJECT - 1, UNKNOWN), (SUBJECT + 1, ACTIVATION)],
+    ids=["less than half of them", "half of them and more"],
+)
+def test_half_of_the_results_of_a_backward_decide_the_rest(n_bytes, expected, found):
     job = Job()
-    few = job.alloc(ENGINE, OTHER)
+    freed = job.alloc(ENGINE, n_bytes)
     job.alloc(ENGINE)
     job.does(FORWARD, ENGINE)
-    job.free(few, ENGINE)
-    assert categories(found(job)) == [Category.UNKNOWN]
+    job.free(freed, ENGINE)
+    assert categories(found(job)) == [expected]
+
+
+def test_as_many_results_that_are_freed_as_are_kept_decide_the_rest(found):
+    job = Job()
+    freed = job.alloc(ENGINE)
+    job.alloc(ENGINE)
+    job.does(FORWARD, ENGINE)
+    job.free(freed, ENGINE)
+    assert categories(found(job)) == [ACTIVATION] * 2
+
+
+def test_the_results_of_another_backward_are_decided_by_themselves(found):
+    """Of two that are differentiated, the program keeps all of the second one's."""
+    job = Job()
+    freed = job.alloc(ENGINE, SUBJECT + 1)
+    job.does(FORWARD)
+    job.alloc(ENGINE)
+    job.does(FORWARD, ENGINE)
+    job.free(freed, ENGINE)
+    assert categories(found(job)) == [UNKNOWN]
 
 
 def test_a_gradient_has_the_size_of_a_weight(found):
