@@ -4,7 +4,12 @@ import pytest
 
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
+    APPLY,
+    ENGINE,
+    FORWARD,
+    STEP,
     SUBJECT,
+    Job,
     categories,
     classified,
     job_of,
@@ -50,6 +55,17 @@ LIVES = {
         [TEMPORARY, UNKNOWN],
     ),
     "weights that are placed and never used are weights": ("alloc APPLY", [WEIGHT]),
+    "weights that the first forward frees were used in it": ("alloc APPLY, free FORWARD", [WEIGHT]),
+    "what is freed before the first forward was none": ("alloc APPLY, free MAIN, does FORWARD", [TEMPORARY]),
+    "a step that makes no state replaces none": (
+        "older NO_FRAMES, older STEP, does FORWARD, does STEP, free STEP",
+        [UNKNOWN, STATE],
+    ),
+    "what an optimizer had made before the trace is a state": ("older STEP, does FORWARD", [STATE]),
+    "what a step makes and keeps until the next step is a state": (
+        "alloc STEP, does STEP, does FORWARD, does STEP, free STEP",
+        [STATE],
+    ),
     "a state of an optimizer that is built is there when backward begins": (
         "alloc BUILD_OPTIMIZER, free MAIN, does FORWARD, does ENGINE, "
         "alloc BUILD_OPTIMIZER, does FORWARD, does ENGINE, free MAIN",
@@ -62,3 +78,12 @@ LIVES = {
 def test_(name, found):
     life, expected = LIVES[name]
     assert categories(found(job_of(life))) == expected
+
+
+def test_what_is_placed_in_backward_is_no_weight(found):
+    """A hook that moves something to the device."""
+    job = Job()
+    job.does(FORWARD)
+    job.alloc(APPLY[:1] + ENGINE)
+    job.does(ENGINE, STEP)
+    assert WEIGHT not in categories(found(job))
