@@ -21,7 +21,7 @@ from snapconv.phases.trace_phases import Phase
 _LEAST_SIZES = 2
 _NEARLY = 0.9
 
-_Counts = dict[int, int]
+_Counts = Counter[int]
 
 
 def kept_for_dimensions(features: Features, decided: Decided) -> BoolColumn:
@@ -34,12 +34,12 @@ def kept_for_dimensions(features: Features, decided: Decided) -> BoolColumn:
         return found
     n_kept = counted(sizes[rows])
     fitting = (_explained(made, n_kept, gradients) for made in made_in_step(features))
-    most = max(fitting, key=lambda explained: sum(size * n for size, n in explained.items()), default={})
+    most = max(fitting, key=_total, default=_Counts())
     for size, members in by_size(rows, sizes):
         # Models are built before the first step, and so their weights come first.
         is_open = members[~is_state[members]]
-        n_of_size = max(most.get(size, 0) - (len(members) - len(is_open)), 0)
-        found[is_open[len(is_open) - n_of_size :]] = True
+        n_of_size = most[size] - (len(members) - len(is_open))
+        found[is_open[len(is_open) - n_of_size :]] = True  # none where fewer are left than are decided
     return found
 
 
@@ -67,7 +67,7 @@ def _gradients(features: Features, decided: Decided) -> _Counts:
     rows = np.flatnonzero(decided.has(Category.GRADIENT))
     if not len(rows):
         summed = features.by_engine & decided.has(Category.TEMPORARY)
-        return dict.fromkeys(distinct(features.sizes[summed]).tolist(), len(features.sizes))
+        return _Counts(dict.fromkeys(distinct(features.sizes[summed]).tolist(), len(features.sizes)))
     return counted(features.sizes[of_fullest(rows, features.iteration, features.sizes)])
 
 
@@ -78,18 +78,23 @@ def _explained(made: _Counts, n_kept: _Counts, gradients: _Counts) -> _Counts:
     nothing: weights are kept in it too.
     """
     own = {size: n for size, n in made.items() if size not in gradients}
-    each = min((n_kept.get(size, 0) / n for size, n in own.items()), default=0)
-    if each < 1 or each % 1 or _is_in_full_precision(made, gradients):
-        return {}
+    if not own or _is_in_full_precision(made, gradients):
+        return _Counts()
+    each = min(n_kept[size] / n for size, n in own.items())
+    if not each or each % 1:
+        return _Counts()
     explained = {size: int(each) * n for size, n in made.items()}
     fitting = [size for size in own if n_kept[size] == explained[size]]
     n_bytes, fitting_bytes = (sum(size * made[size] for size in sizes) for sizes in (own, fitting))
     if sum(size >= SMALL_BYTES for size in fitting) < _LEAST_SIZES or 2 * fitting_bytes < n_bytes:
-        return {}
-    return {size: n for size, n in explained.items() if n_kept.get(size, 0) >= n + gradients.get(size, 0)}
+        return _Counts()
+    return _Counts({size: n for size, n in explained.items() if n_kept[size] >= n + gradients[size]})
 
 
 def _is_in_full_precision(made: _Counts, gradients: _Counts) -> bool:
     both = Counter(made) & Counter({2 * size: n for size, n in gradients.items()})
-    total = sum(size * n for size, n in made.items())
-    return sum(size * n for size, n in both.items()) >= _NEARLY * total
+    return _total(both) >= _NEARLY * _total(made)
+
+
+def _total(sizes: _Counts) -> int:
+    return sum(size * n for size, n in sizes.items())

@@ -110,7 +110,7 @@ def in_half(gradients: Int64Column) -> Int64Column:
     """The gradients without those twice as large, where every one has been made again in full precision."""
     left, half = counted(gradients), Counter[int]()
     for size in sorted(left):
-        n = min(left[size], left.get(2 * size, 0))
+        n = min(left[size], left[2 * size])
         if n:
             half[size] += n
             left[size] -= n
@@ -121,9 +121,9 @@ def in_half(gradients: Int64Column) -> Int64Column:
     return np.array(list(half.elements()), np.int64)
 
 
-def counted(sizes: Int64Column) -> dict[int, int]:
+def counted(sizes: Int64Column) -> Counter[int]:
     """How often every size occurs."""
-    return dict(np.column_stack(np.unique(sizes, return_counts=True)).tolist())
+    return Counter(dict(np.column_stack(np.unique(sizes, return_counts=True)).tolist()))
 
 
 def by_size(rows: Int64Column, sizes: Int64Column) -> list[tuple[int, Int64Column]]:

@@ -106,7 +106,7 @@ def split_by_precision(
     total = sum(size * len(members) for size, members in groups)
     for n_copies in _FULL_COPIES:
         split = {
-            size: (n_gradients.get(size, 0), n_copies * n_gradients.get(size // 2, 0) * (size % 2 == 0))
+            size: (n_gradients[size], n_copies * n_gradients[size // 2] * (size % 2 == 0))
             for size, _ in groups
         }
         fitting = [(size, members) for size, members in groups if sum(split[size]) == len(members)]
@@ -145,11 +145,11 @@ def split_by_states(
     all_have_states = (
         not n_made
         and all(len(members) % (1 + n_states) == 0 for _, members in groups)
-        and any(n_gradients.get(size, 0) == n for size, n in each.items())
+        and any(n_gradients[size] == n for size, n in each.items())
     )
     for size, members in groups:
-        n_trained = n_gradients.get(size, 0)
-        n_before = max(n_states * n_trained - n_made.get(size, 0), 0)
+        n_trained = n_gradients[size]
+        n_before = max(n_states * n_trained - n_made[size], 0)
         n_weights = each[size] if all_have_states else len(members) - n_before
         if n_trained and n_weights >= n_trained:
             # Models are built before the first step, and so their weights come first.
@@ -247,7 +247,7 @@ def split_by_copies(
     )
     n_expected = counted(reference)
     for size, members in by_size(rows, sizes):
-        expected = n_expected.get(size, 0)
+        expected = n_expected[size]
         if not expected:
             continue
         found.mark(of_weight, _W, members[:expected])

@@ -42,7 +42,7 @@ from snapconv.classification.size_splits import (
     split_by_structure,
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
-from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 
@@ -83,13 +83,17 @@ def _made_states(features: Features, decided: Decided) -> BoolColumn:
 
 def _whole_iterations(features: Features) -> Int64Column:
     """The iterations of which the trace has the backward from its beginning: forward comes before it."""
-    iteration, certain = features.phases.iteration, features.phases.certain
-    forward, first_forward = np.unique(iteration[certain == Phase.FORWARD], return_index=True)
-    backward, first_backward = np.unique(iteration[certain == Phase.BACKWARD], return_index=True)
-    first_forward = np.flatnonzero(certain == Phase.FORWARD)[first_forward]
-    first_backward = np.flatnonzero(certain == Phase.BACKWARD)[first_backward]
+    forward, first_forward = _first_of_iterations(features, Phase.FORWARD)
+    backward, first_backward = _first_of_iterations(features, Phase.BACKWARD)
     both, in_forward, in_backward = np.intersect1d(forward, backward, return_indices=True)
     return np.asarray(both[first_forward[in_forward] < first_backward[in_backward]], np.int64)
+
+
+def _first_of_iterations(features: Features, phase: Phase) -> tuple[Int32Column, Int64Column]:
+    """The iterations that have a phase, and the first event of each that shows it."""
+    events = np.flatnonzero(features.phases.certain == phase)
+    iterations, first = np.unique(features.phases.iteration[events], return_index=True)
+    return iterations, events[first]
 
 
 def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSplit:

@@ -61,9 +61,7 @@ def _recorded(features: Features, rows_of: Callable[[RecordedMatches], Int64Colu
 def _was_buffer(recorded: RecordedMatches) -> BoolColumn:
     """Whether an earlier place of a parameter was that of a buffer."""
     is_buffer, owner = recorded.metadata.parameters.is_buffer, recorded.metadata.earlier.parameter
-    if not len(is_buffer):
-        return np.asarray(owner >= 0)
-    return np.asarray(is_buffer[owner] & (owner >= 0))
+    return np.append(is_buffer, np.False_)[owner]
 
 
 @rule(PARAMETER, Category.WEIGHT, Evidence.METADATA)

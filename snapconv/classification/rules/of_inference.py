@@ -4,6 +4,8 @@ No gradient shows there which blocks are weights. But models are built layer by 
 weights take turns in memory, while a cache is as many blocks of one size, side by side, as there are layers.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
@@ -161,11 +163,11 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
     """
     if any(not np.any(counts % n_copies) for n_copies in _COPIES):
         return True
-    n_of = dict(np.column_stack((sizes, counts)).tolist())
+    n_of = Counter(dict(np.column_stack((sizes, counts)).tolist()))
     total = sum(size * n for size, n in n_of.items())
     for larger in _PRECISIONS:
         for more, less in _TIMES_AS_OFTEN:
-            pairs = [size for size, n in n_of.items() if n_of.get(larger * size, 0) * less == n * more]
+            pairs = [size for size, n in n_of.items() if n_of[larger * size] * less == n * more]
             paired = set(pairs) | {larger * size for size in pairs}
             if sum(size * n_of[size] for size in paired) > _NEARLY * total:
                 return True

@@ -712,3 +712,14 @@ def test_every_reason_is_given_by_a_test_above():
         sort(*copies(PLAIN, 1, shapes=SHAPES + twice(SHAPES)), *copies(GRADIENT, 1, more=0), whole=[0]),
     ]
     assert set().union(*(reasons for _, reasons in jobs)) == REASONS
+
+
+def test_sizes_with_98_hundredths_of_the_bytes_show_how_many_copies_there_are():
+    """Of 100 KiB. Of a size that occurs more often, one is a weight, as there is one gradient."""
+    gradients = [(GRADIENT, 49 * KIB, 0), (GRADIENT, 512, 0)]
+    found, _ = sort(*[(PLAIN, 49 * KIB)] * 2, *[(PLAIN, 512)] * 4, *gradients, whole=[0], states_range=SGD)
+    assert found == {
+        Category.WEIGHT: 49 * KIB + 512,
+        Category.OPTIMIZER_STATE: 49 * KIB,
+        Category.UNKNOWN: 3 * 512,
+    }

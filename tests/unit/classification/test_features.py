@@ -318,3 +318,18 @@ def test_what_the_first_event_frees_is_not_live_at_the_dump(tmp_path, monkeypatc
     monkeypatch.setattr(job, "snapshot", lambda: raw)
     features = features_of(job, tmp_path / "a.pickle")
     assert (features.end[0], features.is_freed[0], features.is_live_at_dump[0]) == (0, True, False)
+
+
+def test_a_phase_may_begin_with_the_first_event(tmp_path):
+    job = Job()
+    job.older(MAIN)
+    job.alloc(ENGINE)
+    features = features_of(job, tmp_path / "a.pickle")
+    assert (features.first(Phase.BACKWARD), features.first(Phase.FORWARD)) == (0, features.n_events)
+
+
+def test_a_line_is_the_innermost_frame_of_python_if_there_is_one(rare):
+    lines, names = rare.features.lines(), rare.features.roles.stacks.frames.names
+    assert [lines[rare.row(name)] for name in ("old stackless", "old gradient", "cleared")] == [-1] * 3
+    assert names[lines[rare.row("zeros")]] == "main"  # below a frame of C++
+    assert names[lines[rare.row("given")]] == "load_batch"

@@ -18,11 +18,11 @@ def square(side, n_bytes=4):
     return n_bytes * side * side
 
 
-def preconditioned(*, layers=LAYERS, kept=True, bias=0, n_factors=2, weight_bytes=4):
+def preconditioned(*, layers=LAYERS, kept=True, bias=0, n_factors=2, weight_bytes=4, n_more=0):
     """Two iterations; in the first one hooks make a matrix for either side of every layer."""
     job = Job()
     for inner, outer in layers:
-        job.alloc(APPLY, weight_bytes * inner * outer)
+        job.alloc(APPLY, weight_bytes * (inner * outer + n_more))
     job.does(FORWARD)
     with_factors = layers[: n_factors * len(layers) // 2]
     factors = [job.alloc(SEEN, square(inner + bias)) for inner, _ in with_factors]
@@ -74,9 +74,16 @@ def test_what_is_there_before_and_after_a_trace_of_half_a_step_is_kept(found, is
         {"kept": False},
         {"layers": LAYERS[:1]},
         {"n_factors": 0},
+        {"n_more": 1},
         {"layers": ((20, 44), (44, 68), (100, 500), (500, 100)), "n_factors": 1},
     ],
-    ids=["freed before another forward", "of one layer", "of no layer", "of few of the weights"],
+    ids=[
+        "freed before another forward",
+        "of one layer",
+        "of no layer",
+        "of no product of sides",
+        "of few of the weights",
+    ],
 )
 def test_what_is_not_kept_for_most_layers_is_no_state(found, other):
     assert FOUND not in found(preconditioned(**other), square(20))
@@ -143,3 +150,9 @@ def test_what_is_made_between_two_backwards_and_freed_within_the_next_is_no_fact
         job.free(factor, ENGINE)
     job.does(ENGINE, FORWARD, ENGINE)
     assert FOUND not in found(job, square(20))
+
+
+def test_one_new_side_is_not_enough_beside_square_weights(found):
+    """Layers of 20 x 20, 24 x 24 and 28 x 28: data of 100 x 100 is as large as one side of the others."""
+    layers = ((20, 20), (24, 24), (28, 28), (20, 100), (24, 100))
+    assert FOUND not in found(preconditioned(layers=layers), square(100))

@@ -98,3 +98,9 @@ def test_what_the_trace_makes_is_no_data_from_before(tmp_path):
     job.alloc(MAIN, DATA[1])
     rows = categories(classified(job, tmp_path / "snapshot.pickle", DATA[1]))
     assert rows == [Category.INPUT, Category.UNKNOWN]
+
+
+@pytest.mark.parametrize(("n_others", "expected"), [(197, Category.INPUT), (198, Category.UNKNOWN)])
+def test_of_more_than_200_sizes_nothing_is_looked_for(n_others, expected, said):
+    others = tuple(2_001 + 2 * number for number in range(n_others))
+    assert said(drawn((*DATA, *others)))[0] == [expected] * 3

@@ -13,6 +13,7 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     OTHER,
+    ZERO_GRAD,
     ZEROS,
     Job,
     categories,
@@ -614,3 +615,12 @@ def test_a_table_of_words_is_larger_than_the_weights_of_layers(found):
 def test_a_table_has_more_words_than_a_row_has_numbers(n_words, category, found):
     job = beside_a_table(n_words * NORM, made=3 * n_words * 4)
     assert categories(found(job, n_words * NORM)) == [category]
+
+
+def test_where_layers_are_trained_and_a_table_is_not_it_may_be_anything(found):
+    job = beside_a_table(TABLE, made=3 * N_WORDS * 4)
+    gradients = [job.alloc(ENGINE, size) for size in SIDE_BY_SIDE]
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    assert Category.WEIGHT in categories(found(job, SQUARE))
+    assert categories(found(job, TABLE)) == [Category.UNKNOWN]
