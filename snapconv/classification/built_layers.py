@@ -42,7 +42,7 @@ def built_in_turn(features: Features, decided: Decided) -> BuiltInTurn:
     }
     rows = rows[is_among(line[rows], list(file_of))]
     found, of_line, n_made = np.unique(line[rows], return_inverse=True, return_counts=True)
-    of_line = of_line.reshape(-1)
+    of_line = of_line.ravel()
     repeated = rows[n_made[of_line] >= _LEAST_LAYERS]
     owner = np.array([file_of[frame] for frame in found.tolist()], np.int64)
     packed = _in_turn(features, rows, of_line, owner, n_made)
@@ -56,7 +56,7 @@ def _in_turn(
     if not len(rows) or not features.has_cpp:
         return rows[:0]
     _, group = np.unique(np.stack((owner, n_made)), axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    group = group.ravel()
     computes = np.bincount(of_line, ~features.from_nothing[rows], len(owner)) > 0
     n_lines, n_computing = np.bincount(group), np.bincount(group, computes)
     fits = (n_made >= _LEAST_LAYERS) & ((n_lines >= _LEAST_LINES) & (n_computing > 0))[group]

@@ -101,7 +101,7 @@ class Features:
     has_no_frames: BoolColumn
     # Pre-existing, live at the dump, and made before the recording: without a frame, and not by the engine.
     unrecorded: BoolColumn
-    # Pre-existing, and allocated by a module or a loss as the block's own stack shows.
+    # Pre-existing, and allocated by a module or a loss as the block's own stack shows: live at the dump.
     preexisting_in_forward: BoolColumn
     # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
     preexisting_outside: BoolColumn

@@ -102,5 +102,5 @@ def _split_stacks(roles: StackRoles) -> tuple[Int64Column, Int64Column]:
         calls = np.flatnonzero(is_call[ids])
         outermost = int(calls[-1]) + 1 if len(calls) else 0
         within[stack] = numbers.setdefault(tuple(ids[:outermost].tolist()), len(numbers))
-        around[stack] = numbers.setdefault((-1, *ids[outermost:].tolist()), len(numbers))
+        around[stack] = numbers.setdefault(tuple(ids[outermost:].tolist()), len(numbers))
     return within, around

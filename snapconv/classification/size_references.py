@@ -90,7 +90,7 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     of_rows = np.sort(sizes[rows])
     n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
     is_explained = n_blocks <= most * (2 + known.n_states)
-    if np.any(times_made != times_made[0]) or not is_explained.all():
+    if np.diff(times_made).any() or not is_explained.all():
         return gradients[:0]
     return np.repeat(found, most)
 

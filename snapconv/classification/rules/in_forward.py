@@ -109,7 +109,7 @@ def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
 
 def _held_from_before(features: Features) -> BoolColumn:
     """What forwards before the trace left, if most of it is of caches: else they saved it for a backward."""
-    held = features.preexisting_in_forward & features.is_live_at_dump
+    held = features.preexisting_in_forward
     of_caches = features.sizes[held & features.made_through(Role.CACHE_UPDATE)].sum()
     return held & np.bool_(2 * of_caches >= features.sizes[held].sum())
 

@@ -192,7 +192,7 @@ def given_to_functions(features: Features, decided: Decided) -> BoolColumn:
 @rule(LIVE_AT_DUMP, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_live_at_dump(features: Features, _: Decided) -> BoolColumn:
     """The result of a forward that the trace does not have, and no backward follows."""
-    return features.preexisting_in_forward & features.is_live_at_dump & ~features.has_next_backward
+    return features.preexisting_in_forward & ~features.has_next_backward
 
 
 def _is_replacement(features: Features, decided: Decided) -> BoolColumn:
@@ -239,7 +239,7 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
 def preexisting_into_backward(features: Features, _: Decided) -> BoolColumn:
     """The result of a forward that the trace does not have, which the program still references."""
-    return features.preexisting_in_forward & features.is_live_at_dump & features.has_next_backward
+    return features.preexisting_in_forward & features.has_next_backward
 
 
 OF_PROGRAM: tuple[PipelineRule, ...] = (

@@ -89,12 +89,13 @@ def test_what_is_not_kept_for_most_layers_is_no_state(found, other):
     assert FOUND not in found(preconditioned(**other), square(20))
 
 
-def test_copies_of_square_weights_are_no_factors(found):
-    """A second model with layers of 20 x 20, 44 x 44 and 20 x 44."""
+@pytest.mark.parametrize("weight_bytes", [4, 2])
+def test_copies_of_square_weights_are_no_factors(weight_bytes, found):
+    """A second model with layers of 20 x 20, 44 x 44 and 20 x 44; or the weights in full precision."""
     layers = ((20, 20), (44, 44), (20, 44))
     job = Job()
     for inner, outer in layers:
-        job.alloc(APPLY, 4 * inner * outer)
+        job.alloc(APPLY, weight_bytes * inner * outer)
     for inner, outer in layers:
         job.alloc(MAIN, 4 * inner * outer)
     job.does(FORWARD, ENGINE, FORWARD, ENGINE)

@@ -104,3 +104,11 @@ def test_what_the_trace_makes_is_no_data_from_before(tmp_path):
 def test_of_more_than_200_sizes_nothing_is_looked_for(n_others, expected, said):
     others = tuple(2_001 + 2 * number for number in range(n_others))
     assert said(drawn((*DATA, *others)))[0] == [expected] * 3
+
+
+def test_what_modules_choose_by_number_is_drawn_from_no_data(said):
+    """The rows of a table of words."""
+    job = drawn()
+    stack = INDEX[:1] + FORWARD
+    job.free(job.alloc(stack, 50_000), stack)
+    assert said(job)[0] == [Category.INPUT] * 3

@@ -533,6 +533,8 @@ def after_another_answer(*, n_before=N_LAYERS, size=FIRST + 800, freed_at=MAIN):
                 job.free(blocks[layer], CACHE_UPDATE)
             blocks[layer] = block
         job.does(FORWARD, MAIN)
+    for addr in [job.alloc(FORWARD, FIRST + 900) for _ in range(N_LAYERS)]:
+        job.free(addr, FORWARD)  # as many, but no cache
     for addr in former:
         job.free(addr, freed_at)
     return job
@@ -624,3 +626,9 @@ def test_where_layers_are_trained_and_a_table_is_not_it_may_be_anything(found):
         job.free(addr, ZERO_GRAD)
     assert Category.WEIGHT in categories(found(job, SQUARE))
     assert categories(found(job, TABLE)) == [Category.UNKNOWN]
+
+
+def test_three_layers_are_enough(found):
+    job = model(3)
+    job.does(FORWARD)
+    assert {category for size in LAYER for category in categories(found(job, size))} == {Category.WEIGHT}
