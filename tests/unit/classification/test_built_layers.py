@@ -83,6 +83,7 @@ def built(*lines, before=False, is_late=False):
         ([("a", 7, 3, False), ("a", 8, 3, False), ("b", 7, 3, True), ("b", 8, 3, True)], 6),
         ([("a", 7, 2, True), ("a", 8, 2, False)], 0),
         ([("a", 7, 5, True), ("a", 8, 5, False)], 10),
+        ([("a", 7, 3, True), ("a", 8, 3, False), ("a", 9, 3, False)], 9),
     ],
     ids=[
         "in turn",
@@ -92,6 +93,7 @@ def built(*lines, before=False, is_late=False):
         "only data in one",
         "of two layers",
         "of five",
+        "of three lines",
     ],
 )
 def test_lines_that_take_turns_are_of_one_file_and_run_equally_often_for_three_layers(made, n_packed, found):

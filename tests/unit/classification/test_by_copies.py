@@ -723,3 +723,29 @@ def test_sizes_with_98_hundredths_of_the_bytes_show_how_many_copies_there_are():
         Category.OPTIMIZER_STATE: 49 * KIB,
         Category.UNKNOWN: 3 * 512,
     }
+
+
+# What is smaller than 1 KiB agrees by chance.
+@pytest.mark.parametrize(("size", "n_weights"), [(1024, 2), (1023, 1)])
+def test_sizes_from_a_kibibyte_on_show_that_there_is_a_second_model(size, n_weights):
+    rows = [*[(PLAIN, size)] * 3, (GRADIENT, size, 0)]
+    found, _ = sort(*rows, whole=[0], states_range=SGD)
+    assert found == {Category.WEIGHT: n_weights * size, Category.OPTIMIZER_STATE: (3 - n_weights) * size}
+
+
+@pytest.mark.parametrize(("size", "is_decided"), [(1024, True), (1023, False)])
+def test_sizes_from_a_kibibyte_on_are_of_a_structure(size, is_decided):
+    found, _ = sort(*copies(PLAIN, 4, shapes=(size, 4 * KIB, 20 * KIB)))
+    assert found.get(Category.UNKNOWN, 0) == (0 if is_decided else 4 * size)
+
+
+@pytest.mark.parametrize(("size", "is_frozen"), [(1024, True), (1023, False)])
+def test_sizes_from_a_kibibyte_on_repeat_as_layers_do(size, is_frozen):
+    frozen = copies(PLAIN, 2, shapes=(size, *LAYER[:2]))
+    found, _ = sort(*copies(PLAIN, 1), *frozen, *copies(GRADIENT, 1, more=0), whole=[0])
+    assert (Category.UNKNOWN not in found) is is_frozen
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1024, [1024, 8192]), (1023, [8192])])
+def test_gradients_from_a_kibibyte_on_are_counted(size, expected):
+    assert sizes_live_at_once((size, 0, 10), (8192, 1, 11)) == expected

@@ -155,3 +155,9 @@ def test_gradients_that_stay_are_known_by_the_temporaries_that_are_added_to_them
         job.free(job.alloc(IN_STEP, size), IN_STEP)
     assert said(job, OF_BOTH, 2) == {STATE: 2}
     assert STATE not in said(job, WEIGHTS[0], 2)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1024, STATE), (1020, UNKNOWN)])
+def test_two_sizes_from_a_kibibyte_on_show_factors(size, expected, said):
+    job = trained(*WEIGHTS, size, OF_BOTH, made=(size, OF_BOTH))
+    assert said(job, OF_BOTH, 1) == {expected: 1}

@@ -230,6 +230,18 @@ LIVES = {
         "alloc FORWARD, does ENGINE, free SET_ATTRIBUTE, does FORWARD, does ENGINE",
         [UNKNOWN],
     ),
+    "a batch that the first event of its forward frees was made for it": (
+        "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free FORWARD, does FORWARD",
+        [INPUT, INPUT],
+    ),
+    "a cache of keys and values is no activation where nothing is trained": (
+        "alloc CACHE_UPDATE, does FORWARD, does MAIN, free MAIN, does FORWARD",
+        [Category.KV_CACHE],
+    ),
+    "and where a backward follows it is one": (
+        "alloc CACHE_UPDATE, does FORWARD, does ENGINE, free MAIN",
+        [ACTIVATION],
+    ),
     "what a module made before the trace is an activation, though no backward follows": (
         "older FORWARD, does FORWARD",
         [ACTIVATION],

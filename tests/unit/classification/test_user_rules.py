@@ -400,6 +400,16 @@ def test_the_refusal_names_the_rule_whose_pattern_was_searched_last(monkeypatch)
         try_patterns(ours, stack_table([("f", "f.py")]).frames)
 
 
+def test_the_refusal_names_the_first_rule_where_the_process_has_not_said_any(monkeypatch):
+    def run(command, *, timeout, **_keys):
+        raise subprocess.TimeoutExpired(command, timeout, None)
+
+    monkeypatch.setattr("subprocess.run", run)
+    ours = [rule(slug=slug, function="(a|b)*", file=None) for slug in ("first", "second", "third")]
+    with pytest.raises(InputError, match=r"\(rule first\)"):
+        try_patterns(ours, stack_table([("f", "f.py")]).frames)
+
+
 @pytest.mark.parametrize(("n_mib", "seconds"), [(0, 10), (50, 20), (150, 40)])
 def test_names_of_50_mib_have_as_much_time_again(n_mib, seconds):
     assert seconds_for(n_mib << 20) == seconds
