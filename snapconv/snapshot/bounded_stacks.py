@@ -24,7 +24,7 @@ MAX_TRACED_LINES = 64
 _TEXT_BYTES_PER_BYTE = 4
 _FREE_TEXT_BYTES = 512 << 10
 # A line of a traceback, as the trace of generated code has it.
-_TRACED = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
+_TRACED = r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)'
 
 
 def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[Note, ...]]:
@@ -118,7 +118,7 @@ class _TracedLines:
 
 def _last_lines(text: str) -> Iterator[tuple[str, str, str]]:
     """The innermost lines of a trace, which it has last: at most one more than a stack may show."""
-    found: list[tuple[str, str, str]] = _TRACED.findall(text)
+    found: list[tuple[str, str, str]] = re.findall(_TRACED, text)
     return reversed(found[-MAX_TRACED_LINES - 1 :])
 
 

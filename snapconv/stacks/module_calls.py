@@ -4,6 +4,8 @@ A frame has the name of a function, never of a class. What it does have is the l
 called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from snapconv.columns import BoolColumn
@@ -32,8 +34,8 @@ def _label(
     frames = stacks.frames_of(stack)
     if not is_call[frames].any():
         return ""
-    callers = _callers(frames.tolist(), is_call, is_place)
-    return WITHIN.join(_place(stacks, project, frame) for frame in callers)
+    rows = zip(frames.tolist(), is_call[frames].tolist(), is_place[frames].tolist(), strict=True)
+    return WITHIN.join(_place(stacks, project, frame) for frame in _callers(rows))
 
 
 def _places(stacks: StackTable) -> BoolColumn:
@@ -50,15 +52,18 @@ def _is_place(path: str) -> bool:
     return is_python(path) and not is_of_torch and not is_standard_library(path)
 
 
-def _callers(frames: list[int], is_call: BoolColumn, is_place: BoolColumn) -> list[int]:
-    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
+def _callers(rows: Iterable[tuple[int, bool, bool]]) -> list[int]:
+    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out.
+
+    Of each frame of a stack: whether it is the call of a module, and whether its line says of which.
+    """
     found = []
     is_open = False
-    for frame in frames:
-        if is_open and is_place[frame]:
+    for frame, is_call, is_place in rows:
+        if is_open and is_place:
             found.append(frame)
             is_open = False
-        is_open = is_open or bool(is_call[frame])
+        is_open = is_open or is_call
     return found[:_MAX_CALLS]
 
 

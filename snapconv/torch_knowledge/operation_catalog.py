@@ -15,7 +15,7 @@ _OVERLOAD = re.compile(
     r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input|default_\w+)$"
 )
 # What a node of a graph calls: `aten.addmm.default`, `torch._C._nn.gelu`, `<built-in function add>`, `relu`.
-_TARGET = re.compile(
+_TARGET = (
     r"^torch\.(?:\w+\.)*(\w+)$|^(?:\w+\.)?(\w+)\.\w+$"
     r"|^<(?:built-in )?(?:function|method) (?:\w+\.)*(\w+)[ >]|^([a-z_]\w*)$"
 )
@@ -67,7 +67,7 @@ def name_in_node(name: str) -> str | None:
 
 def name_in_target(target: str) -> str | None:
     """The operation that a node of a compiled graph calls."""
-    found = _TARGET.match(target)
+    found = re.match(_TARGET, target)
     return tidy(next(filter(None, found.groups()))) if found else None
 
 

@@ -30,7 +30,7 @@ _SNIFF_BYTES = 4096
 _MAX_GZIP_RATIO = 120
 _MAX_GZIP_FREE_BYTES = 32 << 20
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
-_EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"')
+_EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (b"SQLite format 3\x00", "a SQLite database, perhaps a report that was already made"),
@@ -203,7 +203,7 @@ def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> Iterator
 
 
 def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:
-    found = _EMBEDDED.findall(data)
+    found = re.findall(_EMBEDDED, data)
     if not found:
         raise NotASnapshotError(
             "this is not a memory snapshot: an HTML page with no snapshot embedded. Pages of "

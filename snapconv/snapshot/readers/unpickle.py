@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, ClassVar
 
 from snapconv.errors import MalformedSnapshotError, SnapconvError, UnsafePickleError
 from snapconv.progress import Progress
-from snapconv.snapshot.readers.pickle_scan import check_pickle
 
 
 class _NoCode:
@@ -31,6 +30,8 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int, *, progress: Progress | None
     ``file`` is seekable and has ``n_bytes``. Raises what check_pickle raises, and
     MalformedSnapshotError for a stream whose opcodes make no sense together.
     """
+    from snapconv.snapshot.readers.pickle_scan import check_pickle  # what the core has read needs no scan
+
     checked = check_pickle(file, n_bytes, progress=_stage(progress, "checking"))
     file.seek(0)
     source = _Source(_CountingReader(file, checked.end, _stage(progress, "loading")), 1 << 20)

@@ -191,7 +191,7 @@ class Metadata:
 
 
 _MAX_NOTES = 100
-_SLUG = re.compile(r"[a-z][a-z-]{2,40}")
+_SLUG = r"[a-z][a-z-]{2,40}"
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
 _LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
@@ -341,7 +341,7 @@ def _recorder_notes(raw: object) -> tuple[Note, ...]:
     """The notes that the recorder wrote about the program; anything else is left out."""
     rows = [row for row in islice(raw, _MAX_NOTES) if isinstance(row, dict)] if isinstance(raw, list) else []
     texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
-    return tuple(Note(slug, message) for slug, message in texts if _SLUG.fullmatch(slug) and message)
+    return tuple(Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message)
 
 
 def _ended(raw: object) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapconv.errors import MalformedSnapshotError, UnsafePickleError
-from snapconv.snapshot.readers import unpickle
+from snapconv.snapshot.readers import pickle_scan
 from snapconv.snapshot.readers.pickle_scan import Checked
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
 from tests.builders import TraceBuilder, frame
@@ -118,7 +118,7 @@ class TestTheSecondLock:
     @pytest.fixture(params=[0, 1], ids=["C-unpickler", "list-unpickler"])
     def _scan_is_blind(self, request, monkeypatch):
         blind = lambda file, n_bytes, **_: Checked(n_bytes, request.param)  # noqa: E731  # a stub
-        monkeypatch.setattr(unpickle, "check_pickle", blind)
+        monkeypatch.setattr(pickle_scan, "check_pickle", blind)
 
     @pytest.mark.usefixtures("_scan_is_blind")
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
