@@ -80,7 +80,7 @@ class CompiledTraceReader:
 
         def stack(core_id: int) -> int:
             frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return int(self._stacks.ids([frames], str)[0])
+            return self._stacks.id(frames, str(core_id))
 
         def pool(core_id: int) -> int:
             ids = pool_column([{"pool_id": objects[core_id]}], "pool_id", self._pools, path=str)

@@ -112,6 +112,11 @@ class StackInterner:
             ids.append(self._add(frames, path, i) if known is None else known)
         return np.array(ids, np.int32)
 
+    def id(self, frames: object, where: str) -> int:
+        """The id of one raw stack, as ``ids`` gives it."""
+        known = self._stack_by_list.get(id(frames))
+        return self._add(frames, lambda _owner: where, 0) if known is None else known
+
     def _add(self, frames: object, path: Path, owner: int) -> int:
         if frames is None:
             return -1
