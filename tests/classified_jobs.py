@@ -52,6 +52,7 @@ REORDER_CACHE = frames(("reorder_cache", f"{SITE}/transformers/cache_utils.py"))
 ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)
 ENGINE = frames(*ENGINE_FRAMES)
 RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
+ADD_TO_GRADIENT = frames(cpp("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")) + ENGINE
 DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN

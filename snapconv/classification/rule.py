@@ -76,8 +76,8 @@ class Decided:
 
     @property
     def is_open(self) -> BoolColumn:
-        """The allocations that have no category yet."""
-        return has_code(self.category, Category.UNKNOWN)
+        """The allocations that no rule has decided yet, were it that they cannot be known."""
+        return has_code(self._reason_id, 0)
 
     def has(self, category: Category) -> BoolColumn:
         """The allocations that have been given a category."""

@@ -24,17 +24,19 @@ class Preexisting:
     """Rows that only sizes can separate, and the rows to compare them with (bool per allocation).
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
-    them. ``whole`` are the iterations whose backward the trace has from its beginning. ``n_states``: how many
-    states every optimizer keeps for each of its parameters, if that is known; ``states_range``: the least and
-    the most of them; ``has_several_steps``: whether there may be several optimizers. ``has_frozen_copy``: the
-    trained modules also ran without saving anything, so that there may be another model of the kind; None
-    where that may have been a validation, or the states are known without it.
+    them. ``added`` are those of which the stack of the free shows it. ``whole`` are the iterations whose
+    backward the trace has from its beginning. ``n_states``: how many states every optimizer keeps for each of
+    its parameters, if that is known; ``states_range``: the least and the most of them; ``states_are_built``:
+    they are made before the first gradients; ``has_several_steps``: whether there may be several optimizers.
+    ``has_frozen_copy``: the trained modules also ran without saving anything, so that there may be another
+    model of the kind; None where that may have been a validation, or the states are known without it.
     """
 
     candidates: BoolColumn
     gradients: BoolColumn
     states: BoolColumn
     summed: BoolColumn
+    added: BoolColumn
     iteration: NDArray[np.integer[Any]]
     # The run of one phase that made each allocation, by its last event.
     run: NDArray[np.integer[Any]]
@@ -42,6 +44,7 @@ class Preexisting:
     n_states: int | None
     states_range: tuple[int, int] | None
     has_frozen_copy: bool | None
+    states_are_built: bool
     has_several_steps: bool
 
 

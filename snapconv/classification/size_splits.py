@@ -37,7 +37,18 @@ AS_STATES = Reason("as-many-as-optimizer-states", "as many pre-existing blocks o
 COPIES_BESIDE_STATES = Reason(
     "whole-copies-beside-optimizer-states", "the further whole copy of a size, beside weights and states"
 )
-FOURS = Reason("4-copies-of-every-size", "every size occurs in fours: weight, two states, gradient")
+ADDED = Reason(
+    "as-many-as-backward-adds-to",
+    "backward adds to so many gradients of a size: what is more than they and the states of the optimizer",
+)
+GRADIENT_OR_STATE = Reason(
+    "gradient-or-optimizer-state",
+    "as many of a size as gradients that stay and states of the optimizer: which is which is not known",
+)
+FOURS = Reason(
+    "4-copies-of-every-size",
+    "every size occurs in fours: a weight, two states and a gradient, or three states",
+)
 THREES = Reason(
     "3-copies-of-every-size",
     "every size occurs in threes: a weight, a state, and a second state or a gradient",
@@ -58,17 +69,22 @@ LEAST_SIZES = 3
 _FULL_COPIES = (3, 2, 1)
 
 _W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+# A gradient or a state: both are made where the first forward has left room, and addresses do not tell them
+# apart.
+_O = Category.UNKNOWN
 _Copies = tuple[tuple[Category | None, ...], ...]
-# What the copies of a size are; None where that is open. In the order in which they are made, and so of their
-# addresses where those show it: weights, gradients in the first backward, states in the first step.
-_COPIES: _Copies = ((_W, _G, _S, _S), (_W, _S, None))
+# What the copies of a size are; None where that is open to other rules. Weights are made first, and so have
+# the lowest addresses.
+_COPIES: _Copies = ((_W, _O, _O, _O), (_W, _S, None))
 # Where the optimizer is known to keep so many states.
 _COPIES_BY_STATES: dict[int | None, _Copies] = {
     3: ((_W, _S, _S, _S),),
-    2: ((_W, _G, _S, _S), (_W, _S, _S)),
-    1: ((_W, _G, _S), (_W, _S)),
+    2: ((_W, _O, _O, _O), (_W, _S, _S)),
+    1: ((_W, _O, _O), (_W, _S)),
 }
-_COPIES_WITH_GRADIENTS: _Copies = ((_W, _G, _S, _S), (_W, _G, _S), (_W, _G))
+# One that makes its states before the first backward.
+_COPIES_BY_BUILT_STATES: dict[int | None, _Copies] = {1: ((_W, _S, _G), (_W, _S))}
+_COPIES_WITH_GRADIENTS: _Copies = ((_W, _O, _O, _O), (_W, _O, _O), (_W, _G))
 REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 
 
@@ -256,8 +272,57 @@ def split_by_copies(
             found.mark(of_copies, category, members[expected:])
 
 
+def split_by_added(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, added: Int64Column, known: Preexisting
+) -> bool:
+    """Per size: as many gradients as backward adds to (``added``: their sizes), and their optimizer's states.
+
+    Believed only if nearly all bytes of these sizes have room for them and for as many weights. What is more,
+    as a part of the model that is not trained, is weights. Returns whether it is.
+    """
+    n_added = counted(added)
+    groups = [(size, members) for size, members in by_size(rows, sizes) if size in n_added]
+    n_states = _states_beside(groups, n_added, known)
+    if n_states is None:
+        return False
+    for size, members in groups:
+        n_made = n_added[size]
+        n_weights = len(members) - (1 + n_states) * n_made
+        if n_weights < n_made:
+            continue
+        found.mark(ADDED, _W, members[:n_weights])
+        rest = members[n_weights:]
+        if n_states and not known.states_are_built:
+            found.mark(GRADIENT_OR_STATE, _O, rest)
+        else:
+            found.mark(ADDED, _S, rest[: n_states * n_made])
+            found.mark(ADDED, _G, rest[n_states * n_made :])
+    return True
+
+
+def _states_beside(
+    groups: list[tuple[int, Int64Column]], n_added: dict[int, int], known: Preexisting
+) -> int | None:
+    """How many states the optimizer keeps for what backward adds to; None where the blocks do not show it.
+
+    Where that depends on its arguments: what nearly all sizes have beside a weight and a gradient.
+    """
+    times = [(size, len(members), len(members) // n_added[size]) for size, members in groups]
+    usual = min((n_copies for size, _, n_copies in times if size >= SMALL_BYTES), default=0)
+    n_states = known.n_states
+    if n_states is None and known.states_range is not None:
+        least, most = known.states_range
+        n_states = usual - 2 if least <= usual - 2 <= most else None
+        times = [(size, n, n_copies if n_copies == usual else 0) for size, n, n_copies in times]
+    if n_states is None:
+        return None
+    total = sum(size * n for size, n, _ in times)
+    fitting = sum(size * n for size, n, n_copies in times if n_copies >= 2 + n_states)
+    return n_states if total and fitting >= NEEDED_SHARE * total else None
+
+
 def split_by_structure(
-    found: SizeSplit, rows: Int64Column, sizes: Int64Column, summed: Int64Column, n_states: int | None
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, summed: Int64Column, known: Preexisting
 ) -> bool:
     """Believe n copies of everything only if nearly all bytes agree, and a copy is not copies itself.
 
@@ -270,7 +335,9 @@ def split_by_structure(
     total = sum(size * len(members) for size, members in groups)
     have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
-    for parts in _COPIES_BY_STATES.get(n_states, usual):
+    by_states = _COPIES_BY_BUILT_STATES if known.states_are_built else _COPIES_BY_STATES
+    n_states = None if known.has_several_steps else known.n_states
+    for parts in by_states.get(n_states, usual):
         fitting = [(size, members) for size, members in groups if len(members) % len(parts) == 0]
         if (
             not _occur_once_in_copies(groups, fitting, len(parts))
@@ -300,7 +367,6 @@ def _occur_once_in_copies(
 
 def _mark_parts(found: SizeSplit, members: Int64Column, parts: tuple[Category | None, ...]) -> None:
     """Give the rows of one size their categories, as many copies of each as the parts have."""
-    for number, copy in enumerate(np.split(members, len(parts))):
-        category = parts[number]
+    for category, copy in zip(parts, np.split(members, len(parts)), strict=True):
         if category is not None:
-            found.mark(REASON_OF_COPIES[len(parts)], category, copy)
+            found.mark(GRADIENT_OR_STATE if category == _O else REASON_OF_COPIES[len(parts)], category, copy)

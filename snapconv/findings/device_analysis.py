@@ -12,6 +12,7 @@ from snapconv.classification.features import Features, find_features
 from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.rules.of_unknown import PERSISTENT
+from snapconv.classification.size_splits import GRADIENT_OR_STATE
 from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.findings.dominant_lines import dominant_lines_note
@@ -35,6 +36,12 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
     from snapconv.naming.weights.param_names import Naming
     from snapconv.snapshot.recorded.params_file import ParamList
+
+# What is said of memory whose purpose is not known, by the reason of the rule that knows so much.
+_KNOWN_OF_UNKNOWN = {
+    GRADIENT_OR_STATE.slug: "gradients and optimizer states, which cannot be told apart",
+    PERSISTENT.slug: "persistent since before the recording",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,21 +328,22 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified{_of_it_persistent(found, live)}; "
+            f"{format_bytes(unknown)} of the peak could not be classified{_of_it_known(found, live)}; "
             f"{_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
         )
 
 
-def _of_it_persistent(found: DeviceAnalysis, live: BoolColumn) -> str:
-    """Say how much of what is unknown the program kept all the time; empty for nothing."""
-    reasons = found.classification.reasons
-    if PERSISTENT.slug not in reasons:
-        return ""
-    rows = live & (found.classification.reason_id == reasons.index(PERSISTENT.slug))
-    n_bytes = int(found.allocations.block_bytes[rows].sum())
-    return f", {format_bytes(n_bytes)} of it persistent since before the recording" if n_bytes else ""
+def _of_it_known(found: DeviceAnalysis, live: BoolColumn) -> str:
+    """Say what is known of how much of what is unknown; empty for nothing."""
+    reasons, parts = found.classification.reasons, []
+    for reason, words in _KNOWN_OF_UNKNOWN.items():
+        if reason in reasons:
+            rows = live & (found.classification.reason_id == reasons.index(reason))
+            n_bytes = int(found.allocations.block_bytes[rows].sum())
+            parts += [f", {format_bytes(n_bytes)} of it {words}"] if n_bytes else []
+    return "".join(parts)
 
 
 def _better_recording(found: DeviceAnalysis) -> str:

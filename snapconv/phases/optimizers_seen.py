@@ -28,10 +28,17 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
 
     None where no optimizer is seen, where one is not known, or where they differ.
     """
-    found = set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
+    seen = _optimizers(snapshot, roles)
+    found = {None if rule is None else (rule.least_states, rule.most_states) for rule in seen}
     if len(found) != 1:
         return None
     return _WITH_AMSGRAD if found == {_OF_ADAM} and _runs_amsgrad(snapshot, roles) else found.pop()
+
+
+def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
+    """Whether every optimizer seen makes its states when it is built, and so before the first gradients."""
+    seen = _optimizers(snapshot, roles)
+    return bool(seen) and all(rule is not None and rule.is_built for rule in seen)
 
 
 def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
@@ -49,20 +56,25 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
     return len(found) > 1
 
 
-def _by_names(snapshot: Snapshot) -> Iterator[tuple[int, int] | None]:
+def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | None]:
+    """What is known of the optimizers seen, None for one of which nothing is."""
+    return set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
+
+
+def _by_names(snapshot: Snapshot) -> Iterator[OptimizerRule | None]:
     named = snapshot.annotations.name_id
     for name in distinct(named[named >= 0]).tolist():
         step = _STEP.match(snapshot.texts[name])
         if step:
-            yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.name, step[1]))
+            yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, step[1])), None)
 
 
-def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[tuple[int, int] | None]:
+def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule | None]:
     stacks = snapshot.stacks
     for frame in distinct(stacks.frame_ids[_in_optimizer(stacks, roles)]).tolist():
         path = _file(stacks, frame)
         if _FILE.search(path):
-            yield _states(rule for rule in OPTIMIZER_RULES if re.search(rule.file, path))
+            yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.file, path)), None)
 
 
 def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:
@@ -77,10 +89,6 @@ def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:
 
 def _in_optimizer(stacks: StackTable, roles: StackRoles) -> BoolColumn:
     return np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
-
-
-def _states(rules: Iterator[OptimizerRule]) -> tuple[int, int] | None:
-    return next(((rule.least_states, rule.most_states) for rule in rules), None)
 
 
 def _file(stacks: StackTable, frame: int) -> str:

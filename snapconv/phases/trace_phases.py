@@ -23,7 +23,11 @@ from snapconv.columns import (
     read_only,
 )
 from snapconv.lazy_dataclass import dataclass
-from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
+from snapconv.phases.optimizers_seen import (
+    states_are_built,
+    states_per_parameter,
+    steps_on_several_lines,
+)
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.real_events import real_events
@@ -64,7 +68,7 @@ class Phases:
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
-    None where that is not known.
+    None where that is not known. ``states_are_built``: they are made before the first gradients.
     ``has_several_steps``: whether there may be several. ``oom_events``: the allocations that
     failed. ``ends_in_oom``: nothing follows one.
     """
@@ -81,6 +85,7 @@ class Phases:
     is_recorded: bool = False
     has_steps: bool = True
     states_range: tuple[int, int] | None = None
+    states_are_built: bool = False
     has_several_steps: bool = False
     oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
     ends_in_oom: bool = False
@@ -158,6 +163,7 @@ def find_phases(
         is_recorded=marked is not None,
         has_steps=has_steps or has_step_in_hook or counted is not None,
         states_range=states_per_parameter(snapshot, roles),
+        states_are_built=states_are_built(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),

@@ -35,12 +35,14 @@ class Role(IntEnum):
     DEEP_COPY = 25
     NAMED_WEIGHTS = 26
     NAMED_CACHE = 27
+    ACCUMULATION = 28
 
 
 # What a rule of a user says of code by giving it a role.
 ROLE_MEANINGS: dict[Role, str] = {
     Role.ENGINE: "runs backward",
     Role.RELEASE: "frees what was saved for backward: counts on stacks that free",
+    Role.ACCUMULATION: "adds to a gradient: counts on stacks that free",
     Role.OPTIMIZER: "is an optimizer's step",
     Role.ZERO_GRAD: "frees gradients",
     Role.MODULE_CALL: "is forward",

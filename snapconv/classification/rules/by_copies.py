@@ -6,6 +6,8 @@ Where the gradients of an iteration are known, they are the reference; without t
 chance does not make is accepted.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
@@ -24,17 +26,22 @@ from snapconv.classification.size_references import (
     one_copy_of_states,
 )
 from snapconv.classification.size_splits import (
+    ADDED,
     AS_GRADIENTS,
     AS_STATES,
     BESIDE_STATES,
     COPIES_BESIDE_GRADIENTS,
     COPIES_BESIDE_STATES,
+    FOURS,
     FULL_PRECISION,
+    GRADIENT_OR_STATE,
     LEAST_SIZES,
-    REASON_OF_COPIES,
     STATES,
+    THREES,
+    TWOS,
     SizeSplit,
     options_left,
+    split_by_added,
     split_by_copies,
     split_by_options,
     split_by_precision,
@@ -45,6 +52,7 @@ from snapconv.classification.two_step_updates import kept_between_two_steps
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.torch_knowledge.frame_roles import Role
 
 NOT_TRAINED = Reason(
     "kept-without-gradient",
@@ -63,11 +71,13 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         gradients=decided.has(Category.GRADIENT) & ~updates.inner,
         states=_made_states(features, decided),
         summed=in_backward,
+        added=in_backward & features.freed_through(Role.ACCUMULATION),
         iteration=features.iteration,
         run=features.alloc_run_last,
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
         states_range=features.phases.states_range,
+        states_are_built=features.phases.states_are_built,
         has_frozen_copy=frozen_modules_ran(features) if features.phases.n_states is None else None,
         has_several_steps=features.phases.has_several_steps,
     )
@@ -107,10 +117,13 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     is_whole = bool(is_among(known.iteration[gradients], known.whole).any())
     by_gradients = is_whole or sizes[gradients].sum() >= sizes[states].sum()
     reference = sizes[gradients] if by_gradients else sizes[states]
+    added = of_fullest(np.flatnonzero(known.added), known.run, sizes)
+    gradients_stay = not known.has_several_steps and sizes[added].sum() > sizes[gradients].sum()
+    if gradients_stay and split_by_added(found, rows, sizes, sizes[added], known):
+        return _with_not_trained(found, rows, sizes, added, known)
     # A few temporaries of backward that are taken for gradients must not spoil a good fit as a whole.
-    n_states = None if known.has_several_steps else known.n_states
     is_weak = 2 * sizes[rows][is_among(sizes[rows], reference)].sum() < sizes[rows].sum()
-    if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), n_states):
+    if is_weak and split_by_structure(found, rows, sizes, distinct(sizes[known.summed]), known):
         return found
     if is_weak and not by_gradients:
         return found
@@ -125,10 +138,16 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
-    if by_gradients and is_whole:
-        not_trained = rows[~is_among(sizes[rows], sizes[gradients])]
-        return SizeSplit(len(allocations), found.marks, not_trained)
-    return found
+    return _with_not_trained(found, rows, sizes, gradients, known) if by_gradients else found
+
+
+def _with_not_trained(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
+) -> SizeSplit:
+    """The same with the rows as large as none of the gradients, where these are of a whole iteration."""
+    if not is_among(known.iteration[gradients], known.whole).any():
+        return found
+    return replace(found, not_trained=rows[~is_among(sizes[rows], sizes[gradients])])
 
 
 def _fullest_gradients(sizes: Int64Column, known: Preexisting) -> Int64Column:
@@ -181,11 +200,17 @@ def not_trained(features: Features, decided: Decided) -> BoolColumn:
 
 
 BY_COPIES: tuple[PipelineRule, ...] = (
+    _by_split("weights_beside_gradients_that_stay", ADDED, _W),
+    _by_split("states_beside_gradients_that_stay", ADDED, _S),
+    _by_split("gradients_that_stay", ADDED, _G),
+    _by_split("4_copies_weight", FOURS, _W),
+    _by_split("4_copies_optimizer_state", FOURS, _S),
     *(
         _by_split(f"{n_copies}_copies_{category.label}", reason, category)
-        for n_copies, reason in REASON_OF_COPIES.items()
+        for n_copies, reason in ((3, THREES), (2, TWOS))
         for category in (_W, _G, _S)
     ),
+    _by_split("gradient_or_state", GRADIENT_OR_STATE, Category.UNKNOWN),
     _by_split("weights_in_full_precision", FULL_PRECISION, _W),
     _by_split("states_in_full_precision", FULL_PRECISION, _S),
     _by_split("weights_beside_states", BESIDE_STATES, _W),

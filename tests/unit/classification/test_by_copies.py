@@ -10,12 +10,24 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule import Decided
 from snapconv.classification.rules.by_copies import BY_COPIES, split_by_sizes
 from snapconv.classification.size_references import Preexisting, live_at_once
+from snapconv.classification.size_splits import GRADIENT_OR_STATE
 from snapconv.replay.device_replay import AllocationTable
-from tests.classified_jobs import ENGINE, FORWARD, MAIN, NO_FRAMES, STEP, ZERO_GRAD, Job, classified
+from tests.classified_jobs import (
+    ADD_TO_GRADIENT,
+    ENGINE,
+    FORWARD,
+    MAIN,
+    NO_FRAMES,
+    STEP,
+    ZERO_GRAD,
+    Job,
+    classified,
+)
 
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
-PLAIN, GRADIENT, STATE, SUMMED = "candidate", "gradient", "state", "temporary of backward"
+PLAIN, GRADIENT, STATE, SUMMED, ADDED = "candidate", "gradient", "state", "temporary of backward", "added"
+OPEN = "gradients and states, not told apart"
 
 
 def allocations_of(sizes, stacks):
@@ -55,10 +67,18 @@ def decided_by_copies(allocations, known):
     return decided.result()
 
 
-def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=False, has_several_steps=False):
+def sort(
+    *rows,
+    whole=(),
+    n_states=None,
+    states_range=None,
+    states_are_built=False,
+    has_frozen_copy=False,
+    has_several_steps=False,
+):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
-    The categories of the candidates as bytes per category, with the reasons.
+    The candidates as bytes per category, or OPEN, with the reasons.
     """
     roles, sizes, more = zip(*(row if len(row) == 3 else (*row, -1) for row in rows), strict=True)
     kinds = np.array(roles)
@@ -68,10 +88,12 @@ def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=Fals
         candidates=kinds == PLAIN,
         gradients=kinds == GRADIENT,
         states=kinds == STATE,
-        summed=kinds == SUMMED,
+        summed=(kinds == SUMMED) | (kinds == ADDED),
+        added=kinds == ADDED,
         whole=np.array(whole, np.int64),
         n_states=n_states,
         states_range=states_range,
+        states_are_built=states_are_built,
         has_frozen_copy=has_frozen_copy,
         has_several_steps=has_several_steps,
         iteration=np.where(kinds == STATE, extra // 100, extra),
@@ -80,12 +102,13 @@ def sort(*rows, whole=(), n_states=None, states_range=None, has_frozen_copy=Fals
     found = decided_by_copies(allocations, known)
     is_plain = kinds == PLAIN
     assert not found.category[~is_plain].any()
-    decided = is_plain & (found.category > 0)
+    decided = is_plain & (found.reason_id > 0)
     assert (found.evidence[decided] == Evidence.SIZES).all()
-    totals = {}
-    for size, code in zip(np.array(sizes)[is_plain].tolist(), found.category[is_plain].tolist(), strict=True):
-        totals[Category(code)] = totals.get(Category(code), 0) + size
-    return totals, {found.reasons[i] for i in found.reason_id[decided].tolist()}
+    reasons, totals = np.array(found.reasons)[found.reason_id], {}
+    for row in np.flatnonzero(is_plain).tolist():
+        key = OPEN if reasons[row] == GRADIENT_OR_STATE.slug else Category(found.category[row])
+        totals[key] = totals.get(key, 0) + sizes[row]
+    return totals, set(reasons[decided].tolist()) - {GRADIENT_OR_STATE.slug}
 
 
 def copies(role, n, shapes=SHAPES, more=-1):
@@ -124,7 +147,7 @@ def test_where_three_states_are_known_the_third_further_copy_is_one():
     assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 3 * TOTAL}
     # Without any gradient, four copies may be one as well, beside two states.
     assert sort(*copies(PLAIN, 4), n_states=3)[0] == found
-    assert sort(*copies(PLAIN, 4), n_states=2)[0][Category.GRADIENT] == TOTAL
+    assert sort(*copies(PLAIN, 4), n_states=2)[0] == {Category.WEIGHT: TOTAL, OPEN: 3 * TOTAL}
 
 
 def test_where_the_states_are_known_a_single_size_that_no_gradient_has_may_be_data():
@@ -421,13 +444,27 @@ class WithoutStacks(Job):
         return raw
 
 
+@pytest.mark.parametrize(("free", "is_shown"), [(ADD_TO_GRADIENT, True), (ENGINE, False)])
+def test_what_backward_adds_to_is_known_by_where_its_temporaries_are_freed(free, is_shown, tmp_path):
+    """Five copies: of a model, of one that is not trained, a gradient and Adam's two states."""
+    job = Job()
+    for size in SHAPES * 5:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for size in SHAPES:
+        job.free(job.alloc(ENGINE, size), free)
+    job.free(job.alloc(STEP, 512))  # of the very line, or there might be two optimizers
+    found = [category for category, *_ in classified(job, tmp_path / "a.pickle", 8 * KIB)][:5]
+    assert found == [Category.WEIGHT if is_shown else Category.UNKNOWN] * 2 + [Category.UNKNOWN] * 3
+
+
 @pytest.mark.parametrize("has_stacks", [True, False])
 def test_a_file_without_stacks_shows_copies_too(has_stacks, tmp_path):
     job = Job() if has_stacks else WithoutStacks()
     for size in (4 * KIB, 20 * KIB) * 4:
         job.older(NO_FRAMES, size)
     found = {category for category, *_ in classified(job, tmp_path / "a.pickle", 4 * KIB)}
-    assert found == {Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE}
+    assert found == {Category.WEIGHT, Category.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -473,14 +510,14 @@ def test_states_of_the_first_stack_of_a_file_are_a_reference_as_those_of_any_oth
 
 def test_four_copies_of_every_size_are_a_whole_step_of_adam():
     found, reasons = sort(*copies(PLAIN, 4))
-    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
+    assert found == {Category.WEIGHT: TOTAL, OPEN: 3 * TOTAL}
     assert reasons == {"4-copies-of-every-size"}
 
 
 @pytest.mark.parametrize("role", [GRADIENT, STATE])
 def test_a_reference_of_few_sizes_does_not_spoil_four_copies_of_every_size(role):
     found, reasons = sort(*copies(PLAIN, 4), (role, 4 * KIB, 0))
-    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.GRADIENT: TOTAL}
+    assert found == {Category.WEIGHT: TOTAL, OPEN: 3 * TOTAL}
     assert reasons == {"4-copies-of-every-size"}
 
 
@@ -508,7 +545,7 @@ def test_of_three_copies_of_every_size_one_may_be_a_state_or_a_gradient():
     ("n_copies", "n_states", "expected"),
     [
         (3, 2, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 2}),
-        (3, 1, {Category.WEIGHT: 1, Category.GRADIENT: 1, Category.OPTIMIZER_STATE: 1}),
+        (3, 1, {Category.WEIGHT: 1, OPEN: 2}),
         (2, 1, {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 1}),
     ],
 )
@@ -523,10 +560,82 @@ def test_where_backward_adds_to_gradients_two_copies_are_weights_and_gradients()
     assert reasons == {"2-copies-of-every-size"}
 
 
-def test_where_backward_adds_to_gradients_the_third_copy_is_one():
+def test_where_backward_adds_to_gradients_one_of_three_copies_is_one():
     found, reasons = sort(*copies(PLAIN, 3), *copies(SUMMED, 1))
-    expected = {Category.WEIGHT: TOTAL, Category.GRADIENT: TOTAL, Category.OPTIMIZER_STATE: TOTAL}
-    assert (found, reasons) == (expected, {"3-copies-of-every-size"})
+    assert (found, reasons) == ({Category.WEIGHT: TOTAL, OPEN: 2 * TOTAL}, {"3-copies-of-every-size"})
+
+
+def test_states_that_are_made_when_the_optimizer_is_built_come_before_the_gradients():
+    rows = [(PLAIN, 4 * KIB), *[(PLAIN, 20 * KIB)] * 2] * 3
+    found, reasons = sort(*rows, n_states=1, states_are_built=True)
+    sizes = {Category.WEIGHT: 44 * KIB, Category.OPTIMIZER_STATE: 44 * KIB, Category.GRADIENT: 44 * KIB}
+    assert (found, reasons) == (sizes, {"3-copies-of-every-size"})
+    assert sort(*copies(PLAIN, 2), n_states=1, states_are_built=True)[0] == {
+        Category.WEIGHT: TOTAL,
+        Category.OPTIMIZER_STATE: TOTAL,
+    }
+
+
+@pytest.mark.parametrize("n_states", [0, 1, 2, 3])
+def test_where_backward_adds_to_gradients_all_other_copies_but_the_states_are_weights(n_states):
+    """A frozen model has the same sizes once more: of so many blocks no multiple would show anything."""
+    rows = [*copies(PLAIN, 2 + n_states), *copies(PLAIN, 1, shapes=SHAPES[1:]), *copies(ADDED, 1)]
+    found, reasons = sort(*rows, n_states=n_states)
+    beside = {OPEN: (1 + n_states) * TOTAL} if n_states else {Category.GRADIENT: TOTAL}
+    assert found == {Category.WEIGHT: 2 * TOTAL - 4 * KIB, **beside}
+    assert reasons == {"as-many-as-backward-adds-to"}
+
+
+def test_what_backward_adds_to_comes_after_states_that_were_made_when_the_optimizer_was_built():
+    found, _ = sort(*copies(PLAIN, 4), *copies(ADDED, 1), n_states=1, states_are_built=True)
+    assert found == {
+        Category.WEIGHT: 2 * TOTAL,
+        Category.OPTIMIZER_STATE: TOTAL,
+        Category.GRADIENT: TOTAL,
+    }
+
+
+@pytest.mark.parametrize(("n_copies", "n_open"), [(2, 0), (3, 2), (4, 0), (5, 0)])
+def test_momentum_is_known_by_what_nearly_all_sizes_have_beside_a_gradient_that_backward_adds_to(
+    n_copies, n_open
+):
+    """SGD keeps none, or one: more may be another model. Four copies may be Adam's with any optimizer."""
+    found, reasons = sort(*copies(PLAIN, n_copies), *copies(ADDED, 1), states_range=(0, 1))
+    assert found.get(OPEN, 0) == (3 if n_copies == 4 else n_open) * TOTAL
+    assert ("as-many-as-backward-adds-to" in reasons) == (n_copies in (2, 3))
+
+
+@pytest.mark.parametrize("more", [{"n_states": 2}, {"states_range": (1, 3)}])
+@pytest.mark.parametrize(("size", "is_shown"), [(24 * KIB, True), (25 * KIB, False)])
+def test_nearly_all_bytes_must_have_room_for_what_backward_adds_to_and_for_states(size, is_shown, more):
+    """Beside 3,528 KiB, three blocks where there should be four are two hundredths, or more."""
+    added = copies(ADDED, 1, shapes=(882 * KIB, size))
+    found, _ = sort(*copies(PLAIN, 4, shapes=(882 * KIB,)), *copies(PLAIN, 3, shapes=(size,)), *added, **more)
+    weights = {Category.WEIGHT: 882 * KIB, OPEN: 3 * 882 * KIB} if is_shown else {}
+    assert found == {**weights, Category.UNKNOWN: 3 * size + (0 if is_shown else 4 * 882 * KIB)}
+
+
+def test_gradients_that_the_trace_made_are_the_reference_if_backward_adds_to_fewer():
+    """Of several backwards in a step the later ones add to what the first one made."""
+    rows = [*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), *copies(ADDED, 1)]
+    found, reasons = sort(*rows, whole=[0], n_states=2)
+    assert found == {Category.WEIGHT: 2 * TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}
+    assert reasons == {"beside-gradients-and-states", "states-of-the-optimizer"}
+
+
+def test_where_there_may_be_several_optimizers_one_backward_may_add_to_one_of_several_models():
+    found, reasons = sort(*copies(PLAIN, 5), *copies(ADDED, 1), n_states=2, has_several_steps=True)
+    assert (found, reasons) == ({Category.UNKNOWN: 5 * TOTAL}, set())
+
+
+@pytest.mark.parametrize(("whole", "category"), [([0], Category.WEIGHT), ([1], Category.UNKNOWN)])
+def test_what_backward_adds_to_nothing_of_is_not_trained(whole, category):
+    added = [(ADDED, size, 0) for size in SHAPES]
+    found, _ = sort(*copies(PLAIN, 4), *copies(PLAIN, 2, shapes=LAYER), *added, whole=whole, n_states=2)
+    frozen = 2 * sum(LAYER)
+    expected = {Category.WEIGHT: TOTAL, OPEN: 3 * TOTAL}
+    expected[category] = expected.get(category, 0) + frozen
+    assert found == expected
 
 
 def test_temporaries_of_other_sizes_are_no_evidence_of_copies():
@@ -550,7 +659,7 @@ def test_sizes_whose_numbers_in_a_copy_have_no_common_divisor_are_as_good_as_a_s
     """An embedding and a head of one size, and layers: nothing is there just once."""
     found, _ = sort(*copies(PLAIN, 4, shapes=TWO + THREE + FIVE))
     total = sum(TWO + THREE + FIVE)
-    assert found == {Category.WEIGHT: total, Category.OPTIMIZER_STATE: 2 * total, Category.GRADIENT: total}
+    assert found == {Category.WEIGHT: total, OPEN: 3 * total}
 
 
 @pytest.mark.parametrize(
@@ -566,8 +675,7 @@ def test_other_numbers_in_a_copy_are_no_evidence(shapes):
 
 def test_a_few_bytes_outside_the_copies_are_let_pass():
     found, _ = sort(*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 2 * KIB))
-    assert found[Category.WEIGHT] == 480 * KIB
-    assert found[Category.UNKNOWN] == 2 * KIB
+    assert found == {Category.WEIGHT: 480 * KIB, OPEN: 1440 * KIB, Category.UNKNOWN: 2 * KIB}
 
 
 def test_few_bytes_in_many_blocks_outside_the_copies_make_them_a_chance():
@@ -581,8 +689,7 @@ def test_beside_four_copies_of_every_size_a_single_block_is_no_weight_by_one_gra
     rows = [*copies(PLAIN, 4, shapes=(400 * KIB, 80 * KIB)), (PLAIN, 2 * KIB), (GRADIENT, 2 * KIB, 0)]
     assert sort(*rows)[0] == {
         Category.WEIGHT: 480 * KIB,
-        Category.GRADIENT: 480 * KIB,
-        Category.OPTIMIZER_STATE: 960 * KIB,
+        OPEN: 1440 * KIB,
         Category.UNKNOWN: 2 * KIB,
     }
 
@@ -599,12 +706,7 @@ def test_blocks_of_1_kib_are_not_too_small():
 
 def test_small_blocks_neither_help_nor_hinder():
     found, _ = sort(*copies(PLAIN, 4), *[(PLAIN, 512)] * 7)
-    assert found == {
-        Category.WEIGHT: TOTAL,
-        Category.OPTIMIZER_STATE: 2 * TOTAL,
-        Category.GRADIENT: TOTAL,
-        Category.UNKNOWN: 7 * 512,
-    }
+    assert found == {Category.WEIGHT: TOTAL, OPEN: 3 * TOTAL, Category.UNKNOWN: 7 * 512}
 
 
 def test_without_candidates_nothing_is_decided():
@@ -627,11 +729,13 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         gradients=is_gradient,
         states=np.zeros(n, np.bool_),
         summed=np.zeros(n, np.bool_),
+        added=np.zeros(n, np.bool_),
         iteration=np.zeros(n, np.int64),
         run=np.full(n, -1),
         whole=np.zeros(1, np.int64),
         n_states=n_states,
         states_range=None,
+        states_are_built=False,
         has_frozen_copy=None,
         has_several_steps=False,
     )
@@ -697,6 +801,7 @@ REASONS = {
     "beside-gradients-and-states",
     "states-of-the-optimizer",
     "copies-in-full-precision",
+    "as-many-as-backward-adds-to",
 }
 
 
@@ -707,6 +812,7 @@ def test_every_reason_is_given_by_a_test_above():
         sort(*copies(PLAIN, 4)),
         sort(*copies(PLAIN, 3)),
         sort(*copies(PLAIN, 2), *copies(SUMMED, 1)),
+        sort(*copies(PLAIN, 2), *copies(ADDED, 1), n_states=0),
         sort(*copies(PLAIN, 2, shapes=LAYER), (GRADIENT, 4 * KIB, 0), whole=[0]),
         sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), whole=[0], n_states=2),
         sort(*copies(PLAIN, 1, shapes=SHAPES + twice(SHAPES)), *copies(GRADIENT, 1, more=0), whole=[0]),

@@ -435,12 +435,12 @@ def test_what_the_first_event_of_a_phase_frees_has_reached_the_phase(life, categ
 def test_only_preexisting_blocks_without_frames_are_inferred_from_counting(found):
     job = Job()
     job.older(MAIN, 2048)
-    for size in (2048, 4096) * 4:
+    for size in (2048, 4096) * 3:
         job.older(NO_FRAMES, size)
     job.alloc(LOAD, 4096)
     freed = job.older(NO_FRAMES, 4096)
     job.free(freed, MAIN)
-    inferred = [WEIGHT, GRADIENT, STATE, STATE]
+    inferred = [WEIGHT, STATE, Category.UNKNOWN]
     assert categories(found(job, 2048)) == [Category.UNKNOWN, *inferred]
     assert categories(found(job, 4096)) == [*inferred, Category.UNKNOWN, Category.UNKNOWN]
 

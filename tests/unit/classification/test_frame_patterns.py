@@ -20,6 +20,7 @@ EXAMPLES = {
     "custom-function-backward": ("apply", f"{SITE}/torch/autograd/function.py"),
     "release-variables": ("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
     "node-destroyed": ("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
+    "accumulate-grad": ("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)", "??"),
     "optimizer-file": ("_multi_tensor_adamw", f"{SITE}/torch/optim/adamw.py"),
     "optimizer-wrapper": ("wrapper", f"{SITE}/torch/optim/optimizer.py"),
     "optimizer-other": ("step", f"{SITE}/apex/optimizers/fused_adam.py"),

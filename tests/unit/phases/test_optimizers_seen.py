@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.classification.categories import Category
-from snapconv.phases.optimizers_seen import states_per_parameter, steps_on_several_lines
+from snapconv.phases.optimizers_seen import states_are_built, states_per_parameter, steps_on_several_lines
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
 from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
@@ -38,6 +38,12 @@ def states(job, path):
     path.write_bytes(pickle.dumps(job.snapshot()))
     snapshot = load_snapshot(path)
     return states_per_parameter(snapshot, assign_roles(snapshot.stacks))
+
+
+def are_built(job, path):
+    path.write_bytes(pickle.dumps(job.snapshot()))
+    snapshot = load_snapshot(path)
+    return states_are_built(snapshot, assign_roles(snapshot.stacks))
 
 
 def stepped(*names):
@@ -114,6 +120,14 @@ def test_optimizers_that_keep_different_states_are_no_evidence(tmp_path):
     assert states(stepped("Adam", "AdamW"), tmp_path / "a.pickle") == (2, 2)
     assert states(stepped("Adam", "Adagrad"), tmp_path / "b.pickle") is None
     assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
+
+
+def test_adagrad_makes_its_states_when_it_is_built(tmp_path):
+    """torch/optim/adagrad.py has them in __init__; the others make theirs in their first step."""
+    assert are_built(stepped("Adagrad"), tmp_path / "a.pickle")
+    assert are_built(stepped_in("adagrad"), tmp_path / "b.pickle")
+    for number, job in enumerate((stepped("AdamW"), stepped("Adagrad", "AdamW"), stepped("MyAdam"), Job())):
+        assert not are_built(job, tmp_path / f"{number}.pickle")
 
 
 def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
