@@ -59,7 +59,7 @@ def _outlives_next_backward(features: Features) -> BoolColumn:
     own = np.maximum(features.alloc, features.alloc_run_end)
     begins = features.phases.next_after(Phase.BACKWARD, features.phases.next_after(Phase.FORWARD, own))
     ends = at(features.phases.run_end, begins, features.n_events)
-    return np.asarray((begins < features.n_events) & (features.end > ends))
+    return np.asarray(features.end > ends)
 
 
 def _sides(sizes: Int64Column) -> _Counts:

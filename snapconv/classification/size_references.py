@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.classification.features import of_fullest
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, run_starts
 from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
@@ -104,9 +103,15 @@ def one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int6
     So the fullest stack of the fullest iteration has one.
     """
     rows = np.flatnonzero(known.states & (allocations.stack_id >= 0))
-    stack = allocations.stack_id.astype(np.int64)
-    origin = known.iteration.astype(np.int64) * (int(stack.max(initial=0)) + 1) + stack
-    return of_fullest(rows, origin, allocations.requested_bytes)
+    of_lines = [
+        of_line
+        for of_iteration in grouped(rows, known.iteration)
+        for of_line in grouped(of_iteration, allocations.stack_id)
+    ]
+    # Of equals the last.
+    return max(
+        reversed(of_lines), key=lambda of_line: allocations.requested_bytes[of_line].sum(), default=rows
+    )
 
 
 def in_half(gradients: Int64Column) -> Int64Column:

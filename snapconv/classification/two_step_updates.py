@@ -36,7 +36,7 @@ def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
     n_wanted, n_cleared = (_bytes_of_runs(features, found) for found in (results, cleared))
     keys, group = np.unique(np.stack((stack[rows], run[rows])), axis=1, return_inverse=True)
     group = group.ravel()
-    n_bytes = np.bincount(group, features.sizes[rows], keys.shape[1])
+    n_bytes = np.bincount(group, features.sizes[rows])
     wanted, is_cleared = n_wanted[keys[1]], n_cleared[keys[1]] >= _NEARLY * n_wanted[keys[1]]
     fits = is_cleared & (n_bytes >= _NEARLY * wanted) & (n_bytes <= wanted / _NEARLY)
     second = features.next_backward[rows]

@@ -48,8 +48,8 @@ _LEAST_SIZES = 3
 _LEAST_IN_TURN = 2
 # What is smaller is no weight of a layer, but a counter or another scalar.
 _SMALL_BYTES = 128
-# A weight with its momentum, with Adam's two states, and with a gradient besides.
-_COPIES = (2, 3, 4)
+# A weight with its momentum, or with Adam's two states; with a gradient besides, they are twice two.
+_COPIES = (2, 3)
 # Full precision beside half, and bytes beside either; and how often the larger size occurs for the smaller
 # one: masters and two states, masters and momentum, or bytes for two states.
 _PRECISIONS = (2, 4)
@@ -216,7 +216,7 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
         layers = np.flatnonzero(sure[pool])
         if len(layers):
             weights[pool[layers]] = True
-            among = pool[layers[0] : layers[-1] + 1]
+            among = pool[layers[0] : layers[-1]]
             for size in found[is_of_layers & (times < _LEAST_OF_WEIGHTS)].tolist():
                 of_size = pool[sizes[pool] == size]
                 if np.count_nonzero(is_among(of_size, among)) >= _NEARLY * len(of_size):
@@ -267,7 +267,7 @@ def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     sizes = features.sizes
     weights = sizes[decided.has(Category.WEIGHT)]
     n_layers = _layers(weights)
-    if n_layers is None or not only_infers(features):
+    if not only_infers(features):
         return np.zeros(len(sizes), np.bool_)
     from_elsewhere = features.made_through(Role.COPY) | features.made_through(Role.CLONE)
     filled = features.made_through(Role.FACTORY) | features.has_no_frames | np.bool_(not features.has_cpp)
@@ -291,15 +291,13 @@ def caches_before(features: Features, decided: Decided) -> BoolColumn:
     return former & is_among(sizes, freed[of_freed[is_same]])
 
 
-def _layers(weights: Int64Column) -> int | None:
+def _layers(weights: Int64Column) -> int:
     """How many layers a model has: the largest number that divides how often nearly all sizes occur."""
     found, counts = np.unique(weights, return_counts=True)
     found, counts = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
     n_bytes = found * counts
-    for n_layers in range(min(int(counts.max(initial=1)), _MOST_LAYERS), 1, -1):
-        if n_bytes[counts % n_layers == 0].sum() >= _NEARLY * n_bytes.sum():
-            return n_layers
-    return None
+    numbers = range(min(int(counts.max(initial=1)), _MOST_LAYERS), 0, -1)
+    return next(n for n in numbers if n_bytes[counts % n == 0].sum() >= _NEARLY * n_bytes.sum())
 
 
 OF_INFERENCE: tuple[PipelineRule, ...] = (

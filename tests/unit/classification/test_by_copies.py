@@ -855,3 +855,25 @@ def test_sizes_from_a_kibibyte_on_repeat_as_layers_do(size, is_frozen):
 @pytest.mark.parametrize(("size", "expected"), [(1024, [1024, 8192]), (1023, [8192])])
 def test_gradients_from_a_kibibyte_on_are_counted(size, expected):
     assert sizes_live_at_once((size, 0, 10), (8192, 1, 11)) == expected
+
+
+def test_sizes_with_less_than_98_hundredths_of_the_bytes_show_only_what_one_of_all_sizes_has():
+    """Of 102 KiB: every size has one state, and all else are weights."""
+    gradients = [(GRADIENT, 49 * KIB, 0), (GRADIENT, 512, 0)]
+    found, _ = sort(*[(PLAIN, 49 * KIB)] * 2, *[(PLAIN, 512)] * 8, *gradients, whole=[0], states_range=SGD)
+    assert found == {Category.WEIGHT: 49 * KIB + 7 * 512, Category.OPTIMIZER_STATE: 49 * KIB + 512}
+
+
+def test_a_size_that_occurs_once_for_its_gradient_shows_that_nothing_is_kept_for_gradients():
+    """A teacher of all layers but one: momentum would be of that one, too."""
+    shapes, head = (8 * KIB, 20 * KIB), 40 * KIB
+    rows = [*copies(PLAIN, 2, shapes=shapes), (PLAIN, head)]
+    found, _ = sort(*rows, *copies(GRADIENT, 1, shapes=(*shapes, head), more=0), whole=[0], states_range=SGD)
+    assert found == {Category.WEIGHT: 2 * sum(shapes) + head}
+
+
+def test_an_odd_number_of_bytes_is_twice_no_size():
+    """Of bytes; as large as twice a gradient and one more."""
+    odd = tuple(2 * size + 1 for size in SHAPES)
+    found, _ = sort(*copies(PLAIN, 1), *copies(PLAIN, 1, shapes=odd), *copies(GRADIENT, 1, more=0), whole=[0])
+    assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: sum(odd)}

@@ -161,3 +161,9 @@ def test_gradients_that_stay_are_known_by_the_temporaries_that_are_added_to_them
 def test_two_sizes_from_a_kibibyte_on_show_factors(size, expected, said):
     job = trained(*WEIGHTS, size, OF_BOTH, made=(size, OF_BOTH))
     assert said(job, OF_BOTH, 1) == {expected: 1}
+
+
+def test_a_line_of_which_less_than_half_the_bytes_are_kept_as_often_shows_nothing(said):
+    """Of 140,000 bytes, 50,000: of the other size there are two, which may be frozen."""
+    job = trained(*WEIGHTS, OF_BOTH, OF_FIRST, 90_000, 90_000, made=(OF_BOTH, OF_FIRST, 90_000))
+    assert said(job, OF_BOTH, 1) == {UNKNOWN: 1}

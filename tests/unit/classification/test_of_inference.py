@@ -468,6 +468,7 @@ def test_a_cache_begins_anew_with_every_text_and_is_one_up_to_its_last_token(fou
 
 
 PROJECTED = frames(("project", "/w/proj/attention.py")) + FORWARD
+ANSWER = frames(("answer", "/w/proj/head.py")) + FORWARD
 
 
 def answered(*, keeps_all=False, freed_by=MAIN):
@@ -481,6 +482,7 @@ def answered(*, keeps_all=False, freed_by=MAIN):
         longer = [job.alloc(FORWARD, size) for _ in range(2)]
         for addr in () if keeps_all else of_token:
             job.free(addr, FORWARD)
+        job.free(job.alloc(ANSWER, 50 * KIB), freed_by)  # where the prompt's are freed
         projected += of_token
         job.does(MAIN)
         for addr in before:
@@ -494,6 +496,7 @@ def answered(*, keeps_all=False, freed_by=MAIN):
 def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
     cached = (Category.KV_CACHE, Evidence.FREE_SITE, "freed-with-a-cache")
     assert found(answered(), 40 * KIB) == [cached] * 2
+    assert set(categories(found(answered(), 50 * KIB))) == {Category.TEMPORARY}
 
 
 @pytest.mark.parametrize(
@@ -632,3 +635,53 @@ def test_three_layers_are_enough(found):
     job = model(3)
     job.does(FORWARD)
     assert {category for size in LAYER for category in categories(found(job, size))} == {Category.WEIGHT}
+
+
+def test_two_sizes_that_occur_as_often_as_layers_ran_may_be_anything(found):
+    job = Job()
+    for size in (*(NORM,) * 9, *(SQUARE,) * 16):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * N_LAYERS, CALL, MAIN)
+    assert set(categories(found(job, SQUARE))) == {Category.UNKNOWN}
+
+
+def test_two_large_matrices_in_turn_are_enough_where_vectors_are_elsewhere(found):
+    job, layer = Job(), (11 * MIB, 13 * MIB, KIB)
+    for size in layer * 5:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert set(categories(found(job, layer[0]))) == {Category.WEIGHT}
+
+
+def test_a_table_before_the_layers_is_one_whatever_lies_behind_them(found):
+    job = Job()
+    for size in (EMBEDDING, *LAYER * 5, 9 * EMBEDDING):
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert categories(found(job, EMBEDDING)) == [Category.WEIGHT]
+    assert categories(found(job, 9 * EMBEDDING)) == [Category.UNKNOWN]
+
+
+def test_what_a_line_makes_longer_and_frees_before_it_runs_again_is_no_cache(found):
+    """As scores of attention are, which go on to the next forward."""
+    job = Job()
+    for size in LENGTHENED:
+        scores = job.alloc(FORWARD, size)
+        job.does(MAIN)
+        job.free(scores, MAIN)
+    for size in LENGTHENED:
+        assert categories(found(job, size)) == [Category.TEMPORARY]
+
+
+def test_what_the_line_of_a_cache_frees_within_its_forward_is_none(found):
+    job, before = Job(), []
+    for size in LENGTHENED:
+        longer = [job.alloc(FORWARD, size) for _ in range(2)]
+        job.free(job.alloc(FORWARD, 10 * KIB), FORWARD)
+        job.does(MAIN)
+        for addr in before:
+            job.free(addr, MAIN)
+        before = longer
+    assert set(categories(found(job, LENGTHENED[0]))) == {Category.KV_CACHE}
+    assert set(categories(found(job, 10 * KIB))) == {Category.TEMPORARY}

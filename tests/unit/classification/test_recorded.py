@@ -305,6 +305,18 @@ def test_a_copy_of_what_is_not_in_the_file_is_for_nothing_known(tmp_path):
     assert found[1][2] != "recorded-as-copy"
 
 
+def test_a_copy_that_is_not_in_the_file_is_none_of_its_allocations(tmp_path):
+    """Nor the last of them."""
+    builder = TraceBuilder().segment().alloc(512).alloc(512)
+    raw = metadata(
+        parameters=[parameter("w", ADDR, 512, at(3))],
+        copies=[memory_row(ADDR + (1 << 30), 512, at(3), original=ADDR)],
+    )
+    found = decided(analyse(tmp_path, builder, raw))
+    assert found[1] == ("weight", "metadata", "recorded-as-parameter")
+    assert found[2][2] != "recorded-as-copy"
+
+
 @pytest.mark.parametrize(("written", "category"), [(True, "activation"), (False, "weight")])
 def test_what_a_module_holds_as_an_attribute_is_a_cache_if_it_was_written_and_else_as_a_buffer(
     written, category, tmp_path
