@@ -35,7 +35,7 @@ class StackRoles:
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks has the role; False for -1."""
-        if not self.has.shape[1]:
+        if not self.has[role].any():
             return np.zeros(len(stack_ids), np.bool_)
         # What -1 finds stands at the end. To index by int32 takes half as long again.
         return np.take(np.append(self.has[role], False), stack_ids, mode="wrap")
