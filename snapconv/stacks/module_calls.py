@@ -4,11 +4,8 @@ A frame has the name of a function, never of a class. What it does have is the l
 called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
 """
 
-from collections.abc import Iterable
+from functools import cache
 
-import numpy as np
-
-from snapconv.columns import BoolColumn
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
@@ -24,27 +21,24 @@ _MAX_CALLS, _MAX_PATH = 12, 200
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """The lines at which the modules of every stack were called, by stack id; empty where none was."""
-    is_call, is_place = frames_of_function(stacks.frames, _CALL, _MODULE_FILE), _places(stacks)
-    return tuple(_label(stacks, project, stack, is_call, is_place) for stack in range(len(stacks)))
+    is_call: list[bool] = frames_of_function(stacks.frames, _CALL, _MODULE_FILE).tolist()
+    is_place = _places(stacks)
+    place = cache(lambda frame: _place(stacks, project, frame))
+
+    def label(stack: int) -> str:
+        callers = _callers(stacks.frames_of(stack).tolist(), is_call, is_place)
+        return WITHIN.join(map(place, callers))
+
+    return tuple(map(label, range(len(stacks))))
 
 
-def _label(
-    stacks: StackTable, project: Project, stack: int, is_call: BoolColumn, is_place: BoolColumn
-) -> str:
-    frames = stacks.frames_of(stack)
-    if not is_call[frames].any():
-        return ""
-    rows = zip(frames.tolist(), is_call[frames].tolist(), is_place[frames].tolist(), strict=True)
-    return WITHIN.join(_place(stacks, project, frame) for frame in _callers(rows))
-
-
-def _places(stacks: StackTable) -> BoolColumn:
+def _places(stacks: StackTable) -> list[bool]:
     """The Python frames whose line says which module is called.
 
     Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's library,
     where every function of a thread is called on one.
     """
-    return np.array([_is_place(normal(name)) for name in stacks.frames.filenames], np.bool_)
+    return [_is_place(normal(name)) for name in stacks.frames.filenames]
 
 
 def _is_place(path: str) -> bool:
@@ -52,18 +46,15 @@ def _is_place(path: str) -> bool:
     return is_python(path) and not is_of_torch and not is_standard_library(path)
 
 
-def _callers(rows: Iterable[tuple[int, bool, bool]]) -> list[int]:
-    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out.
-
-    Of each frame of a stack: whether it is the call of a module, and whether its line says of which.
-    """
+def _callers(frames: list[int], is_call: list[bool], is_place: list[bool]) -> list[int]:
+    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
     found = []
     is_open = False
-    for frame, is_call, is_place in rows:
-        if is_open and is_place:
+    for frame in frames:
+        if is_open and is_place[frame]:
             found.append(frame)
             is_open = False
-        is_open = is_open or is_call
+        is_open = is_open or is_call[frame]
     return found[:_MAX_CALLS]
 
 

@@ -88,7 +88,7 @@ def find_sources(frames: FrameTable, lines: "Mapping[int, Line] | None" = None) 
 
 def infer_operations(stacks: StackTable, sources: Sources) -> tuple[StackOperation, ...]:
     """The operation of every stack, by stack id, and what it was inferred from."""
-    return tuple(_infer(stacks.frames, view(stacks, stack), sources) for stack in range(len(stacks)))
+    return tuple(_infer(stacks.frames, stack, sources) for stack in _views(stacks))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
@@ -98,10 +98,16 @@ def name_of_node(stacks: StackTable, stack_id: int) -> str:
     return next(filter(None, found), UNNAMED)
 
 
-def view(stacks: StackTable, stack_id: int) -> View:
+def _views(stacks: StackTable) -> Iterator[View]:
+    """Every stack as the naming sees it."""
+    python_frames = [is_python(name) for name in stacks.frames.filenames]
+    for stack_id in range(len(stacks)):
+        yield _view(stacks.frames, stacks.frames_of(stack_id).tolist(), python_frames)
+
+
+def _view(frames: FrameTable, stack: list[int], python_frames: list[bool]) -> View:
     """Sort the frames of a stack: its Python frames, innermost first, and the C++ frames before them."""
-    frames, stack = stacks.frames, stacks.frames_of(stack_id).tolist()
-    python = [i for i in stack if is_python(frames.filenames[i])]
+    python = [i for i in stack if python_frames[i]]
     # Beyond the first Python frame the C++ frames belong to outer calls.
     first_python = stack.index(python[0]) if python else len(stack)
     native = [frames.names[i] for i in stack[:first_python]]
@@ -128,10 +134,9 @@ def _originals(frames: FrameTable, python: list[int]) -> list[int]:
 
 def leaf_frames(stacks: StackTable) -> frozenset[int]:
     """The frames whose line alone can give the operation, since nothing else in their stacks does."""
-    views = (view(stacks, stack) for stack in range(len(stacks)))
     return frozenset(
         stack.python[0]
-        for stack in views
+        for stack in _views(stacks)
         if stack.python and not any(operation.name for operation in _without_source(stacks.frames, stack))
     )
 
