@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from snapconv.classification.features import Features, at
 from snapconv.classification.functional_updates import functional_updates, outlives_backward
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, grouped
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -61,12 +61,9 @@ def _runs_once(features: Features) -> BoolColumn:
     """Per stack, whether it allocates after no more than one backward of an iteration."""
     after = at(features.phases.phase, features.alloc) == Phase.BACKWARD
     rows = np.flatnonzero(after & features.outside & features.has_stack)
-    # One number for stack and iteration, and one for those and the run.
-    n_iterations, n_runs = features.phases.n_iterations, features.n_events
-    stack = features.allocations.stack_id[rows].astype(np.int64)
-    iteration = stack * n_iterations + features.iteration[rows]
-    runs = distinct(iteration * n_runs + features.alloc_run_last[rows])
-    iterations, counts = np.unique(runs // n_runs, return_counts=True)
+    stack, run = features.allocations.stack_id, features.alloc_run_last
     is_once = np.ones(len(features.roles.stacks), np.bool_)
-    is_once[iterations[counts > 1] // n_iterations] = False
+    for of_stack in grouped(rows, stack):
+        iterations = grouped(of_stack, features.iteration)
+        is_once[stack[of_stack]] = not any(np.ptp(run[of_iteration]) for of_iteration in iterations)
     return is_once

@@ -5,7 +5,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
-from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.columns import BoolColumn, distinct, grouped, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -64,22 +64,18 @@ def batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
 @rule(FREED_BY_LINE, Category.INPUT, Evidence.FREE_SITE)
 def preexisting_batch_of_graph(features: Features, decided: Decided) -> BoolColumn:
     """Pre-existing, and freed where nothing but batches of its size are, in other iterations."""
-    site = features.allocations.free_stack_id.astype(np.int64)
+    site = features.allocations.free_stack_id
     is_freed = features.is_freed_by_engine & (site >= 0)
     preexisting = is_freed & ~features.is_traced
     if not preexisting.any():
         return preexisting
     rows = np.flatnonzero(is_freed & is_among(site, distinct(site[preexisting])))
-    sizes, size = np.unique(features.sizes[rows], return_inverse=True)
-    _, kind = np.unique(site[rows] * len(sizes) + size, return_inverse=True)
-    is_traced, is_input = features.is_traced[rows], decided.has(Category.INPUT)[rows]
-    n_inputs, n_others = (
-        np.bincount(kind[where], minlength=len(rows))
-        for where in (is_input & is_traced, ~is_input & is_traced)
-    )
-    where = np.zeros(len(site), np.bool_)
-    where[rows] = ~is_traced & ((n_inputs > 0) & (n_others == 0))[kind]
-    return where
+    found, is_input = np.zeros(len(site), np.bool_), decided.has(Category.INPUT)
+    for of_site in grouped(rows, site):
+        for of_size in grouped(of_site, features.sizes):
+            is_traced = features.is_traced[of_size]
+            found[of_size] = ~is_traced & is_traced.any() & is_input[of_size[is_traced]].all()
+    return found
 
 
 @role_rule(Role.RELEASE, Category.ACTIVATION, is_free_site=True)
