@@ -224,10 +224,12 @@ def split_by_options(
     least, most = options.states
     if not least <= n_states <= most:
         return False
+    # Much more than the least may as well be a state less, and an average of the weights.
+    n_certain = n_states - 1 if n_states >= least + 2 else n_states
     for size, members, _ in groups:
         n_weights = len(members) - n_states * n_gradients[size]
         found.mark(BESIDE_STATES, _W, members[:n_weights])
-        found.mark(STATES, _S, members[n_weights:])
+        found.mark(STATES, _S, members[len(members) - n_certain * n_gradients[size] :])
     return True
 
 

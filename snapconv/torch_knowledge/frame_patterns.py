@@ -205,6 +205,22 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "engines for inference, state snapshots of torch 2.1 to 2.5",
     ),
     FrameRule(
+        "diffusers-average",
+        Role.NAMED_WEIGHTS,
+        r"^(__init__|to)$",
+        r"diffusers/training_utils\.py$",
+        "EMAModel keeps an average of the weights in a list",
+        "diffusers 0.42",
+    ),
+    FrameRule(
+        "file-of-averages",
+        Role.NAMED_WEIGHTS,
+        "",
+        r"(^|[/_])(ema|exponential_moving_average)(_\w+)?\.py$",
+        "a file that is named after the exponential moving average of weights that it keeps",
+        "as most programs on GitHub that have one in a file of its own",
+    ),
+    FrameRule(
         "named-cache",
         Role.NAMED_CACHE,
         r"^_*(init|alloc|allocate|create|make|build|setup|reserve)_((gpu|static|paged|kv|key_value)_?)*caches?(_\w+)?$",

@@ -270,6 +270,16 @@ def test_a_parameter_without_a_copy_shows_that_the_optimizer_keeps_no_states():
     assert found[Category.UNKNOWN] == 40 * KIB
 
 
+@pytest.mark.parametrize(("n_copies", "expected"), [(2, (0, 1, 0)), (3, (0, 2, 0)), (4, (0, 2, 1))])
+def test_beside_a_part_that_is_not_trained_too_one_of_many_copies_may_be_an_average(n_copies, expected):
+    """RMSprop with a momentum and an average of the weights has as many as a centred one."""
+    rows = [*copies(PLAIN, n_copies), *copies(PLAIN, 1, shapes=SHAPES[1:]), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], states_range=RMSPROP)
+    assert found.pop(Category.WEIGHT) == 2 * TOTAL - 4 * KIB
+    of = (Category.GRADIENT, Category.OPTIMIZER_STATE, Category.UNKNOWN)
+    assert tuple(found.get(category, 0) // TOTAL for category in of) == expected
+
+
 def test_states_that_are_made_in_the_trace_are_none_of_the_copies():
     rows = [*copies(PLAIN, 2), *copies(STATE, 1, more=3), *copies(GRADIENT, 1, more=0)]
     found, _ = sort(*rows, whole=[0], states_range=SGD, has_frozen_copy=True)

@@ -59,6 +59,8 @@ MADE_BY = {
     "replica": (("replicate", f"{TORCH}/nn/parallel/replicate.py"), WEIGHT),
     "scattered": (("scatter_kwargs", f"{TORCH}/nn/parallel/scatter_gather.py"), INPUT),
     "named-weights": (("init_all_weights", "/w/engine/opt.py"), WEIGHT),
+    "diffusers-average": (("__init__", f"{SITE}/diffusers/training_utils.py"), WEIGHT),
+    "file-of-averages": (("register", "/w/proj/utils/model_ema.py"), WEIGHT),
     "named-cache": (("allocate_kv_cache", "/w/engine/opt.py"), Category.KV_CACHE),
     "module-apply": (("_apply", f"{TORCH}/nn/modules/module.py"), WEIGHT),
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
