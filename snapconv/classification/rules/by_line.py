@@ -29,6 +29,11 @@ _REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
 _FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
 
 
+# All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
+# work for a line that makes millions would be quadratic.
+_MOST_PASSED_OVER = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """Pre-existing rows that a line freed when it had made another of the size, and those replacements."""
@@ -56,15 +61,31 @@ def replaced_on_same_line(features: Features, decided: Decided) -> Replaced:
         if not len(made):
             continue
         keys = sizes[made] * width + features.alloc[made]
-        order = np.argsort(keys)
+        made = made[np.argsort(keys)]
         former = rows[here]
-        last = np.searchsorted(keys[order], sizes[former] * width + features.end[former]) - 1
-        youngest = made[order[last]]
-        fits = (
-            (last >= 0) & (sizes[youngest] == sizes[former]) & (features.end[youngest] > features.end[former])
-        )
-        found.append(np.stack((former, youngest))[:, fits])
+        before = np.searchsorted(np.sort(keys), sizes[former] * width + features.end[former]) - 1
+        found += _youngest_in_use(features, former, made, before)
     return Replaced(*np.concatenate(found, axis=1))
+
+
+def _youngest_in_use(
+    features: Features, former: Int64Column, made: Int64Column, before: Int64Column
+) -> list[NDArray[np.int64]]:
+    """Pairs of a former value and the youngest of its size that was made before its end and is in use then.
+
+    ``made`` is in order of size and age, ``before`` the place of the youngest in it. A line that calls a
+    module makes and frees much itself: of that so much is passed over.
+    """
+    pairs = []
+    for _ in range(_MOST_PASSED_OVER):
+        is_there = before >= 0
+        former, before = former[is_there], before[is_there]
+        is_there = features.sizes[made[before]] == features.sizes[former]
+        former, before = former[is_there], before[is_there]
+        fits = features.end[made[before]] > features.end[former]
+        pairs.append(np.stack((former[fits], made[before[fits]])))
+        former, before = former[~fits], before[~fits] - 1
+    return pairs
 
 
 def _of_stacks(rows: Int64Column, stack: NDArray[Any], wanted: Int64Column) -> Int64Column:

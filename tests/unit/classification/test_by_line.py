@@ -115,6 +115,19 @@ def test_a_value_that_was_freed_first_takes_no_place(found):
     assert categories(found(job))[0] is UNKNOWN
 
 
+@pytest.mark.parametrize(("n_freed", "category"), [(0, ACTIVATION), (31, ACTIVATION), (32, UNKNOWN)])
+def test_of_what_a_line_makes_the_new_value_is_the_youngest_that_it_has_not_freed(n_freed, category, found):
+    """`outputs = model(batch)`: most of what the call makes it frees; so much is passed over."""
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.alloc(FORWARD)
+    for _ in range(n_freed):
+        job.free(job.alloc(FORWARD), FORWARD)
+    job.model.free(old, frames=MAIN)
+    job.does(ENGINE)
+    assert categories(found(job))[0] is category
+
+
 def test_a_line_that_frees_several_kinds_is_no_evidence_of_preexisting_blocks(found):
     job = Job()
     old = job.older(NO_FRAMES, SUBJECT + 1)
