@@ -122,6 +122,11 @@ def test_a_trace_that_begins_with_the_second_half_of_a_free_is_truncated(decided
     assert "second half of a free" in reason
 
 
+def test_a_segment_that_is_obtained_later_is_no_free_that_waited(decided):
+    builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free().segment()
+    assert "second half of a free" in decided(builder, keep=5)[1]
+
+
 def test_where_other_frees_waited_the_first_one_may_have_waited_too(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     builder.events[-1:-1] = [dict(builder.events[-1], action="snapshot", addr=0, size=0)]
