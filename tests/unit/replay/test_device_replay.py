@@ -372,6 +372,10 @@ def test_frees_without_allocs_give_a_note(replayed):
     assert slugs(replayed(FREED, [GONE])) == ["skipped-actions"]
 
 
+def test_a_snapshot_event_without_a_count_contradicts_nothing(replayed):
+    assert "checkpoint-mismatch" not in slugs(replayed([ALLOC, event("snapshot", 0, 0)], [LIVE]))
+
+
 def test_one_request_that_frees_is_a_sign_of_skipped_completions(replayed):
     assert "skipped-actions" in slugs(replayed(FREED[:1], [GONE]))
 
