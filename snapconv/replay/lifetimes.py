@@ -134,8 +134,8 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     if compiled is None:
         return None
     # The first three have their codes; a table of codes would be turned into int64 for every event.
-    kind = np.where(events.action <= Action.FREE_COMPLETED, events.action, np.int8(0))
-    kind[has_code(events.action, Action.FREE)] = 4
+    kind = events.action * (events.action <= int(Action.FREE_COMPLETED))
+    kind += np.int8(4) * has_code(events.action, Action.FREE)
     found = pair_compiled(compiled, kind, events.addr, is_release)
     if found is None:
         return None

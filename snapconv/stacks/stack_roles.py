@@ -37,8 +37,8 @@ class StackRoles:
         """Whether each of these stacks has the role; False for -1."""
         if not self.has[role].any():
             return np.zeros(len(stack_ids), np.bool_)
-        # What -1 finds stands at the end. To index by int32 takes half as long again.
-        return np.take(np.append(self.has[role], False), stack_ids, mode="wrap")
+        # What -1 finds stands at the end. An index in brackets takes half as long again.
+        return np.take(np.append(self.has[role], False), stack_ids)
 
     def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of a closure within a step; False for -1."""
