@@ -372,6 +372,11 @@ def test_frees_without_allocs_give_a_note(replayed):
     assert slugs(replayed(FREED, [GONE])) == ["skipped-actions"]
 
 
+def test_a_curve_ends_with_its_last_event(replayed):
+    active = replayed([ALLOC, *FREED], [GONE]).active
+    assert (values(active), active.end) == ([0, 1024, 1024, 0], 0)
+
+
 def test_a_snapshot_event_without_a_count_contradicts_nothing(replayed):
     assert "checkpoint-mismatch" not in slugs(replayed([ALLOC, event("snapshot", 0, 0)], [LIVE]))
 
