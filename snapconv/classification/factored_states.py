@@ -81,7 +81,7 @@ def _explained(made: _Counts, n_kept: _Counts, gradients: _Counts) -> _Counts:
     if not own or _is_in_full_precision(made, gradients):
         return _Counts()
     each = min(n_kept[size] / n for size, n in own.items())
-    if not each or each % 1:
+    if each % 1:
         return _Counts()
     explained = {size: int(each) * n for size, n in made.items()}
     fitting = [size for size in own if n_kept[size] == explained[size]]

@@ -10,7 +10,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, Reason, Rule, rule
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import BoolColumn, grouped
 from snapconv.torch_knowledge.frame_roles import Role
 
 ATTRIBUTE = Reason(
@@ -58,8 +58,7 @@ def zeros_for_parameters(features: Features, decided: Decided) -> BoolColumn:
     wanted = of_model, Counter({2 * size: n for size, n in of_model.items()})
     stack, kept = features.allocations.stack_id, features.outside & features.is_live_at_dump
     rows = np.flatnonzero(kept & decided.is_open & features.made_through(Role.ZEROS))
-    for of_line in distinct(stack[rows]).tolist():
-        made = rows[stack[rows] == of_line]
+    for made in grouped(rows, stack):
         sizes = Counter(features.sizes[made].tolist())
         is_list = len(made) >= _LEAST_PARAMETERS and len(sizes) >= _LEAST_SIZES
         found[made] = is_list and any(sizes <= of_list for of_list in wanted)

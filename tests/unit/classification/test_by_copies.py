@@ -625,9 +625,10 @@ def test_nearly_all_bytes_must_have_room_for_what_backward_adds_to_and_for_state
     assert found == {**weights, Category.UNKNOWN: 3 * size + (0 if is_shown else 4 * 882 * KIB)}
 
 
-def test_gradients_that_the_trace_made_are_the_reference_if_backward_adds_to_fewer():
+@pytest.mark.parametrize("added", [SHAPES, SHAPES[2:]], ids=["as many", "fewer"])
+def test_gradients_that_the_trace_made_are_the_reference_if_backward_adds_to_no_more(added):
     """Of several backwards in a step the later ones add to what the first one made."""
-    rows = [*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), *copies(ADDED, 1)]
+    rows = [*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), *copies(ADDED, 1, shapes=added)]
     found, reasons = sort(*rows, whole=[0], n_states=2)
     assert found == {Category.WEIGHT: 2 * TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}
     assert reasons == {"beside-gradients-and-states", "states-of-the-optimizer"}
@@ -887,3 +888,8 @@ def test_an_odd_number_of_bytes_is_twice_no_size():
     odd = tuple(2 * size + 1 for size in SHAPES)
     found, _ = sort(*copies(PLAIN, 1), *copies(PLAIN, 1, shapes=odd), *copies(GRADIENT, 1, more=0), whole=[0])
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: sum(odd)}
+
+
+def test_as_many_gradients_as_states_are_the_reference_though_some_may_be_missing():
+    rows = [*copies(PLAIN, 1), *copies(GRADIENT, 1, more=0), *copies(STATE, 1, more=3)]
+    assert sort(*rows) == ({Category.WEIGHT: TOTAL}, {"as-many-as-gradients"})

@@ -167,3 +167,8 @@ def test_a_line_of_which_less_than_half_the_bytes_are_kept_as_often_shows_nothin
     """Of 140,000 bytes, 50,000: of the other size there are two, which may be frozen."""
     job = trained(*WEIGHTS, OF_BOTH, OF_FIRST, 90_000, 90_000, made=(OF_BOTH, OF_FIRST, 90_000))
     assert said(job, OF_BOTH, 1) == {UNKNOWN: 1}
+
+
+def test_three_blocks_for_two_that_the_step_makes_are_not_its_states(said):
+    job = trained(*WEIGHTS, *(OF_FIRST, OF_SECOND) * 3, made=(OF_FIRST, OF_SECOND) * 2)
+    assert said(job, OF_FIRST, 3) == said(job, OF_SECOND, 3) == {UNKNOWN: 3}

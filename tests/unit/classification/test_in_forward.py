@@ -230,6 +230,10 @@ LIVES = {
         "alloc FORWARD, does ENGINE, free SET_ATTRIBUTE, does FORWARD, does ENGINE",
         [UNKNOWN],
     ),
+    "what is made between modules as another was is no batch of a later forward": (
+        "does FORWARD, alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN, free MAIN",
+        [ACTIVATION, ACTIVATION],
+    ),
     "a batch that the first event of its forward frees was made for it": (
         "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free FORWARD, does FORWARD",
         [INPUT, INPUT],

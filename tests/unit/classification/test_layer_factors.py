@@ -157,3 +157,7 @@ def test_one_new_side_is_not_enough_beside_square_weights(found):
     """Layers of 20 x 20, 24 x 24 and 28 x 28: data of 100 x 100 is as large as one side of the others."""
     layers = ((20, 20), (24, 24), (28, 28), (20, 100), (24, 100))
     assert FOUND not in found(preconditioned(layers=layers), square(100))
+
+
+def test_several_layers_of_a_size_have_factors_each(found):
+    assert set(found(preconditioned(layers=LAYERS[:2] * 3), square(20))) == {FOUND}

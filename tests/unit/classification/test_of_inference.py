@@ -685,3 +685,9 @@ def test_what_the_line_of_a_cache_frees_within_its_forward_is_none(found):
         before = longer
     assert set(categories(found(job, LENGTHENED[0]))) == {Category.KV_CACHE}
     assert set(categories(found(job, 10 * KIB))) == {Category.TEMPORARY}
+
+
+def test_a_table_is_as_wide_as_any_size_that_repeats(found):
+    """Also beside biases, which are smaller than norms."""
+    job = beside_a_table(*[512] * 3 * N_LAYERS, TABLE, made=2 * N_WORDS)
+    assert set(categories(found(job, 512))) == set(categories(found(job, TABLE))) == {Category.WEIGHT}

@@ -366,6 +366,35 @@ def test_zeros_for_every_parameter_of_a_list_are_states(sizes, is_state, tmp_pat
     assert [reason == "made-for-recorded-parameters" for reason in reasons] == [is_state] * len(sizes)
 
 
+def test_some_parameters_may_have_no_zeros(tmp_path):
+    """Those that are not trained."""
+    builder, parameters, every = TraceBuilder().segment(20 << 20), [], [*SIZES, 2048]
+    for number, size in enumerate(every):
+        builder.alloc(size)
+        parameters.append(parameter(f"w{number}", ADDR + sum(every[:number]), size, at(4)))
+    for size in SIZES:
+        builder.alloc(size, frames=[ZEROS, frame("moments", line=3)])
+    raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
+    found = decided(analyse(tmp_path, builder, raw))
+    reasons = {found[1 + len(every) + number][2] for number in range(len(SIZES))}
+    assert reasons == {"made-for-recorded-parameters"}
+
+
+def test_each_of_two_lines_may_make_zeros_for_every_parameter(tmp_path):
+    """The first moments and the second."""
+    builder, parameters = TraceBuilder().segment(20 << 20), []
+    for number, size in enumerate(SIZES):
+        builder.alloc(size)
+        parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
+    for line in (3, 4):
+        for size in SIZES:
+            builder.alloc(size, frames=[ZEROS, frame("moments", line=line)])
+    raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
+    found = decided(analyse(tmp_path, builder, raw))
+    reasons = [found[5 + number][2] for number in range(2 * len(SIZES))]
+    assert set(reasons) == {"made-for-recorded-parameters"}
+
+
 @pytest.mark.parametrize(
     ("made_by", "n_freed"), [(ZEROS, len(SIZES)), (COPY, 0)], ids=["zeros that are freed", "copies"]
 )
