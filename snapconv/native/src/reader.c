@@ -429,7 +429,12 @@ static int fill_from_mark(reader *r, int (*fill)(reader *, size_t)) {
 }
 
 static int fill_last(reader *r, size_t n_items, int (*fill)(reader *, size_t)) {
-    return r->n_stack >= fence(r) + n_items + 1 ? fill(r, r->n_stack - n_items) : ODD;
+    if (r->n_stack < fence(r) + n_items + 1) {
+        return ODD;
+    }
+    const value *last = r->stack + r->n_stack - 1;
+    bool is_one = last->tag != TAG_EVENTS || last->memo == 1; /* else only a mark shows where they begin */
+    return is_one ? fill(r, r->n_stack - n_items) : ODD;
 }
 
 static int tuple_of_last(reader *r, size_t n) {

@@ -110,6 +110,9 @@ ODD = {
     "a key that is no text": pickle.dumps({"segments": [], 5: 5}, 4),
     "a list that holds itself": pickle.dumps(RICH | {"x": (own := [1]), "y": own.append(own)}, 4),
     "a name that is no UTF-8": pickle.dumps(RICH, 4).replace(b"train.py", b"\xff\xfe\xfdin.py"),
+    "two events where one is appended": b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces]]"
+    + b"}\x8c\x06action\x8c\x05allocs" * 2
+    + b"aau.",
     "a global": b"\x80\x04cos\nsystem\n.",
 }
 
