@@ -155,14 +155,14 @@ def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
 
 
 def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
-    """What gives, for a frame, the stacks in which it stands."""
+    """What gives, for a frame, the stacks in which it stands, each once: a recursion has it many times."""
     owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     order = np.argsort(stacks.frame_ids, kind="stable")
     frames = stacks.frame_ids[order]
 
     def stacks_with(frame: int) -> Int64Column:
         first, after = np.searchsorted(frames, (frame, frame + 1)).tolist()
-        return np.asarray(owner[order[first:after]])
+        return distinct(owner[order[first:after]])
 
     return stacks_with
 

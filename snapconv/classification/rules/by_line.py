@@ -78,6 +78,8 @@ def _youngest_in_use(
     """
     pairs = []
     for _ in range(_MOST_PASSED_OVER):
+        if not len(former):
+            break
         is_there = before >= 0
         former, before = former[is_there], before[is_there]
         is_there = features.sizes[made[before]] == features.sizes[former]

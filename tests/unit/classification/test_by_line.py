@@ -128,6 +128,17 @@ def test_of_what_a_line_makes_the_new_value_is_the_youngest_that_it_has_not_free
     assert categories(found(job))[0] is category
 
 
+def test_a_recursion_passes_over_each_value_once(found):
+    deep = FORWARD[:-1] + FORWARD[-1:] * 40
+    job = Job()
+    old = job.older(NO_FRAMES)
+    job.alloc(deep)
+    job.free(job.alloc(deep), deep)
+    job.model.free(old, frames=MAIN)
+    job.does(ENGINE)
+    assert categories(found(job))[0] is ACTIVATION
+
+
 def test_a_line_that_frees_several_kinds_is_no_evidence_of_preexisting_blocks(found):
     job = Job()
     old = job.older(NO_FRAMES, SUBJECT + 1)
