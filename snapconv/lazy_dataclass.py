@@ -8,7 +8,6 @@ dataclasses, as users find all tables to be. Type checkers see the standard one.
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +22,12 @@ else:
 
 def _frozen(cls: type[Any]) -> type[Any]:
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    for name, method in _METHODS.items():
+    late = {
+        "__init__": _init_few(made),
+        "__eq__": _at_first(made, "__eq__", _eq),
+        "__hash__": _at_first(made, "__hash__", _hash),
+    }
+    for name, method in (_METHODS | late).items():
         if name not in cls.__dict__:
             setattr(made, name, method)
     return made
@@ -31,20 +35,25 @@ def _frozen(cls: type[Any]) -> type[Any]:
 
 # Fewer instances need no function of their own: to compile one takes as long as 20 instances without it.
 _FEW_INSTANCES = 10
-_n_instances: Counter[type[Any]] = Counter()
 
 
-def _init_few(self: Any, *values: Any, **named: Any) -> None:
+def _init_few(cls: type[Any]) -> Callable[..., None]:
     """Set the fields of a class's first instances; what is wrong with a call, the compiled function says."""
-    cls = type(self)
-    _n_instances[cls] += 1
-    if _n_instances[cls] > _FEW_INSTANCES or not _set_fields(self, values, named):
-        _compiled_init(self, *values, **named)
+    compiled = _at_first(cls, "__init__", _init)
+    n_left = _FEW_INSTANCES
+
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0 or not _set_fields(self, cls, values, named):
+            compiled(self, *values, **named)
+
+    return init
 
 
-def _set_fields(self: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
+def _set_fields(self: Any, cls: type[Any], values: tuple[Any, ...], named: dict[str, Any]) -> bool:
     """Whether the values were those that the fields need."""
-    fields = dataclasses.fields(self)
+    fields = dataclasses.fields(cls)
     n_left = len(values) + len(named)
     for position, field in enumerate(fields):
         if position < len(values):
@@ -61,11 +70,15 @@ def _set_fields(self: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bo
     return n_left == 0
 
 
-def _at_first(name: str, source_of: Callable[[type[Any], dict[str, Any]], str]) -> Callable[..., Any]:
-    """A method that compiles itself for a class when it is first called, and puts that into its place."""
+def _at_first(
+    cls: type[Any], name: str, source_of: Callable[[type[Any], dict[str, Any]], str]
+) -> Callable[..., Any]:
+    """A method that compiles itself when it is first called, and puts that into its place in the class.
+
+    Not into a subclass, whose own method may have called this one.
+    """
 
     def method(self: Any, *values: Any, **named: Any) -> Any:
-        cls = type(self)
         known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
         exec(source_of(cls, known), known)
         known[name].__qualname__ = f"{cls.__qualname__}.{name}"
@@ -126,11 +139,7 @@ def _restore(self: Any, state: tuple[Any, ...]) -> None:
         object.__setattr__(self, name, value)
 
 
-_compiled_init = _at_first("__init__", _init)
-_METHODS = {
-    "__init__": _init_few,
-    "__eq__": _at_first("__eq__", _eq),
-    "__hash__": _at_first("__hash__", _hash),
+_METHODS: dict[str, Callable[..., Any]] = {
     "__repr__": _repr,
     "__setattr__": _set,
     "__delattr__": _delete,

@@ -91,6 +91,26 @@ def test_its_own_methods_stay():
     assert repr(Named("one")) == "one"
 
 
+@pytest.mark.parametrize("decorate", [dataclass, dataclasses.dataclass])
+def test_methods_of_a_subclass_that_call_those_of_its_base_stay(decorate):
+    class Known(example(decorate, "Known")):
+        def __init__(self, a):
+            super().__init__(a, (7,))
+
+        def __eq__(self, other):
+            return super().__eq__(other) is True
+
+        def __hash__(self):
+            return hash(self.a)
+
+    for _ in range(MANY):
+        known = Known(1)
+        assert (known.a, known.b, known.c) == (1, (7,), [])
+        assert known == Known(1)
+        assert (known == 1) is False
+        assert hash(known) == hash(1)
+
+
 def test_other_kinds_are_the_standard_ones():
     @dataclass(slots=True)
     class Open:
