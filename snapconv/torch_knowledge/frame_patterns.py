@@ -215,10 +215,11 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
         "file-of-averages",
         Role.NAMED_WEIGHTS,
-        "",
-        r"(^|[/_])(ema|exponential_moving_average)(_\w+)?\.py$",
+        # A script may be named after it, too, and makes everything else.
+        r"^(__init__|to|_*(register|clone|copy|update)(_\w+)?)$",
+        r"(^|/)(?!\w*(train|main|test|eval))(\w+_)?(ema|exponential_moving_average)(_\w+)?\.py$",
         "a file that is named after the exponential moving average of weights that it keeps",
-        "as most programs on GitHub that have one in a file of its own",
+        "programs that have a class of their own for it",
     ),
     FrameRule(
         "named-cache",

@@ -145,6 +145,13 @@ def test_a_near_miss_has_no_role_of_the_rule(slug):
     assert slug not in slugs(NEAR_MISSES[slug], USER)
 
 
+@pytest.mark.parametrize(
+    "frame", [("load_batch", "/w/proj/cifar_ema.py"), ("__init__", "/w/proj/ema_trainer.py")]
+)
+def test_a_script_that_is_named_after_an_average_makes_other_things_too(frame):
+    assert "file-of-averages" not in slugs(frame, ("<module>", frame[1]))
+
+
 @pytest.mark.parametrize("slug", sorted(set(EXAMPLES) - {"custom-function-backward"}))
 def test_a_frame_anywhere_in_the_stack_counts(slug):
     assert slug in slugs(("at::empty", "??"), EXAMPLES[slug], USER)
