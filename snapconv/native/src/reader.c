@@ -188,6 +188,13 @@ static int get_memo(reader *r, uint64_t index) {
     return push(r, (value){.tag = entry->tag, .is_copy = 1, .memo = NO_MEMO, .number = entry->id});
 }
 
+/* Bytes of a reference to the memo; 0: the token is another. */
+static size_t reference_bytes(uint8_t opcode) { return opcode == 'h' ? 2 : opcode == 'j' ? 5 : 0; }
+
+static int push_reference(reader *r, const uint8_t *at) {
+    return get_memo(r, at[0] == 'h' ? at[1] : load_bytes(at + 1, 4));
+}
+
 /* Whether a container may be filled further: it is the one on which the file's memo has no other eye. */
 static bool may_grow(const reader *r, const value *v) {
     return !v->is_copy && (v->memo == NO_MEMO || !r->memo[v->memo].was_read);
@@ -410,13 +417,13 @@ static int stop(reader *r, uint64_t end) {
     return DONE;
 }
 
-/* Bytes of an opcode with its fixed argument or the length of its argument; 0: no snapshot has it. */
+/* Bytes of an opcode with its fixed argument or the length of its argument; 0: a reference, or in no snapshot. */
 static const uint8_t HEAD_BYTES[256] = {
     ['('] = 1, ['}'] = 1, [']'] = 1, ['u'] = 1, ['s'] = 1, ['e'] = 1, ['a'] = 1, ['t'] = 1, ['N'] = 1, ['.'] = 1,
     [0x85] = 1, [0x86] = 1, [0x87] = 1, [0x88] = 1, [0x89] = 1, [0x94] = 1,
-    [0x80] = 2, ['K'] = 2, ['q'] = 2, ['h'] = 2, [0x8c] = 2, [0x8a] = 2,
+    [0x80] = 2, ['K'] = 2, ['q'] = 2, [0x8c] = 2, [0x8a] = 2,
     ['M'] = 3,
-    ['J'] = 5, ['r'] = 5, ['j'] = 5, ['X'] = 5,
+    ['J'] = 5, ['r'] = 5, ['X'] = 5,
     [0x95] = 9, ['G'] = 9, [0x8d] = 9,
 };
 
@@ -446,7 +453,7 @@ static int tuple_from_mark(reader *r) {
     return first < 0 ? ODD : make_tuple(r, (size_t)first);
 }
 
-/* Does what one token says; at is whole, and offset is where it stands in the file. */
+/* Does what one token says that is no reference; at is whole, and offset is where it stands in the file. */
 static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) {
     switch (at[0]) {
     case '(': return push_mark(r);
@@ -471,8 +478,6 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
     case 0x8c: return read_text(r, at + 2, n_bytes - 2);
     case 'X': return read_text(r, at + 5, n_bytes - 5);
     case 0x8d: return read_text(r, at + 9, n_bytes - 9);
-    case 'h': return get_memo(r, at[1]);
-    case 'j': return get_memo(r, load_bytes(at + 1, 4));
     case 'q': return put_memo(r, at[1]);
     case 'r': return put_memo(r, load_bytes(at + 1, 4));
     case 0x94: return put_memo(r, r->n_memo);
@@ -487,10 +492,8 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
 static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
     size_t n_before = r->n_stack;
     int status = MORE;
-    for (size_t at = 0; at < n && status == MORE;) {
-        int n_bytes = bytes[at] == 'h' ? 1 : 4;
-        status = get_memo(r, load_bytes(bytes + at + 1, n_bytes));
-        at += 1 + (size_t)n_bytes;
+    for (size_t at = 0; at < n && status == MORE; at += reference_bytes(bytes[at])) {
+        status = push_reference(r, bytes + at);
     }
     const value *frames = r->stack + n_before;
     size_t n_frames = r->n_stack - n_before;
@@ -569,7 +572,15 @@ static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, 
     size_t at = 0;
     while (status == MORE && at < n_most) {
         const uint8_t *token = bytes + at;
-        size_t n_head = HEAD_BYTES[*token], n_left = n - at;
+        size_t n_head = HEAD_BYTES[*token], n_left = n - at, n_reference = reference_bytes(*token);
+        if (n_reference) { /* nearly half of all tokens */
+            if (n_left < n_reference) {
+                break;
+            }
+            status = push_reference(r, token);
+            at += n_reference;
+            continue;
+        }
         if (n_left < n_head) {
             break;
         }
