@@ -60,7 +60,7 @@ def test_what_is_freed_before_forward_is_no_weight(found):
     assert found(layers(kept=False), SIZES[0])[0][0] is Category.TEMPORARY
 
 
-def built(*lines, before=False, is_late=False):
+def built(*lines, before=False, is_late=False, runs=True):
     """So many blocks of lines of an ``__init__``: (file, line, how often, whether it packs)."""
     job = Job()
     job.does(MAIN, *[FORWARD, ENGINE] * is_late)
@@ -69,7 +69,7 @@ def built(*lines, before=False, is_late=False):
         for _ in range(n_made):
             stack = [*frames(PACKS if packs else TO_DEVICE), *init]
             job.older(stack, SIZES[0]) if before else job.alloc(stack, SIZES[0])
-    job.does(FORWARD, ENGINE)
+    job.does(*[FORWARD, ENGINE] * runs)
     return job
 
 
@@ -109,3 +109,11 @@ def test_layers_are_built_before_the_first_forward_and_maybe_before_the_trace(ot
 def test_several_blocks_of_a_line_of_an_init_are_no_batches(found):
     rows = found(built(("a", 7, 3, True)), SIZES[0])
     assert {category for category, *_ in rows} == {Category.UNKNOWN}
+
+
+def test_what_a_line_of_an_init_frees_again_does_not_count(found):
+    job = built(("a", 7, 3, True), ("a", 8, 3, False), runs=False)
+    init = at_line([*frames(("__init__", "/w/proj/a.py")), *MAIN], 8)
+    job.free(job.alloc([*frames(TO_DEVICE), *init], SIZES[0]), MAIN)
+    job.does(FORWARD, ENGINE)
+    assert found(job, SIZES[0]).count(PACKED) == 6

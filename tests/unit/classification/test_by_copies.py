@@ -893,3 +893,16 @@ def test_an_odd_number_of_bytes_is_twice_no_size():
 def test_as_many_gradients_as_states_are_the_reference_though_some_may_be_missing():
     rows = [*copies(PLAIN, 1), *copies(GRADIENT, 1, more=0), *copies(STATE, 1, more=3)]
     assert sort(*rows) == ({Category.WEIGHT: TOTAL}, {"as-many-as-gradients"})
+
+
+def test_where_copies_are_more_than_states_can_be_each_size_is_looked_at_by_itself():
+    """SGD keeps one state: three of one size and four of another are not explained by it."""
+    rows = [*[(PLAIN, 20 * KIB)] * 3, *[(PLAIN, 8 * KIB)] * 4]
+    gradients = copies(GRADIENT, 1, shapes=(20 * KIB, 8 * KIB), more=0)
+    found, reasons = sort(*rows, *gradients, whole=[0], states_range=SGD)
+    assert found == {
+        Category.WEIGHT: 28 * KIB,
+        Category.OPTIMIZER_STATE: 40 * KIB,
+        Category.UNKNOWN: 24 * KIB,
+    }
+    assert reasons == {"as-many-as-gradients", "whole-copies-beside-gradients"}

@@ -243,13 +243,14 @@ def test_without_stacks_of_frees_a_run_may_last_until_the_next_begins(tmp_path):
     job = Job()
     freed = job.alloc(FORWARD)
     job.alloc(FORWARD)
+    job.older(MAIN)
     job.free(freed)
     (other, next_one), last = (job.alloc(MAIN), job.alloc(ENGINE)), job.alloc(ENGINE)
     assert other != next_one != last
     features = features_of(job, tmp_path / "a.pickle")
     first_of_backward = int(features.alloc[-2])
-    assert features.alloc_run_end[:2].tolist() == [int(features.alloc[1])] * 2
-    assert features.alloc_run_last[:2].tolist() == [first_of_backward - 1] * 2
+    assert features.alloc_run_end[:3].tolist() == [-1, *[int(features.alloc[2])] * 2]
+    assert features.alloc_run_last[:3].tolist() == [-1, *[first_of_backward - 1] * 2]
 
 
 def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):

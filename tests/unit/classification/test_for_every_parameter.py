@@ -24,6 +24,8 @@ from tests.classified_jobs import (
     at_line,
     categories,
     classified,
+    cpp,
+    frames,
     with_copies,
 )
 
@@ -40,7 +42,14 @@ def found(tmp_path):
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
 
 
-@pytest.mark.parametrize(("stack", "category"), [(ZEROS, STATE), (CLONE, WEIGHT)], ids=["moments", "a copy"])
+CLONED_TO_COPY = CLONE[:1] + frames(cpp("at::_ops::_to_copy::call(at::Tensor const&)")) + MAIN
+
+
+@pytest.mark.parametrize(
+    ("stack", "category"),
+    [(ZEROS, STATE), (CLONE, WEIGHT), (CLONED_TO_COPY, WEIGHT)],
+    ids=["moments", "a copy", "a copy by a clone"],
+)
 def test_what_a_line_makes_for_every_parameter_is_an_optimizers_or_a_second_model(stack, category, found):
     row = found(with_copies(stack), SHAPES[0])[1]
     assert row == (category, Evidence.SIZES, "made-for-every-parameter")

@@ -471,15 +471,16 @@ PROJECTED = frames(("project", "/w/proj/attention.py")) + FORWARD
 ANSWER = frames(("answer", "/w/proj/head.py")) + FORWARD
 
 
-def answered(*, keeps_all=False, freed_by=MAIN):
+def answered(*, keeps_all=False, freed_by=MAIN, cache=FORWARD, trained_before=False):
     """A prompt's keys and values lie in what is projected; a token's are copied into a longer cache."""
     job = Job()
+    job.does(*[FORWARD, ENGINE] * trained_before)
     before = [job.alloc(PROJECTED, 40 * KIB) for _ in range(2)]
     prompt, projected = list(before), []
     job.does(MAIN)
     for size in LENGTHENED:
         of_token = [job.alloc(PROJECTED, OTHER) for _ in range(2)]
-        longer = [job.alloc(FORWARD, size) for _ in range(2)]
+        longer = [job.alloc(cache, size) for _ in range(2)]
         for addr in () if keeps_all else of_token:
             job.free(addr, FORWARD)
         job.free(job.alloc(ANSWER, 50 * KIB), freed_by)  # where the prompt's are freed
@@ -497,6 +498,12 @@ def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
     cached = (Category.KV_CACHE, Evidence.FREE_SITE, "freed-with-a-cache")
     assert found(answered(), 40 * KIB) == [cached] * 2
     assert set(categories(found(answered(), 50 * KIB))) == {Category.TEMPORARY}
+
+
+def test_in_a_validation_what_is_freed_as_a_cache_may_be_anything(found):
+    job = answered(cache=CACHE_UPDATE, trained_before=True)
+    assert set(categories(found(job, LENGTHENED[0]))) == {Category.KV_CACHE}
+    assert Category.KV_CACHE not in categories(found(job, 40 * KIB))
 
 
 @pytest.mark.parametrize(
@@ -691,3 +698,15 @@ def test_a_table_is_as_wide_as_any_size_that_repeats(found):
     """Also beside biases, which are smaller than norms."""
     job = beside_a_table(*[512] * 3 * N_LAYERS, TABLE, made=2 * N_WORDS)
     assert set(categories(found(job, 512))) == set(categories(found(job, TABLE))) == {Category.WEIGHT}
+
+
+@pytest.mark.parametrize(("n_norms", "category"), [(3, Category.WEIGHT), (2, Category.UNKNOWN)])
+def test_a_table_is_as_wide_as_a_norm_of_three_layers(n_norms, category, found):
+    job = Job()
+    for size in (*[SQUARE] * 12, *[NORM] * n_norms, *[8 * KIB] * 4, *[WIDE] * 9, TABLE):
+        job.older(NO_FRAMES, size)
+    for _ in range(2):
+        job.does(*[FORWARD] * 3, CALL, MAIN)
+    job.free(job.alloc(FORWARD, 3 * N_WORDS * 4), FORWARD)
+    assert set(categories(found(job, SQUARE))) == {Category.WEIGHT}
+    assert categories(found(job, TABLE)) == [category]
