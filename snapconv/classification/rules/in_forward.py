@@ -258,7 +258,7 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
     if not rows.any():
         return rows
     line = features.lines()
-    keys = line * features.sizes.max() + features.sizes
+    keys = line.astype(np.int64) * features.sizes.max() + features.sizes
     return np.asarray((line >= 0) & is_among(keys, keys[rows]))
 
 

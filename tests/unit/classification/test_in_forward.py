@@ -300,3 +300,18 @@ def test_the_first_event_of_backward_ends_what_is_temporary(freed_at, expected, 
     if freed_at == "after":
         job.free(made, MAIN)
     assert categories(found(job)) == [expected]
+
+
+def test_other_lines_fetch_no_batch_of_the_line_before_however_large_it_is(found):
+    """NumPy before 2.0 has numbers of lines and sizes in 32 bits: then lines 4 apart make the same."""
+    gib = 1 << 30
+    job = Job()
+    batch = job.alloc(LOAD, gib)
+    job.does(FORWARD)
+    others = [job.alloc(at_line(LOAD, line), gib) for line in range(10, 18)]
+    job.does(ENGINE)
+    job.free(batch, MAIN)
+    job.does(FORWARD)
+    for addr in others:
+        job.free(addr, MAIN)
+    assert "made-for-the-next-forward" not in {reason for *_, reason in found(job, gib)}
