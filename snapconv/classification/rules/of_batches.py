@@ -5,8 +5,6 @@ batch takes the same number of rows of each, so that all are as many times as la
 them.
 """
 
-from fractions import Fraction
-
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
@@ -59,6 +57,10 @@ def _chosen_by_number(features: Features) -> Int64Column:
 
 
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
+    if not (kept and drawn):
+        return set()
+    from fractions import Fraction  # takes 1.4 ms, and few files have both
+
     # By how many times as large as a batch.
     by_times: dict[Fraction, set[int]] = {}
     for size, n in kept.items():
