@@ -335,7 +335,8 @@ def split_by_structure(
     """
     groups = [(size, members) for size, members in by_size(rows, sizes) if size >= SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)
-    have_gradients = 2 * sum(size * len(m) for size, m in groups if size in summed) > total
+    of_summed = set(summed.tolist())  # a column would be searched from its beginning, for every size
+    have_gradients = 2 * sum(size * len(m) for size, m in groups if size in of_summed) > total
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
     by_states = _COPIES_BY_BUILT_STATES if known.states_are_built else _COPIES_BY_STATES
     n_states = None if known.has_several_steps else known.n_states
