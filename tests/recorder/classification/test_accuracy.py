@@ -57,11 +57,13 @@ def test_nearly_all_is_right_from_the_start(stacks, least):
 @pytest.mark.parametrize("history", ["late", "ring", "ring-short"])
 def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
     for case in well_known(stacks=stacks, history=history):
-        # Gradients that are cleared and not dropped are mistaken for states of their size, and they for them.
-        least_right = "in_sum" if case["zero_grad"] == "to zero" else "right"
-        assert case["peak"][least_right] >= least, case
-        assert case["zero_grad"] == "to zero" or case["peak"]["wrong"] <= 0.005, case
-        assert case["peak"]["unknown"] <= 0.01, case
+        assert case["peak"]["wrong"] <= 0.005, case
+        if (history, case["zero_grad"]) == ("late", "to zero"):
+            # Nothing tells gradients that stay and states of their size apart: then both are unknown.
+            assert case["peak"]["right"] + case["peak"]["unknown"] >= 0.995, case
+        else:
+            assert case["peak"]["right"] >= least, case
+            assert case["peak"]["unknown"] <= 0.01, case
 
 
 def test_the_figures_are_of_programs_that_differ_in_kind():
