@@ -71,7 +71,7 @@ def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
     # By products, since an assignment to the marked ones of so many events takes twenty times as long.
     is_release = releases(events, blocks)
     moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(events.action, Action.FREE_REQUESTED)
-    return events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release
+    return np.asarray(events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release)
 
 
 class _Memory:
