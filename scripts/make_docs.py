@@ -45,7 +45,8 @@ from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
 from snapconv.cli.app import app_with
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, OPTIMIZER_RULES, FrameRule
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
+from snapconv.torch_knowledge.optimizer_rules import OPTIMIZER_RULES
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"

@@ -39,11 +39,11 @@ COPIES_BESIDE_STATES = Reason(
 )
 ADDED = Reason(
     "as-many-as-backward-adds-to",
-    "backward adds to so many gradients of a size: what is more than they and the states of the optimizer",
+    "backward adds to so many gradients of a size; beside these and the states of the optimizer are weights",
 )
 GRADIENT_OR_STATE = Reason(
     "gradient-or-optimizer-state",
-    "as many of a size as gradients that stay and states of the optimizer: which is which is not known",
+    "a gradient or a state of the optimizer: as many of a size as both have, and nothing shows which",
 )
 FOURS = Reason(
     "4-copies-of-every-size",
@@ -69,8 +69,8 @@ LEAST_SIZES = 3
 _FULL_COPIES = (3, 2, 1)
 
 _W, _G, _S = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
-# A gradient or a state: both are made where the first forward has left room, and addresses do not tell them
-# apart.
+# A gradient or a state: both are made where the first forward has left room, so that addresses do not show
+# which.
 _O = Category.UNKNOWN
 _Copies = tuple[tuple[Category | None, ...], ...]
 # What the copies of a size are; None where that is open to other rules. Weights are made first, and so have

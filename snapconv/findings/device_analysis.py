@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what names weights by a list or a record is imported where 
 
 # What is said of memory whose purpose is not known, by the reason of the rule that knows so much.
 _KNOWN_OF_UNKNOWN = {
-    GRADIENT_OR_STATE.slug: "gradients and optimizer states, which cannot be told apart",
+    GRADIENT_OR_STATE.slug: "gradients and optimizer states of equal sizes",
     PERSISTENT.slug: "persistent since before the recording",
 }
 

@@ -10,9 +10,9 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
-from snapconv.torch_knowledge.frame_patterns import OPTIMIZER_RULES, OptimizerRule
 from snapconv.torch_knowledge.frame_roles import Role
 from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
+from snapconv.torch_knowledge.optimizer_rules import OPTIMIZER_RULES, OptimizerRule
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")

@@ -105,7 +105,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^torch::autograd::AccumulateGrad::apply\(",
         "",
         "backward adds a gradient to one that is there, and frees it",
-        "2.0-2.13; seen 2.5-2.7",
+        "2.0-2.13; seen 2.5-2.11",
     ),
     FrameRule(
         "optimizer-wrapper",
@@ -467,32 +467,3 @@ CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
 
 # Of what puts tensors together: rows of one that lies on the device, by their numbers.
 ROWS_BY_NUMBER = re.compile(r"^at::_ops::(index_Tensor|index_select|gather|take)::(call|redispatch)")
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerRule:
-    """How many tensors of its own an optimizer keeps for every parameter, each as large as it.
-
-    ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames.
-    ``least_states`` and ``most_states`` differ where that depends on the optimizer's arguments. ``is_built``:
-    it makes them when it is built itself, and so before the first gradients.
-    """
-
-    name: str
-    file: str
-    least_states: int
-    most_states: int
-    reason: str
-    is_built: bool = False
-
-
-# From the sources of torch 2.1 to 2.13. Adam's third state, with amsgrad, is so rare that a third copy is
-# more likely one of the weights, unless a line of optimizer_lines.py shows it.
-OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
-    OptimizerRule(r"^(N|R)?Adam(W|ax)?$", r"torch/optim/(n|r)?adam(w|ax)?\.py$", 2, 2, "exp_avg, exp_avg_sq"),
-    OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, 2, "square_avg, acc_delta"),
-    OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, 2, "prev, step_size"),
-    OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, 1, "sum", is_built=True),
-    OptimizerRule(r"^SGD$", r"torch/optim/sgd\.py$", 0, 1, "momentum_buffer"),
-    OptimizerRule(r"^RMSprop$", r"torch/optim/rmsprop\.py$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
-)

@@ -9,7 +9,7 @@ from snapconv.notes import Note
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes as they go to stderr, each once: what holds for several devices alike names them all."""
+    """Notes as they go to stderr, each once: one that several devices have names them all."""
     devices: dict[tuple[str, str, bool], list[int]] = {}
     for note in dict.fromkeys(notes):
         found = devices.setdefault((note.slug, note.message, note.device is None), [])

@@ -27,7 +27,7 @@ from tests.classified_jobs import (
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
 PLAIN, GRADIENT, STATE, SUMMED, ADDED = "candidate", "gradient", "state", "temporary of backward", "added"
-OPEN = "gradients and states, not told apart"
+OPEN = "a gradient or a state"
 
 
 def allocations_of(sizes, stacks):

@@ -240,7 +240,7 @@ def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
     assert list(note_lines(notes)) == ["note: truncated-history (cuda:1): Lost.", "note: no-stacks: None."]
 
 
-def test_a_note_that_holds_for_several_devices_alike_is_one_line_that_names_them():
+def test_a_note_that_several_devices_have_is_one_line_that_names_them():
     def lines_of(*devices, message="Lost."):
         return list(note_lines(tuple(Note("gaps", message, device) for device in devices)))
 
