@@ -59,7 +59,7 @@ def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
     for case in well_known(stacks=stacks, history=history):
         assert case["peak"]["wrong"] <= 0.005, case
         if (history, case["zero_grad"]) == ("late", "to zero"):
-            # Gradients that stay are as large as the states, and nothing shows which is which: both are unknown
+            # Gradients that stay are as large as the states: nothing shows which is which, both are unknown.
             assert case["peak"]["right"] + case["peak"]["unknown"] >= 0.995, case
         else:
             assert case["peak"]["right"] >= least, case
