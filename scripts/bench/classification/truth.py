@@ -78,12 +78,12 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
 def _named_inputs(
     allocations: AllocationTable, events: EventTable, recorded: Recording, category: Int8Column
 ) -> Int64Column:
-    """What the entry itself names as a batch, and was saved: the next one may be fetched in a forward."""
+    """What the entry itself names as a batch, saved or not: the next one may be fetched in a forward."""
     rows = [row for row in recorded.raw["snapconv"]["inputs"] if row.get("name") == NAMED_BY_ENTRY]
     named = np.zeros(len(category), np.bool_)
     for row in rows:
         named[_lies_at(allocations, events, row)] = True
-    return np.flatnonzero(named & (category == Category.ACTIVATION))
+    return np.flatnonzero(named & ((category == Category.ACTIVATION) | is_open(category)))
 
 
 def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int64Column:
