@@ -8,9 +8,10 @@ import gzip
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,27 +26,30 @@ pytestmark = pytest.mark.skipif(
 MEMORY_BYTES = 384 << 20
 SECONDS = 5
 PROJECT = "/home/me/proj/"
-# Has all of snapconv loaded, and runs every command in a process of its own that it forks.
+# Has all of snapconv loaded, and runs each command that it reads in a process of its own that it forks.
+# It has run all of them on a small file before, so that none spends time on what is done once in a process:
+# Typer's imports, the fields of dataclasses.
 CHILD = """
-import importlib, json, os, pkgutil, resource, shutil, signal, sys
+import contextlib, importlib, json, os, pkgutil, resource, signal, sys
 from pathlib import Path
 import snapconv
 from snapconv.cli.app import main
 
 memory, seconds = map(int, sys.argv[1:3])
-folder, commands = Path(sys.argv[3]), json.loads(sys.argv[4])
 NOT_LOADED = ("snapconv.recorder", "snapconv.integrations", "snapconv.__main__", "snapconv.native.core")
 for module in pkgutil.walk_packages(snapconv.__path__, "snapconv."):
     if not module.name.startswith(NOT_LOADED):
         importlib.import_module(module.name)
-for name, command in commands.items():
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+    for command in json.loads(sys.argv[3]):
+        main(command)
+for line in sys.stdin:
+    said, command = json.loads(line)
     process = os.fork()
     if not process:
-        said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        output = os.open(said, os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + memory,) * 2)
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -54,10 +58,7 @@ for name, command in commands.items():
             code = main(command)
         finally:
             os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    end = (folder / "said").read_bytes()[-1000:].decode("utf-8", "replace")
-    print(json.dumps([name, code, sizes.pop("said"), sizes, end]), flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
 FILE, OUT = "FILE", "OUT"
 QUESTIONS = {
@@ -205,44 +206,63 @@ FILES: dict[str, Callable[[], bytes]] = {
 }
 
 
-def check(tmp_path: Path, file: Path, n_bytes: int, commands: dict[str, tuple[str, ...]] = COMMANDS) -> None:
-    """Hold every command to the bounds of a file of so many bytes."""
-    folder = tmp_path / "outputs"
-    paths = {FILE: str(file), OUT: str(folder / "out")}
-    arguments = {name: [paths.get(part, part) for part in command] for name, command in commands.items()}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(MEMORY_BYTES), str(SECONDS), str(folder), json.dumps(arguments)],
+def with_paths(command: tuple[str, ...], file: Path, out: Path) -> list[str]:
+    return [{FILE: str(file), OUT: str(out)}.get(part, part) for part in command]
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
+    folder = tmp_path_factory.mktemp("small")
+    small = folder / "x.pickle"
+    small.write_bytes(dump([], [alloc(frames(1))]))
+    first = [with_paths(command, small, folder / f"out{i}") for i, command in enumerate(COMMANDS.values())]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(MEMORY_BYTES), str(SECONDS), json.dumps(first)],
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a thread less to fork beside
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(commands), done.stderr[-2000:]
+    ) as process:
+        yield process
+
+
+def check(child: subprocess.Popen[str], tmp_path: Path, file: Path, n_bytes: int) -> None:
+    """Hold every command to the bounds of a file of so many bytes."""
     most = 20 * n_bytes + (1 << 20)
-    wrong = {
-        name: (code, n_printed, sizes, end)
-        for name, code, n_printed, sizes, end in answers
-        if code not in (0, 3, 7)
-        or "memory does not suffice" in end
-        or n_printed > most
-        # A file for each device or table may have some bytes for itself.
-        or sum(sizes.values()) > most + (1 << 20) * max(len(sizes) - 1, 0)
-    }
+    wrong = {}
+    for name, command in COMMANDS.items():
+        folder = tmp_path / "outputs"
+        folder.mkdir()
+        said = tmp_path / "said"
+        line = json.dumps([str(said), with_paths(command, file, folder / "out")])
+        print(line, file=child.stdin, flush=True)
+        code = child.stdout.readline().strip()
+        n_printed = said.stat().st_size
+        end = said.read_bytes()[-1000:].decode("utf-8", "replace")
+        sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        if (
+            code not in ("0", "3", "7")  # nothing where the child has died
+            or "memory does not suffice" in end
+            or n_printed > most
+            # A file for each device or table may have some bytes for itself.
+            or sum(sizes.values()) > most + (1 << 20) * max(len(sizes) - 1, 0)
+        ):
+            wrong[name] = (code, n_printed, sizes, end)
+        said.unlink()
+        shutil.rmtree(folder)
     assert not wrong
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_repeated_costs_no_more_than_its_file_allows(tmp_path, name):
+def test_what_is_repeated_costs_no_more_than_its_file_allows(child, tmp_path, name):
     content = FILES[name]()
     assert len(content) < 5 << 18
     file = tmp_path / "x.pickle"
     file.write_bytes(content)
-    check(tmp_path, file, len(content))
+    check(child, tmp_path, file, len(content))
 
 
-def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(tmp_path):
+def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(child, tmp_path):
     """20,000 frames, and 1,000 calls from there."""
     trace = small_trace()
     stack = [[f"/home/me/project/{'a' * 50}.py", 3, "f", False]] * 20_000
@@ -255,12 +275,12 @@ def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(tmp_path)
     (capture / "snapshot.pickle").write_bytes(dump([], [alloc([])]))
     (capture / "timing.json").write_text(json.dumps(trace))
     n_bytes = sum(file.stat().st_size for file in capture.iterdir())
-    check(tmp_path, capture, n_bytes)
+    check(child, tmp_path, capture, n_bytes)
 
 
-def test_a_packed_file_costs_no_more_than_what_it_contains_allows(tmp_path):
+def test_a_packed_file_costs_no_more_than_what_it_contains_allows(child, tmp_path):
     content = json.dumps({"segments": [], "device_traces": [[alloc(frames(1))] * 3000]}).encode()
     file = tmp_path / "x.json.gz"
     file.write_bytes(gzip.compress(content))
     assert file.stat().st_size < len(content) // 50
-    check(tmp_path, file, len(content))
+    check(child, tmp_path, file, len(content))
