@@ -47,6 +47,13 @@ def test_no_leaves_the_core_out():
 
 
 @needs_core
+def test_the_core_was_built_after_the_last_change_of_its_sources():
+    newest = max(HEADER.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+    is_newer = newest.stat().st_mtime > library.FILE.stat().st_mtime
+    assert not is_newer, f"{newest.name} is newer than {library.FILE.name}: run pip install -e . again"
+
+
+@needs_core
 def test_require_takes_the_core():
     with twin("require"):
         assert isinstance(library.core(), ctypes.CDLL)
