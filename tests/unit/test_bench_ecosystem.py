@@ -9,6 +9,8 @@ import pytest
 
 from tests.ecosystem.catalogue import PROGRAMS
 
+pytest.importorskip("resource", reason="the benchmark asks Unix what its processes used")
+
 BENCH = Path(__file__).parents[2] / "scripts" / "bench" / "ecosystem"
 FIGURES = json.loads((BENCH / "results.json").read_text(encoding="utf-8"))["programs"]
 TABLES = runpy.run_path(str(BENCH / "tables.py"))

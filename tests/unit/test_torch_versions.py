@@ -113,6 +113,7 @@ def test_what_takes_too_much_memory_is_killed_with_its_children(script):
     assert f"# of {os.getpid()}" not in listed
 
 
+@pytest.mark.skipif(os.name != "posix", reason="kills a group of processes")
 def test_what_takes_too_long_is_killed_and_a_crash_is_named(script):
     with Path(os.devnull).open("wb") as output:
         short, long = (script.Limits(memory_bytes=1 << 30, seconds=seconds) for seconds in (1, 60))
