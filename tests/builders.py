@@ -28,6 +28,12 @@ START_US = 1_700_000_000_000_000
 Raw = dict[str, Any]
 
 
+def write_anew(path: Path, content: bytes) -> None:
+    """Write a file where another may be; ext4 waits for the disk where one is emptied and written again."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
 def frame(name: str = "train", filename: str = "/home/me/project/train.py", line: int = 7) -> Raw:
     """One frame of a stack."""
     return {"name": name, "filename": filename, "line": line}

@@ -11,7 +11,7 @@ from typing import Any
 
 import snapconv
 from snapconv.errors import SnapconvError
-from tests.builders import MIB, START_US, Raw, TraceBuilder, frame
+from tests.builders import MIB, START_US, Raw, TraceBuilder, frame, write_anew
 
 # Draws other cases than those of every run.
 SEED = os.environ.get("SNAPCONV_SEED", "")
@@ -137,7 +137,7 @@ CONTAINERS = PLAIN | {"gzip": gzip.compress(PICKLED, mtime=0), "html": html(PICK
 
 def verdict(path: Path, content: bytes) -> str:
     """Run the whole analysis of a file: "read", or the name of the error that is ours."""
-    path.write_bytes(content)
+    write_anew(path, content)
     try:
         snapconv.load(path).report()
     except SnapconvError as error:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import write_anew
 from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, SEED, cpp_pickle
 from tests.fuzz.test_damaged_bytes import mutate
 from tests.fuzz.test_wrong_structure import COLUMNS, EDITS, FUZZ, LEAVES
@@ -89,7 +90,7 @@ def test_the_twins_agree_about_damaged_bytes(name, tmp_path):
         content = mutate(CONTAINERS[name], rng)
         if name == "gzip" and number % 2:
             content = gzip.compress(mutate(PICKLED, rng), 1)
-        path.write_bytes(content)
+        write_anew(path, content)
         said["an error" if isinstance(assert_twins_agree(path), str) else "read"] += 1
     assert said["read"] > N_CASES // 50
     assert said["an error"] > N_CASES // 10
@@ -99,7 +100,7 @@ def test_the_twins_agree_about_a_file_that_is_cut_off(tmp_path):
     path = tmp_path / "x"
     for content in (PLAIN["protocol-4"], PLAIN["cpp-writer"], gzip.compress(PICKLED)):
         for n_bytes in range(0, len(content), max(len(content) // 60, 1)):
-            path.write_bytes(content[:n_bytes])
+            write_anew(path, content[:n_bytes])
             assert isinstance(assert_twins_agree(path), str)
 
 
@@ -112,7 +113,7 @@ def test_the_twins_agree_about_wrong_values(tmp_path, base, edits, writer):
         edit.apply(raw)
     path = tmp_path / "x.pickle"
     try:
-        path.write_bytes(WRITERS[writer](raw))
+        write_anew(path, WRITERS[writer](raw))
     except (TypeError, ValueError, RecursionError, UnboundLocalError, struct.error):
         return  # what this writer cannot write
     assert_twins_agree(path)
@@ -128,5 +129,5 @@ def test_the_twins_agree_about_any_value_in_any_column(tmp_path, where, value):
         target = target[step]
     target[key] = value
     path = tmp_path / "x.pickle"
-    path.write_bytes(pickle.dumps(raw, 4))
+    write_anew(path, pickle.dumps(raw, 4))
     assert_twins_agree(path)

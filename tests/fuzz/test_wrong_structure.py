@@ -5,6 +5,7 @@ import json
 import pickle
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import SnapconvError
 from snapconv.findings.file_verdict import find_verdict
+from tests.builders import write_anew
 from tests.fuzz.corpus import OLD, RICH, SEED
 
 FUZZ = settings(
@@ -109,12 +111,13 @@ def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
     """Convert a value with every output; "read", or the message of the error that is ours."""
     path = folder / "x.pickle"
     try:
-        path.write_bytes(json.dumps(raw).encode() if as_json else pickle.dumps(raw, 4))
+        write_anew(path, json.dumps(raw).encode() if as_json else pickle.dumps(raw, 4))
     except (TypeError, ValueError, RecursionError):
         return "not writable"  # bytes and cycles in JSON
     try:
         "\n".join(describe(path).lines())
-        to_sqlite(path, ConvertOptions(output=folder / "x.sqlite", extended=True, force=True))
+        with TemporaryDirectory(dir=folder) as new:  # ext4 waits for the disk where a file replaces another
+            to_sqlite(path, ConvertOptions(output=Path(new) / "x.sqlite", extended=True))
     except SnapconvError as error:
         return str(error)
     return "read"
@@ -143,7 +146,7 @@ def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, e
     for edit in edits:
         edit.apply(raw)
     path = tmp_path / "x.pickle"
-    path.write_bytes(pickle.dumps(raw, 4))
+    write_anew(path, pickle.dumps(raw, 4))
     with suppress(SnapconvError):
         answer_all(path)
 

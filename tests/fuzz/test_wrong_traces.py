@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from snapconv.errors import SnapconvError
 from snapconv.findings.setting_trials import Request
 from snapconv.session import load
+from tests.builders import write_anew
 from tests.fuzz.corpus import OLD, RICH
 from tests.fuzz.test_wrong_structure import EDITS, FUZZ
 
@@ -26,7 +27,7 @@ def test_wrong_values_are_replayed_or_refused_in_our_own_words(tmp_path, base, e
     for edit in edits:
         edit.apply(raw)
     path = tmp_path / "x.pickle"
-    path.write_bytes(pickle.dumps(raw, 4))
+    write_anew(path, pickle.dumps(raw, 4))
     try:
         session = load(path)
         for request in REQUESTS:

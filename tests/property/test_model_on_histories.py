@@ -16,13 +16,14 @@ from snapconv.findings.model_check import check_model
 from snapconv.findings.what_if import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
+from tests.builders import write_anew
 from tests.property.histories import CONFS, make_calls, run, seeded_program
 
 SEEDS = range(100)
 
 
 def calls_of(history, path):
-    path.write_bytes(pickle.dumps(history.snapshot))
+    write_anew(path, pickle.dumps(history.snapshot))
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
     replayed = replay(snapshot, device)

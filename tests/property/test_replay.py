@@ -23,6 +23,7 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
+from tests.builders import write_anew
 from tests.property.histories import (
     CONFS,
     Call,
@@ -58,7 +59,7 @@ class Replayed:
 
 
 def replayed(history: History, file) -> Replayed:
-    file.write_bytes(pickle.dumps(history.snapshot))
+    write_anew(file, pickle.dumps(history.snapshot))
     snapshot = load_snapshot(file)
     return Replayed(history, snapshot, snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
 
@@ -337,7 +338,7 @@ def test_devices_of_one_file_are_replayed_each_for_itself(seed, file):
         + [{**raw, "device": 2} for raw in second.snapshot["segments"]],
         "device_traces": [first.trace, [], second.trace],
     }
-    file.write_bytes(pickle.dumps(both))
+    write_anew(file, pickle.dumps(both))
     snapshot = load_snapshot(file)
     assert [device.device for device in snapshot.devices] == [0, 2]
     for device in snapshot.devices:
