@@ -25,11 +25,15 @@ from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers import opcodes as op
 
-_MIN_LANE_BYTES, _MAX_LANE_BYTES = 256, 2048
+_MIN_LANE_BYTES, _MAX_LANE_BYTES = 128, 2048
 _LEAD_BYTES = 128
 _CHUNK_BYTES = 8192 * _MAX_LANE_BYTES
 _LOOKAHEAD_BYTES = 16
 _HUGE = 1 << 62
+_HUGE_COUNT = np.uint64(_HUGE)
+# The bytes after an opcode, and which of them are its count, by its width.
+_EIGHT_BYTES = np.arange(1, 9)
+_LOW_BYTES = np.array([(1 << 8 * width) - 1 for width in range(9)], "<u8")
 _MAX_INTEGER_BYTES = 9
 # An empty list, dictionary or set takes 70 to 220 bytes for its opcode of one. Torch's own, with what is
 # in them, take 15 bytes of the file each at least: a chunk with four times as many is refused.
@@ -250,11 +254,9 @@ class _Chunk:
 
     def _counts(self, position: Int64Column, width: Int64Column) -> Int64Column:
         """Read the little-endian counts of 1, 4 or 8 bytes that follow the opcodes."""
-        count = np.zeros(len(position), np.int64)
-        for byte in range(int(width.max())):
-            value = self.codes.take(position + 1 + byte, mode="clip").astype(np.int64)
-            count |= np.where(byte < width, value << (8 * byte), 0)
-        return np.where((count < 0) | (count > _HUGE), _HUGE, count)
+        following = self.codes.take(position[:, None] + _EIGHT_BYTES, mode="clip")
+        count: NDArray[np.uint64] = following.view("<u8")[:, 0] & _LOW_BYTES[width]
+        return np.minimum(count, _HUGE_COUNT).astype(np.int64)
 
     def _refuse(self, position: int) -> None:
         """Raise the error for the refused token at ``position``, naming what it requests."""
