@@ -11,7 +11,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.size_references import SMALL_BYTES, counted
-from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
+from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -36,15 +36,16 @@ def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     sizes = features.sizes
     open_rows = features.unrecorded & decided.is_open & (sizes >= SMALL_BYTES)
     kept = counted(sizes[open_rows])
-    drawn = counted(sizes[_chosen_by_number(features)])
+    # A search by beams chooses rows of its caches, too.
+    drawn = counted(sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])
     found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()
     return np.asarray(open_rows & is_among(sizes, sorted(found)))
 
 
-def _chosen_by_number(features: Features) -> Int64Column:
+def _chosen_by_number(features: Features) -> BoolColumn:
     """Rows of other tensors, and not pieces side by side. Without C++ frames, all that may be batches."""
     if not features.has_cpp:
-        return np.flatnonzero(features.may_be_input)
+        return features.may_be_input
     rows = np.flatnonzero(features.outside & features.made_through(Role.COLLECTED))
     stack, stacks = features.allocations.stack_id, features.roles.stacks
     names = stacks.frames.names
@@ -53,7 +54,7 @@ def _chosen_by_number(features: Features) -> Int64Column:
         for number in distinct(stack[rows]).tolist()
         if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
     ]
-    return np.asarray(rows[is_among(stack[rows], chosen)])
+    return features.mask(rows[is_among(stack[rows], chosen)])
 
 
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:

@@ -8,8 +8,10 @@ from tests.classified_jobs import (
     ENGINE,
     FORWARD,
     INDEX,
+    LOAD,
     MAIN,
     NO_FRAMES,
+    REORDER_CACHE,
     ZERO_GRAD,
     Job,
     categories,
@@ -104,6 +106,19 @@ def test_what_the_trace_makes_is_no_data_from_before(tmp_path):
 def test_of_more_than_200_sizes_nothing_is_looked_for(n_others, expected, said):
     others = tuple(2_001 + 2 * number for number in range(n_others))
     assert said(drawn((*DATA, *others)))[0] == [expected] * 3
+
+
+@pytest.mark.parametrize(("search", "category"), [(REORDER_CACHE, Category.UNKNOWN), (LOAD, Category.INPUT)])
+def test_what_a_search_chooses_of_its_caches_is_no_batch(search, category, said):
+    job = Job()
+    for size in DATA:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    made = [job.alloc(INDEX[:1] + search, size) for size in BATCHES]
+    job.does(FORWARD)
+    for addr in made:
+        job.free(addr, search)
+    assert said(job)[0] == [category] * 3
 
 
 def test_what_modules_choose_by_number_is_drawn_from_no_data(said):
