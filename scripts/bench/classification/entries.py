@@ -83,7 +83,7 @@ _THIRD_BLIND = Path(__file__).parent / "third_blind"
 _FOURTH_BLIND = Path(__file__).parent / "fourth_blind"
 _FIFTH_BLIND = Path(__file__).parent / "fifth_blind"
 _SIXTH_BLIND = Path(__file__).parent / "sixth_blind"
-# The scripts were of the three groups after this one until rules were changed for what they showed.
+# The scripts were of the five groups after this one until rules were changed for what they showed.
 BLIND: dict[str, Entry] = {
     "flat-minima": Script(_SECOND_BLIND / "flat_minima.py"),
     "chat": Script(_SECOND_BLIND / "chat.py"),
@@ -93,6 +93,7 @@ BLIND: dict[str, Entry] = {
     "few-shots": Script(_SECOND_BLIND / "few_shots.py"),
     "rollouts": Script(_SECOND_BLIND / "rollouts.py"),
     "curvature": Script(_SECOND_BLIND / "curvature.py"),
+    "dreambooth-flux": Script(_SIXTH_BLIND / "dreambooth_flux.py"),
     "electricity": Script(_THIRD_BLIND / "electricity.py"),
     "flow-matching": Script(_FIFTH_BLIND / "flow_matching.py"),
     "flowers": Script(_FIFTH_BLIND / "flowers.py"),
@@ -109,6 +110,7 @@ BLIND: dict[str, Entry] = {
     "soft-actor": Script(_FOURTH_BLIND / "soft_actor.py"),
     "street-scenes": Script(_FIFTH_BLIND / "street_scenes.py"),
     "tabular": Script(_THIRD_BLIND / "tabular.py"),
+    "transcripts": Script(_SIXTH_BLIND / "transcripts.py"),
     "translations": Script(_FOURTH_BLIND / "translations.py"),
     "two-towers": Script(_FIFTH_BLIND / "two_towers.py"),
     "state-space": blind_language.state_space,
