@@ -342,8 +342,17 @@ def _of_it_known(found: DeviceAnalysis, live: BoolColumn) -> str:
         if reason in reasons:
             rows = live & (found.classification.reason_id == reasons.index(reason))
             n_bytes = int(found.allocations.block_bytes[rows].sum())
-            parts += [f", {format_bytes(n_bytes)} of it {words}"] if n_bytes else []
+            sums = _both_sums(found.phases, n_bytes) if reason == GRADIENT_OR_STATE.slug else ""
+            parts += [f", {format_bytes(n_bytes)} of it {words}{sums}"] if n_bytes else []
     return "".join(parts)
+
+
+def _both_sums(phases: Phases, n_bytes: int) -> str:
+    """How much of them the gradients are, and the states: known where every parameter has as many states."""
+    if not phases.n_states or phases.has_several_steps:
+        return ""
+    gradients = n_bytes // (1 + phases.n_states)
+    return f" ({format_bytes(gradients)} and {format_bytes(n_bytes - gradients)})"
 
 
 def _better_recording(found: DeviceAnalysis) -> str:

@@ -24,6 +24,10 @@ LINEAR = [frame("linear", f"{TORCH}/nn/functional.py"), *FORWARD]
 ENGINE = [frame("torch::autograd::Engine::evaluate_function(int)", "??", 0)]
 GELU_RELEASE = [frame(f"{NODES}::GeluBackward0::release_variables()", "??", 0), *ENGINE]
 STEP = [frame("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), *MAIN]
+ANOTHER_STEP = [
+    frame("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"),
+    frame("main", "/home/me/project/train.py", 31),
+]
 ZERO_GRAD = [frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *MAIN]
 
 
@@ -221,13 +225,20 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
     assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
 
 
-def test_the_note_says_what_is_known_of_what_is_unknown(analysed):
+@pytest.mark.parametrize(
+    ("steps", "sums"),
+    [((), ";"), ((STEP,), " (12.00 KiB and 24.00 KiB);"), ((STEP, ANOTHER_STEP), ";")],
+    ids=["no step", "Adam's", "of two"],
+)
+def test_the_note_says_what_is_known_of_what_is_unknown(steps, sums, analysed):
     """Each size four times: weights, and gradients and two states of which nothing shows which they are."""
     builder = TraceBuilder().segment(traced=False)
     for n_bytes in (4096, 8192) * 4:
         builder.alloc(n_bytes, frames=[], traced=False)
+    for step in steps:
+        builder.alloc(512, frames=step).free(frames=step)
     (note,) = [note for note in analysed(builder).notes if note.slug == "much-unknown"]
-    assert "36.00 KiB of the peak could not be classified, 36.00 KiB of it gradients and opt" in note.message
+    assert "36.00 KiB of it gradients and optimizer states of equal sizes" + sums in note.message
 
 
 def columns(value, path):
