@@ -263,6 +263,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "sources of these packages; seen with torch 2.1",
     ),
     FrameRule(
+        "weights-cast",
+        Role.PLACEMENT,
+        r"^(prepare_model_for_kbit_training|_?cast_adapter_dtype|cast_mixed_precision_params|cast_training_params)$",
+        r"(peft/|diffusers/training_utils\.py$)",
+        "weights get another type before training",
+        "sources of peft 0.21 and diffusers 0.42",
+    ),
+    FrameRule(
         "torch-load",
         Role.PLACEMENT,
         r"^(load|_load|persistent_load|restore_location|_cuda_deserialize)$",

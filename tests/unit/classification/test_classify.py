@@ -67,6 +67,7 @@ MADE_BY = {
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
     "parameter-new": (("__new__", f"{TORCH}/nn/parameter.py"), WEIGHT),
     "checkpoint-load": (("load_file", f"{SITE}/safetensors/torch.py"), WEIGHT),
+    "weights-cast": (("cast_training_params", f"{SITE}/diffusers/training_utils.py"), WEIGHT),
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),
     "serving-weights": (("create_weights", f"{SITE}/vllm/model_executor/layers/linear.py"), WEIGHT),
     "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), Category.KV_CACHE),

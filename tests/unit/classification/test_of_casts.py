@@ -16,11 +16,7 @@ from tests.classified_jobs import (
     frames,
 )
 
-# What peft does with a quantized model, before it trains adapters.
-CAST = (
-    frames(("prepare_model_for_kbit_training", "/opt/venv/lib/python3.11/site-packages/peft/utils/other.py"))
-    + MAIN
-)
+CAST = frames(("to_full_precision", "/w/proj/models.py")) + MAIN
 HALF, FULL = 7_168, 14_336
 IS_WEIGHT = (Category.WEIGHT, Evidence.LIFETIME, "cast-in-place-of-a-weight")
 
