@@ -38,6 +38,9 @@ AFTER_BACKWARD = Reason(
 )
 
 
+# The tensors of a batch that share a line: ids, masks and labels of two sequences, and some more.
+_MOST_IN_BATCH = 8
+
 # Rows, by the line that made them.
 _Lists = list[Int64Column]
 
@@ -206,9 +209,23 @@ def _still_there(features: Features, decided: Decided) -> BoolColumn:
     return features.is_live_at_dump & ~made_in_bulk(features, decided)
 
 
+def _like_layers(features: Features, _: Decided) -> BoolColumn:
+    """What a line makes of several sizes, of some more often than of others: weights that a program moves.
+
+    A batch has fewer tensors, and a list of batches has each of them equally often.
+    """
+    made = features.may_be_input | features.preexisting_outside
+    found = np.zeros_like(made)
+    for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
+        if len(of_line) > _MOST_IN_BATCH:
+            _, times = np.unique(features.sizes[of_line], return_counts=True)
+            found[of_line] = np.count_nonzero(times > 1) >= LEAST_SIZES and times.min() < times.max()
+    return found
+
+
 def _may_be_batch(features: Features, decided: Decided) -> BoolColumn:
     made = features.may_be_input | features.preexisting_outside
-    made &= ~decided.shared(built_in_turn, features).repeated
+    made &= ~decided.shared(built_in_turn, features).repeated & ~decided.shared(_like_layers, features)
     return made & _still_there(features, decided)
 
 

@@ -207,6 +207,37 @@ def test_what_a_line_makes_anew_and_frees_is_a_batch_though_an_earlier_iteration
     assert categories(found(job)) == [INPUT, INPUT]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "category"),
+    [
+        ((2000, 3000) * 4 + (2000,), UNKNOWN),
+        ((2000, 3000, 4000) * 3, INPUT),
+        ((2000, 3000) * 3 + (2000,) * 2, INPUT),
+        ((2000,) * 8 + (3000,), INPUT),
+    ],
+    ids=["of layers", "a list of batches", "as many as a batch has", "one of another size"],
+)
+@pytest.mark.parametrize("line", [COPY, LOAD], ids=["copied", "computed"])
+@pytest.mark.parametrize("make", [Job.older, Job.alloc], ids=["before", "in the trace"])
+def test_weights_that_a_program_moves_itself_are_no_batches(make, line, sizes, category, found):
+    job = Job()
+    for size in sizes:
+        make(job, line, size)
+    job.does(FORWARD, ENGINE, FORWARD)
+    assert categories(found(job, 2000)) == [category] * sizes.count(2000)
+
+
+def test_batches_of_several_lengths_are_made_by_a_line_in_turn_and_freed(found):
+    job = Job()
+    for size in (2000, 3000) * 4:
+        batch = job.alloc(COPY, size)
+        job.does(FORWARD, ENGINE)
+        job.free(batch, MAIN)
+    job.alloc(COPY, 2000)
+    job.does(FORWARD)
+    assert categories(found(job, 2000)) == [INPUT] * 5
+
+
 # What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
 LIVES = {
     "what a line makes after backward in bulk and not by filling may be anything": (
