@@ -218,7 +218,7 @@ def _like_layers(features: Features, _: Decided) -> BoolColumn:
     found = np.zeros_like(made)
     for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
         if len(of_line) > _MOST_IN_BATCH:
-            _, times = np.unique(features.sizes[of_line], return_counts=True)
+            times = np.unique(features.sizes[of_line], return_counts=True)[1]
             found[of_line] = np.count_nonzero(times > 1) >= LEAST_SIZES and times.min() < times.max()
     return found
 

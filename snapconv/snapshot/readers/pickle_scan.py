@@ -256,7 +256,7 @@ class _Chunk:
         """Read the little-endian counts of 1, 4 or 8 bytes that follow the opcodes."""
         following = self.codes.take(position[:, None] + _EIGHT_BYTES, mode="clip")
         count: NDArray[np.uint64] = following.view("<u8")[:, 0] & _LOW_BYTES[width]
-        return np.minimum(count, _HUGE_COUNT).astype(np.int64)
+        return np.asarray(np.minimum(count, _HUGE_COUNT), np.int64)
 
     def _refuse(self, position: int) -> None:
         """Raise the error for the refused token at ``position``, naming what it requests."""
