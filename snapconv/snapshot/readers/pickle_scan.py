@@ -62,6 +62,11 @@ _MAX_ARGUMENT_BYTES = np.full(256, _HUGE, np.int64)
 _MAX_ARGUMENT_BYTES[list(op.INTEGER_PREFIX_BYTES)] = _MAX_INTEGER_BYTES
 
 
+def _as_counted(run: int) -> int:
+    """A run of scalars as far as it matters: after more than three, tuples are odd or not alike, marked or not."""
+    return run if run % _MARKED <= 3 else 4
+
+
 @dataclass(slots=True)
 class _Walk:
     """What walking some lanes found, one row per lane; -1 where nothing was."""
@@ -166,7 +171,7 @@ class _Chunk:
         for end, estimate, estimated_run, found in lanes:
             if position >= end:
                 continue
-            if position != estimate or run != estimated_run:
+            if position != estimate or _as_counted(run) != _as_counted(estimated_run):
                 found = self._walk_alone(position, end, run)
             position, run, stop, refused, odd = found
             n_odd += odd

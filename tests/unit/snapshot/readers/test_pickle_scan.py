@@ -289,6 +289,12 @@ class TestLanes:
         data = pickle.dumps(["(" * n_bytes, (0, 0), "\x93" * n_bytes], 4)
         assert check(data) == Checked(len(data), 0)
 
+    @pytest.mark.parametrize("start", [b"", b"("], ids=["bare", "marked"])
+    def test_a_long_run_of_numbers_is_not_walked_again(self, start, monkeypatch):
+        monkeypatch.setattr(pickle_scan._Chunk, "_walk_alone", None)
+        data = b"\x80\x04" + start + b"N" * 10_000 + b"\x86t."
+        assert check_pickle(io.BytesIO(data), len(data)) == pickle_scan.Checked(len(data), 1)
+
     def test_a_lane_that_begins_in_a_string_of_opcodes_is_walked_again(self, monkeypatch):
         calls = []
         alone = pickle_scan._Chunk._walk_alone
