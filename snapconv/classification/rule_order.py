@@ -18,7 +18,6 @@ from snapconv.classification.rules.for_every_parameter import FOR_PARAMETERS
 from snapconv.classification.rules.in_backward import IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
 from snapconv.classification.rules.of_batches import OF_BATCHES
-from snapconv.classification.rules.of_casts import OF_CASTS
 from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
@@ -39,7 +38,6 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_OPTIMIZER,
     *BY_PLACEMENT,
     *BY_NAMES,
-    *OF_CASTS,
     *OF_FACTORS,
     *IN_BACKWARD,
     *OF_STATE_DICTS,
