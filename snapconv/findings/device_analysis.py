@@ -352,7 +352,7 @@ def _both_sums(phases: Phases, n_bytes: int) -> str:
     if not phases.n_states or phases.has_several_steps:
         return ""
     gradients = n_bytes // (1 + phases.n_states)
-    return f" ({format_bytes(gradients)} and {format_bytes(n_bytes - gradients)})"
+    return f" ({format_bytes(gradients)} gradients, {format_bytes(n_bytes - gradients)} states)"
 
 
 def _better_recording(found: DeviceAnalysis) -> str:

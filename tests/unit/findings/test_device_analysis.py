@@ -227,7 +227,7 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
 
 @pytest.mark.parametrize(
     ("steps", "sums"),
-    [((), ";"), ((STEP,), " (12.00 KiB and 24.00 KiB);"), ((STEP, ANOTHER_STEP), ";")],
+    [((), ";"), ((STEP,), " (12.00 KiB gradients, 24.00 KiB states);"), ((STEP, ANOTHER_STEP), ";")],
     ids=["no step", "Adam's", "of two"],
 )
 def test_the_note_says_what_is_known_of_what_is_unknown(steps, sums, analysed):
