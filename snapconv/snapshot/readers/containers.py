@@ -226,6 +226,8 @@ def _what_it_is(head: bytes) -> str:
             return f"it is {description}"
     if head.startswith((b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")):
         return "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5"
+    if b"out of memory" in head.lower() or head.startswith(b"Traceback (most recent"):
+        return "it is a program's output; `snapconv oom --message LOG` explains torch's text about memory"
     shown = head[:16].decode("ascii", "replace")
     return f"it begins with {shown!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
 

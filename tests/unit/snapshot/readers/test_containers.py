@@ -250,6 +250,11 @@ class TestStrangers:
             (b"\x89PNG\r\n", "a picture"),
             (b"\x7fELF\x02", "a program"),
             (b"\x00\x01\x02\x03", "it begins with .*Expected a pickle"),
+            (
+                b"torch.OutOfMemoryError: CUDA out of memory. Tried",
+                "output; `snapconv oom --message LOG` expl",
+            ),
+            (b"Traceback (most recent call last):\n", "output; `snapconv oom --message LOG` explains"),
             (b"Hello, World", "it begins with 'Hello, World'. Expected a pickle"),
             (b"   \n", "it begins with"),
         ],
