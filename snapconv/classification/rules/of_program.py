@@ -209,30 +209,29 @@ def _still_there(features: Features, decided: Decided) -> BoolColumn:
     return features.is_live_at_dump & ~made_in_bulk(features, decided)
 
 
-def _like_layers(features: Features, _: Decided) -> BoolColumn:
-    """What a line makes of several sizes, of some more often than of others: weights that a program moves.
+def _may_be_batches(features: Features, decided: Decided) -> BoolColumn:
+    """What the program makes itself, but for what a line makes as the layers of a model have it.
 
-    A batch has fewer tensors, and a list of batches has each of them equally often.
+    That is of several sizes, of some more often than of others. A batch has fewer tensors, and a list of
+    batches has each of them equally often.
     """
     made = features.may_be_input | features.preexisting_outside
-    found = np.zeros_like(made)
+    made &= ~decided.shared(built_in_turn, features).repeated
     for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
         if len(of_line) > _MOST_IN_BATCH:
             times = np.unique(features.sizes[of_line], return_counts=True)[1]
-            found[of_line] = np.count_nonzero(times > 1) >= LEAST_SIZES and times.min() < times.max()
-    return found
+            made[of_line] = np.count_nonzero(times > 1) < LEAST_SIZES or times.min() == times.max()
+    return made
 
 
-def _may_be_batch(features: Features, decided: Decided) -> BoolColumn:
-    made = features.may_be_input | features.preexisting_outside
-    made &= ~decided.shared(built_in_turn, features).repeated & ~decided.shared(_like_layers, features)
-    return made & _still_there(features, decided)
+def _batches_still_there(features: Features, decided: Decided) -> BoolColumn:
+    return decided.shared(_may_be_batches, features) & _still_there(features, decided)
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.FRAMES)
 def batch_from_nothing_still_there(features: Features, decided: Decided) -> BoolColumn:
     """A batch that was copied to the device, and is still there."""
-    return _may_be_batch(features, decided) & features.from_nothing
+    return _batches_still_there(features, decided) & features.from_nothing
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
@@ -250,7 +249,7 @@ def batch_still_there(features: Features, decided: Decided) -> BoolColumn:
     certain = features.phases.certain[features.phases.certain > 0]
     begins_in_backward = len(certain) > 0 and certain[0] == Phase.BACKWARD and features.has_cpp
     is_fed = features.feeds_module | (~features.is_traced & np.bool_(not begins_in_backward))
-    return _may_be_batch(features, decided) & is_last & is_fed
+    return _batches_still_there(features, decided) & is_last & is_fed
 
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)

@@ -63,7 +63,7 @@ _MAX_ARGUMENT_BYTES[list(op.INTEGER_PREFIX_BYTES)] = _MAX_INTEGER_BYTES
 
 
 def _as_counted(run: int) -> int:
-    """A run of scalars as far as it matters: after more than three, tuples are alike, marked or not."""
+    """Limit a run of scalars to what a tuple after it depends on: all of more than three are the same."""
     return run if run % _MARKED <= 3 else 4
 
 

@@ -1,4 +1,4 @@
-"""A pyramid vision transformer tells plants apart: a plain loop, channels last, bfloat16 by autocast, smoothed labels, an average."""
+"""A pyramid vision transformer classifies plants: a plain loop, channels last, bfloat16 by autocast, smoothed labels, an average."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A WavLM learns to tell speakers apart by x-vectors: Lightning, bfloat16, two batches to a step, frozen convolutions."""
+"""A WavLM learns x-vectors that identify speakers: Lightning, bfloat16, two batches to a step, frozen convolutions."""
 
 import lightning as L
 import torch
