@@ -154,10 +154,10 @@ def _bytes(found: DeviceAnalysis, true: Int8Column, recorded: BoolColumn, live: 
             total.unknown += size
         else:
             total.wrong += size
-        pair = Category(true[row]).label, Category(said[row]).label
-        total.confusion[pair] += size
+        is_, called = Category(true[row]).label, Category(said[row]).label
+        total.confusion[is_, called] += size
         rule = found.classification.reasons[found.classification.reason_id[row]]
-        total.by_rule[(*pair, rule)] += size
+        total.by_rule[is_, called, rule] += size
     return total
 
 

@@ -1,7 +1,7 @@
 """Results -> the figures that are kept in results.json: shares, rounded, in plain values."""
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -105,7 +105,7 @@ def _shares(n_bytes: Bytes) -> Figures:
 
 def _categories(results: Sequence[Result]) -> Figures:
     """The confusion at the peak: of the mean case's bytes, by what they are and what was said."""
-    total: dict[tuple[str, str], float] = Counter()
+    total: dict[tuple[str, str], float] = defaultdict(float)
     for result in results:
         confusion: Confusion = result.at_peak.confusion
         for pair, n_bytes in confusion.items():
@@ -118,8 +118,8 @@ def _categories(results: Sequence[Result]) -> Figures:
 
 def _calibration(results: Iterable[Result], key: Callable[[str, str], str]) -> list[Figures]:
     """How much each kind of evidence decides at the peak, and how much of that is right."""
-    decided: dict[str, float] = Counter()
-    right: dict[str, float] = Counter()
+    decided: dict[str, float] = defaultdict(float)
+    right: dict[str, float] = defaultdict(float)
     results = list(results)
     for result in results:
         for (evidence, rule), (n_bytes, n_right) in result.decided.items():

@@ -23,7 +23,7 @@ from snapconv.recorder.timing.timing_patches import name_of
 Call = tuple[int, int, str]
 
 
-class _Calls(TorchFunctionMode):
+class _Calls(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
     """Notes when every outermost call of torch began and ended."""
 
     def __init__(self) -> None:

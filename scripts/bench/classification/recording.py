@@ -237,7 +237,7 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             if not began:
                 ranges.append((start, now_us()))
 
-    class Recomputation(checkpoint._recomputation_hook):
+    class Recomputation(checkpoint._recomputation_hook):  # type: ignore[misc]  # torch counts as Any
         def __enter__(self) -> None:
             before()
             super().__enter__()

@@ -82,7 +82,7 @@ def _usual(cases: Sequence[Figures]) -> list[Figures]:
 
 
 def _by_entry(cases: Sequence[Figures]) -> str:
-    rows = {}
+    rows: dict[str, dict[tuple[str, str], float]] = {}
     for case in _usual(cases):
         entry = f"`{case['entry']}`{_MARKS.get(case['group'], '')}"
         rows.setdefault(entry, {})[case["stacks"], case["history"]] = case["peak"]["right"]

@@ -93,7 +93,7 @@ def bare_tensors(setup: Setup) -> Iterations:
         (torch.randn(n_in, n_out, device="cuda") / n_in**0.5).requires_grad_()
         for n_in, n_out in pairwise(sizes)
     ]
-    optimizer = make_optimizer(setup, weights)  # type: ignore[arg-type]
+    optimizer = make_optimizer(setup, weights)
     while True:
         x, y = torch.randn(640, 300).cuda(), torch.randint(0, 10, (640,)).cuda()
         hidden = x

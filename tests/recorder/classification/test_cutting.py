@@ -16,9 +16,9 @@ def bench():
     before = set(sys.modules)
     sys.path.insert(0, str(BENCH))
     try:
-        import cutting  # type: ignore[import-not-found]
-        import recording  # type: ignore[import-not-found]
-        import setups  # type: ignore[import-not-found]
+        import cutting
+        import recording
+        import setups
 
         recorded = recording.record("recommender", setups.Setup(n_steps=3))
         yield cutting, recorded
