@@ -140,7 +140,8 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
 def cache_that_began(features: Features, decided: Decided) -> BoolColumn:
     """The keys and values of a prompt, which lie in the result of the layer that computes them.
 
-    For the tokens that follow it is copied into the longer cache, and is temporary.
+    For the tokens that follow it is copied into the longer cache, and is temporary. Every layer has one at once,
+    unlike an encoder, whose one output is dropped with the caches too.
     """
     found = np.zeros(len(features.alloc), np.bool_)
     caches = decided.has(Category.KV_CACHE) & features.is_freed
@@ -152,7 +153,11 @@ def cache_that_began(features: Features, decided: Decided) -> BoolColumn:
     n_made, n_kept = (np.bincount(stack[rows], minlength=n_stacks) for rows in (made, kept))
     is_seldom = 2 * n_kept < n_made
     rows = np.flatnonzero(kept & features.is_freed & is_among(site, distinct(site[caches & (site >= 0)])))
-    found[rows[is_seldom[stack[rows]]]] = True
+    for of_line in grouped(rows[is_seldom[stack[rows]]], stack):
+        in_turn = of_line[np.argsort(features.alloc[of_line], kind="stable")]
+        with_next = features.alloc[in_turn[1:]] < features.end[in_turn[:-1]]
+        found[in_turn[1:][with_next]] = True
+        found[in_turn[:-1][with_next]] = True
     return found
 
 

@@ -471,11 +471,11 @@ PROJECTED = frames(("project", "/w/proj/attention.py")) + FORWARD
 ANSWER = frames(("answer", "/w/proj/head.py")) + FORWARD
 
 
-def answered(*, keeps_all=False, freed_by=MAIN, cache=FORWARD, trained_before=False):
+def answered(*, n_prompt=2, keeps_all=False, freed_by=MAIN, cache=FORWARD, trained_before=False):
     """A prompt's keys and values lie in what is projected; a token's are copied into a longer cache."""
     job = Job()
     job.does(*[FORWARD, ENGINE] * trained_before)
-    before = [job.alloc(PROJECTED, 40 * KIB) for _ in range(2)]
+    before = [job.alloc(PROJECTED, 40 * KIB) for _ in range(n_prompt)]
     prompt, projected = list(before), []
     job.does(MAIN)
     for size in LENGTHENED:
@@ -498,6 +498,12 @@ def test_what_a_prompt_leaves_is_a_cache_where_it_is_freed_as_one(found):
     cached = (Category.KV_CACHE, Evidence.FREE_SITE, "freed-with-a-cache")
     assert found(answered(), 40 * KIB) == [cached] * 2
     assert set(categories(found(answered(), 50 * KIB))) == {Category.TEMPORARY}
+
+
+def test_what_only_one_layer_leaves_is_no_cache(found):
+    job = answered(n_prompt=1)  # as an encoder, whose output is dropped with the caches
+    assert set(categories(found(job, LENGTHENED[0]))) == {Category.KV_CACHE}
+    assert categories(found(job, 40 * KIB)) == [Category.TEMPORARY]
 
 
 def test_in_a_validation_what_is_freed_as_a_cache_may_be_anything(found):
