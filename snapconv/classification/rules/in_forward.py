@@ -140,8 +140,8 @@ def cache_that_lengthened(features: Features, decided: Decided) -> BoolColumn:
 def cache_that_began(features: Features, decided: Decided) -> BoolColumn:
     """The keys and values of a prompt, which lie in the result of the layer that computes them.
 
-    For the tokens that follow it is copied into the longer cache, and is temporary. Every layer has one at once,
-    unlike an encoder, whose one output is dropped with the caches too.
+    For the tokens that follow it is copied into the longer cache, and is temporary. Every layer has one at
+    once, unlike an encoder, whose one output is dropped with the caches too.
     """
     found = np.zeros(len(features.alloc), np.bool_)
     caches = decided.has(Category.KV_CACHE) & features.is_freed
