@@ -145,6 +145,15 @@ def test_expandable_ranges_that_touch_are_one_for_the_same_stream_only(tmp_path,
     assert ranges_before(tmp_path, before) == ([(0, 20, left), (20, 40, right)], 0)
 
 
+@pytest.mark.parametrize(
+    ("kept", "released"), [((0, 20), (20, 40)), ((20, 40), (0, 20))], ids=["left", "right"]
+)
+def test_a_released_range_is_not_joined_to_an_ordinary_segment_beside_it(tmp_path, kept, released):
+    builder = TraceBuilder().segment(20 * MIB, address=S + kept[0] * MIB, traced=False, segment_type="large")
+    before = unmapped(builder, *released)
+    assert ranges_before(tmp_path, before) == ([(0, 20, 0), (20, 40, 0)], 0)
+
+
 @pytest.mark.parametrize(("first", "end"), [(10, 30), (30, 50), (45, 55)])
 def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conflict(tmp_path, first, end):
     before = unmapped(expandable((0, 20, 0), (40, 60, 0)), first, end)
