@@ -9,13 +9,18 @@ truth is ``unknown``, and the allocation is not counted.
 Autograd saves a tensor for a backward that may come. None can come any more once a module's own forward has
 freed it: the result that held the graph is gone. Then it is temporary, though it was saved. What a graph
 still held when the modules had returned is an activation, with a backward or without.
+
+A batch that is put together after the forward of another model (``x / 255`` after a target network) is an
+input as before it: a model was called with it, and neither a module nor an operation with a gradient made it.
 """
 
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from recording import NAMED_BY_ENTRY, Recording
 
 from snapconv.classification.categories import Category
@@ -55,8 +60,14 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     moments = _Moments(allocations, device.events, phases, recorded)
     category = _told(allocations, device.events, recorded)
-    is_kept = ~(_is_freed_in_module(allocations, recorded) & moments.ends_in_own_forward())
-    of_matches = _recorded(matches, moments, is_kept)
+    is_kept = ~(_is_in_module(allocations.free_requested_event, recorded) & moments.ends_in_own_forward())
+    # One module's result is the next one's input (a loss after a model); a batch comes from outside, also
+    # between the forwards of two models.
+    may_be_given = moments.marked_phase != RecordedPhase.FORWARD
+    may_be_given |= _has_no_history(matches, len(allocations)) & ~_is_in_module(
+        allocations.alloc_event, recorded
+    )
+    of_matches = _recorded(matches, may_be_given, is_kept)
     category = np.where(is_open(category), of_matches, category)
     category[_named_inputs(allocations, device.events, recorded, category)] = Category.INPUT
     is_recorded = category != Category.UNKNOWN
@@ -96,15 +107,27 @@ def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int6
     return np.flatnonzero(within & (allocations.alloc_event < moment) & (end >= moment))
 
 
-def _is_freed_in_module(allocations: AllocationTable, recorded: Recording) -> BoolColumn:
-    """Whether a module was being called when the program freed it; no mark of the recorder says so."""
+def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolColumn:
+    """For each event whether a module was being called then; no mark of the recorder says so."""
     (trace,) = recorded.raw["device_traces"]
-    freed_at = {
-        event: any(frame["name"] == "_call_impl" for frame in trace[event]["frames"])
-        for event in np.unique(allocations.free_requested_event).tolist()
-        if event >= 0
+    is_in = {
+        number: any(frame["name"] == "_call_impl" for frame in trace[number]["frames"])
+        for number in np.unique(event).tolist()
+        if number >= 0
     }
-    return np.array([freed_at.get(event, False) for event in allocations.free_requested_event.tolist()], bool)
+    return np.array([is_in.get(number, False) for number in event.tolist()], bool)
+
+
+def _has_no_history(matches: RecordedMatches, n_rows: int) -> BoolColumn:
+    """What autograd saved although no operation that has a gradient computed it."""
+    saved = matches.saved[matches.metadata.saved.without_history]
+    return _mask(saved, n_rows)
+
+
+def _mask(rows: Int64Column, n_rows: int) -> BoolColumn:
+    where = np.zeros(n_rows, np.bool_)
+    where[rows[rows >= 0]] = True
+    return where
 
 
 def _with_forward(phases: Int8Column) -> Int8Column:
@@ -124,9 +147,9 @@ def is_open(category: Int8Column) -> BoolColumn:
     return np.asarray(category == Category.UNKNOWN)
 
 
-def _recorded(matches: RecordedMatches, moments: "_Moments", is_kept: BoolColumn) -> Int8Column:
+def _recorded(matches: RecordedMatches, may_be_given: BoolColumn, is_kept: BoolColumn) -> Int8Column:
     """Categories from notes; the first that applies. ``is_kept``: by its own forward, if it was saved."""
-    category = np.zeros(len(moments.alloc), np.int8)
+    category = np.zeros(len(is_kept), np.int8)
     for rows, found in (
         (matches.parameters, Category.WEIGHT),
         (matches.gradients, Category.GRADIENT),
@@ -134,11 +157,9 @@ def _recorded(matches: RecordedMatches, moments: "_Moments", is_kept: BoolColumn
         (matches.inputs, Category.INPUT),
         (matches.saved, Category.ACTIVATION),
     ):
-        where = np.zeros(len(category), np.bool_)
-        where[rows[rows >= 0]] = True
+        where = _mask(rows, len(category))
         if found is Category.INPUT:
-            # One module's result is the next one's input (a loss after a model); a batch comes from outside.
-            where &= moments.marked_phase != RecordedPhase.FORWARD
+            where &= may_be_given
         if found is Category.ACTIVATION:
             where &= is_kept
         category[where & is_open(category)] = found
