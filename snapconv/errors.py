@@ -44,6 +44,14 @@ class MalformedSnapshotError(InputError):
 class TruncatedFileError(InputError):
     """The file ends before the snapshot does."""
 
+    @classmethod
+    def of(cls, what: str, n_bytes: int) -> "TruncatedFileError":
+        """What breaks off after so many bytes, and what helps."""
+        return cls(
+            f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or the copy "
+            "cut short: copy it again, or dump it again"
+        )
+
 
 class UnsafePickleError(SnapconvError):
     """The pickle imports or runs code, or requests absurd amounts of memory."""

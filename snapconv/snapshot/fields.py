@@ -230,4 +230,7 @@ def reject_shared(lists: Sequence[object], path: Path) -> None:
     first: dict[int, int] = {}
     for i, rows in enumerate(lists):
         if rows and first.setdefault(id(rows), i) != i:
-            raise MalformedSnapshotError(f"{path(i)} is the same list as {path(first[id(rows)])}")
+            raise MalformedSnapshotError(
+                f"{path(i)} is the same list as {path(first[id(rows)])}; torch makes one for each: dump "
+                "torch.cuda.memory._snapshot() as it is"
+            )

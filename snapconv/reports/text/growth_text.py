@@ -25,10 +25,17 @@ def growth_lines(report: GrowthReport) -> Iterator[str]:
         yield f"{name}  grows by {format_bytes(report.bytes_per_iteration)} per iteration, of {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end, in {n_iterations}"
-    first, last = report.end_bytes[0], report.end_bytes[-1]
-    yield f"  allocated when the first ended: {format_bytes(first)}, the last: {format_bytes(last)}"
+    yield f"  allocated when {_ends(report.end_bytes)}"
     yield from _table("not freed to the end of the trace", growing, "held in the end")
     yield from _table("held over several iterations, and freed then", late, "held at most")
+
+
+def _ends(end_bytes: Sequence[int]) -> str:
+    """The last iteration ends with the trace: by then the program may have dropped what it kept."""
+    *ended, at_end = map(format_bytes, end_bytes)
+    between = [f"the first ended: {ended[0]}"] if ended else []
+    between += [f"the last but one: {ended[-1]}"] if len(ended) > 1 else []
+    return ", ".join((*between, f"the trace ended: {at_end}"))
 
 
 def _table(title: str, lines: Sequence[GrowthLine], held: str) -> Iterator[str]:

@@ -199,7 +199,7 @@ def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> Iterator
     except zlib.error as error:
         raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
     if not decompress.eof:
-        raise TruncatedFileError(f"the gzip file breaks off at byte {n_bytes}")
+        raise TruncatedFileError.of("the gzip file", n_bytes)
 
 
 def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:

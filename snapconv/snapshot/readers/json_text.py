@@ -33,7 +33,7 @@ def read_json(text: bytes, decoder: Decoder[T]) -> T:
         raise MalformedSnapshotError(_fault(str(error), text)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if is_truncated(error):
-            raise TruncatedFileError(f"the JSON text breaks off at byte {len(text)}") from error
+            raise TruncatedFileError.of("the JSON text", len(text)) from error
         raise MalformedSnapshotError(f"no JSON text: {reason_of(error)}") from error
 
 
@@ -49,7 +49,7 @@ def read_any_json(data: bytes) -> object:
         except (ValueError, RecursionError):
             pass
         if is_truncated(error):
-            raise TruncatedFileError(f"the JSON text breaks off at byte {len(data)}") from error
+            raise TruncatedFileError.of("the JSON text", len(data)) from error
         raise NotASnapshotError(
             f"this is not a memory snapshot: it begins like JSON but is not: {reason_of(error)}"
         ) from error

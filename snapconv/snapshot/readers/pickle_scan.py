@@ -119,10 +119,7 @@ def check_pickle(
             return Checked(stop + 1, n_odd)
         if progress:
             progress(min(entry, n_bytes), n_bytes)
-    raise TruncatedFileError(
-        f"the pickle breaks off at byte {n_bytes}: its last opcode (STOP) is missing; the job was "
-        "probably killed while dumping, and only a new dump helps"
-    )
+    raise TruncatedFileError.of("the pickle", n_bytes)
 
 
 class _Chunk:

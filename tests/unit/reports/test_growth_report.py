@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from snapconv.reports.growth_report import build_growth
 from snapconv.reports.memory_report import GrowthRow, IterationRow
 from snapconv.reports.text.growth_text import growth_lines, growth_values
@@ -41,6 +43,22 @@ def test_the_ends_of_iterations_are_what_was_allocated_then():
     timeline = small_report().timeline.allocated.after
     rows = (IterationRow(0, 0, 2, 1, 1), IterationRow(1, 3, 5, 1, 4))
     assert report_of(iterations=rows).end_bytes == (timeline[2], timeline[5])
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "shown"),
+    [
+        (
+            (1024, 3072, 2048),
+            "the first ended: 1.00 KiB, the last but one: 3.00 KiB, the trace ended: 2.00 KiB",
+        ),
+        ((1024, 2048), "the first ended: 1.00 KiB, the trace ended: 2.00 KiB"),
+        ((2048,), "the trace ended: 2.00 KiB"),
+    ],
+)
+def test_the_last_iteration_ends_with_the_trace(n_bytes, shown):
+    found = replace(report_of(row((KEEP, MAIN), 1024)), end_bytes=n_bytes)
+    assert list(growth_lines(found))[1] == f"  allocated when {shown}"
 
 
 def test_a_line_is_shown_with_its_callers_how_long_it_grew_and_how_sure_that_is():

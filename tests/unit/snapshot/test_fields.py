@@ -225,7 +225,7 @@ class TestKeys:
 class TestShared:
     def test_one_list_in_two_places_is_refused_with_both(self):
         shared = [1]
-        with pytest.raises(MalformedSnapshotError, match=r"^rows\[2\] is the same list as rows\[1\]$"):
+        with pytest.raises(MalformedSnapshotError, match=r"^rows\[2\] is the same list as rows\[1\];"):
             reject_shared([[1], shared, shared], path)
 
     def test_equal_lists_and_one_empty_list_in_two_places_pass(self):

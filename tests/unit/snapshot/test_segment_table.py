@@ -237,7 +237,7 @@ class TestWhatIsRefused:
     def test_one_list_of_blocks_in_two_segments_is_refused(self):
         blocks = [block()]
         with pytest.raises(
-            MalformedSnapshotError, match=r"^segments\[1\]\.blocks is the same list as segments\[0\]\.blocks$"
+            MalformedSnapshotError, match=r"^segments\[1\]\.blocks is the same list as segments\[0\]\.blocks;"
         ):
             Reading([segment(blocks=blocks), segment(blocks=blocks)])
 
