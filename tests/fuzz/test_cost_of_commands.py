@@ -235,6 +235,7 @@ def check(child: subprocess.Popen[str], tmp_path: Path, file: Path, n_bytes: int
         folder.mkdir()
         said = tmp_path / "said"
         line = json.dumps([str(said), with_paths(command, file, folder / "out")])
+        assert child.poll() is None, f"the process that runs the commands has ended with {child.returncode}"
         print(line, file=child.stdin, flush=True)
         code = child.stdout.readline().strip()
         n_printed = said.stat().st_size
