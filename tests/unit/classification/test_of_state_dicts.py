@@ -54,6 +54,15 @@ def test_a_deep_copy_of_every_parameter_that_a_later_forward_finds_is_a_model(fo
     assert found(with_copies(DEEPCOPY), SHAPES[0])[1] == kept
 
 
+def test_a_model_that_is_copied_after_a_validation_is_no_result_of_that_forward(found):
+    job = with_copies()
+    job.does(FORWARD)
+    for size in SHAPES:
+        job.alloc(DEEPCOPY, size)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job, SHAPES[0]))[-1] is WEIGHT
+
+
 @pytest.mark.parametrize(
     ("stack", "other"),
     [(CLONE, {}), (DEEPCOPY, {"shapes": SHAPES[:1]}), (DEEPCOPY, {"until_forward": False})],
