@@ -83,6 +83,7 @@ _THIRD_BLIND = Path(__file__).parent / "third_blind"
 _FOURTH_BLIND = Path(__file__).parent / "fourth_blind"
 _FIFTH_BLIND = Path(__file__).parent / "fifth_blind"
 _SIXTH_BLIND = Path(__file__).parent / "sixth_blind"
+_SEVENTH_BLIND = Path(__file__).parent / "seventh_blind"
 # The scripts were of the five groups after this one until rules were changed for what they showed.
 BLIND: dict[str, Entry] = {
     "flat-minima": Script(_SECOND_BLIND / "flat_minima.py"),
@@ -169,10 +170,16 @@ FIFTH_BLIND: dict[str, Entry] = {
     for path in sorted(_FIFTH_BLIND.glob("*.py"))
     if path.stem.replace("_", "-") not in BLIND
 }
-# Written last, in the same way.
+# Later still, in the same way.
 SIXTH_BLIND: dict[str, Entry] = {
     path.stem.replace("_", "-"): Script(path)
     for path in sorted(_SIXTH_BLIND.glob("*.py"))
+    if path.stem.replace("_", "-") not in BLIND
+}
+# Written last, in the same way.
+SEVENTH_BLIND: dict[str, Entry] = {
+    path.stem.replace("_", "-"): Script(path)
+    for path in sorted(_SEVENTH_BLIND.glob("*.py"))
     if path.stem.replace("_", "-") not in BLIND
 }
 NEEDED_LIBRARIES = ("transformers", "peft", "accelerate", "lightning", "diffusers")
@@ -186,6 +193,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "fourth-blind": FOURTH_BLIND,
     "fifth-blind": FIFTH_BLIND,
     "sixth-blind": SIXTH_BLIND,
+    "seventh-blind": SEVENTH_BLIND,
     "libraries": LIBRARIES,
 }
 ENTRIES: dict[str, Entry] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
