@@ -10,7 +10,8 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.columns import BoolColumn, Int64Column, grouped, is_among
+from snapconv.classification.size_references import SMALL_BYTES
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -19,6 +20,12 @@ FOR_EVERY_PARAMETER = Reason(
     "made-for-every-parameter",
     "kept, and made outside of modules by a line that makes one for every parameter: zeros, and what is "
     "in full precision beside them, an optimizer's; copies made before backward, a second model's",
+)
+
+COPY_OF_ONE = Reason(
+    "copy-of-a-parameter",
+    "kept, and copied outside of modules before the first backward, as large as a parameter that is trained: "
+    "to put back what a step shall not change, or to see how far it went",
 )
 
 # A parameter may have no gradient, or share its memory.
@@ -102,6 +109,25 @@ def _are_stepped_on(features: Features, decided: Decided, rows: BoolColumn) -> b
     return bool(NEARLY * rows.sum() <= as_large.sum())
 
 
+def as_large_as_trained(features: Features, decided: Decided) -> BoolColumn:
+    """What the program has made before the first backward, and keeps, of the size of a gradient."""
+    sizes = features.sizes
+    kept = (features.outside | features.preexisting_outside) & features.is_live_at_dump
+    before = kept & (features.alloc < features.first(Phase.BACKWARD)) & (sizes >= SMALL_BYTES)
+    return before & is_among(sizes, distinct(sizes[gradients_of_fullest(features, decided)]))
+
+
+@rule(COPY_OF_ONE, Category.WEIGHT, Evidence.SIZES)
+def copy_of_parameter(features: Features, decided: Decided) -> BoolColumn:
+    """Clones: a batch is copied from elsewhere, or computed.
+
+    A line that clones what is of other sizes, too, may do so with batches.
+    """
+    as_large, stack = decided.shared(as_large_as_trained, features), features.allocations.stack_id
+    clones = features.made_through(Role.CLONE)
+    return as_large & clones & ~is_among(stack, distinct(stack[clones & ~as_large]))
+
+
 def is_nearly(sizes: Int64Column, wanted: Counter[int]) -> bool:
     """Whether nearly all bytes are of the sizes that are wanted, as often."""
     made, total = int(sizes.sum()), sum(size * n for size, n in wanted.items())
@@ -122,4 +148,5 @@ FOR_PARAMETERS: tuple[PipelineRule, ...] = (
     copies_for_every_parameter,
     stepped_on_in_full_precision,
     full_precision_for_every_parameter,
+    copy_of_parameter,
 )

@@ -379,7 +379,12 @@ def test_every_reason_has_a_job_that_it_decides():
     rules = [rule for rule in PIPELINE if isinstance(rule, Rule) and rule not in OF_OTHER_TESTS]
     in_code = {rule.reason.slug for rule in rules}
     by_life = {slug for _, slug, *_ in LIVES} - {"none"} - by_frames
-    elsewhere = {"cublas-workspace-size", "kept-and-has-a-gradient", "made-for-every-parameter"}
+    elsewhere = {
+        "cublas-workspace-size",
+        "kept-and-has-a-gradient",
+        "made-for-every-parameter",
+        "copy-of-a-parameter",
+    }
     elsewhere |= {"replaced-on-the-same-line", "freed-by-hook-of-gradient"}
     elsewhere |= {"live-in-failed-backward", "live-in-failed-forward"}  # in those of these phases
     elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_of_inference.py

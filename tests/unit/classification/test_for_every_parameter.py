@@ -10,6 +10,7 @@ from snapconv.classification.rules.for_every_parameter import is_nearly
 from tests.classified_jobs import (
     APPLY,
     CLONE,
+    COPY,
     ENGINE,
     FORWARD,
     LOAD,
@@ -155,13 +156,14 @@ def test_copies_of_gradients_are_no_second_model(found):
 
 @pytest.mark.parametrize("shapes", [SHAPES[:1], (*SHAPES, 20_000)], ids=["for some", "and for others"])
 def test_what_a_line_makes_for_some_parameters_may_be_anything(shapes, found):
-    assert categories(found(with_copies(CLONE, shapes=shapes)))[1] not in (WEIGHT, STATE)
+    for stack in (COPY, ZEROS):
+        assert categories(found(with_copies(stack, shapes=shapes), SHAPES[0]))[1] not in (WEIGHT, STATE)
 
 
 def test_a_single_size_may_agree_by_chance(found):
     job = Job()
     job.alloc(APPLY)
-    job.alloc(CLONE)
+    job.alloc(COPY)
     job.does(FORWARD)
     job.free(job.alloc(ENGINE), ZERO_GRAD)
     assert categories(found(job)) == [WEIGHT, INPUT, GRADIENT]
@@ -209,3 +211,48 @@ def test_what_nearly_all_has_states_as_large_is_stepped_on(n_states, category, f
         job.alloc(STEP, 2 * size)
     job.does(STEP)
     assert categories(found(job, 2 * shapes[0]))[0] is category
+
+
+OTHER = SHAPES[0] + 512
+
+
+def with_one(stack, size=SHAPES[0], *, engine=ENGINE, is_late=False):
+    """A model that is trained, and a block beside it."""
+    return with_copies(stack, shapes=(size,), engine=engine, is_late=is_late)
+
+
+def test_a_clone_as_large_as_a_trained_parameter_is_a_copy_of_it(found):
+    """As textual inversion keeps the embedding, to put back the rows of all other words."""
+    assert found(with_one(CLONE), SHAPES[0])[1] == (WEIGHT, Evidence.SIZES, "copy-of-a-parameter")
+
+
+def test_a_batch_as_large_as_a_parameter_is_no_copy_of_it(found):
+    assert categories(found(with_one(COPY), SHAPES[0]))[1] is INPUT
+
+
+def test_a_clone_after_a_backward_may_be_of_a_gradient(found):
+    assert categories(found(with_one(CLONE, is_late=True), SHAPES[0]))[-1] is UNKNOWN
+
+
+def test_a_line_that_clones_anything_else_too_may_clone_batches(found):
+    job = with_copies(CLONE, shapes=(*SHAPES, OTHER))
+    assert categories(found(job, SHAPES[0]))[1] is UNKNOWN
+
+
+def test_a_clone_of_another_size_is_no_copy_of_a_parameter(found):
+    assert categories(found(with_one(CLONE, OTHER), OTHER)) == [INPUT]
+
+
+def test_without_cpp_frames_a_copy_of_a_parameter_and_a_batch_of_its_size_are_alike(found):
+    assert categories(found(with_one(LOAD, engine=NO_FRAMES), SHAPES[0]))[1] is UNKNOWN
+    assert categories(found(with_one(LOAD, OTHER, engine=NO_FRAMES), OTHER)) == [INPUT]
+
+
+@pytest.mark.parametrize(("size", "category"), [(1024, WEIGHT), (1023, INPUT)])
+def test_of_a_small_size_a_batch_may_be_as_well(size, category, found):
+    job = Job()
+    job.alloc(APPLY, size)
+    job.alloc(CLONE, size)
+    job.does(FORWARD)
+    job.free(job.alloc(ENGINE, size), ZERO_GRAD)
+    assert categories(found(job, size))[1] is category
