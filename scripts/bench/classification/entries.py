@@ -21,6 +21,7 @@ import unseen
 import vision
 from programs import OnEnd, Script, run_script
 from setups import Iterations, Setup
+from tables import BLIND_GROUPS
 
 Entry = Callable[[Setup], Iterations] | Script
 
@@ -78,42 +79,51 @@ HELDOUT: dict[str, Entry] = {
     "perceptual": heldout_codes.perceptual,
     "actor-critic": heldout_adapters.actor_critic,
 }
-_SECOND_BLIND = Path(__file__).parent / "second_blind"
-_THIRD_BLIND = Path(__file__).parent / "third_blind"
-_FOURTH_BLIND = Path(__file__).parent / "fourth_blind"
-_FIFTH_BLIND = Path(__file__).parent / "fifth_blind"
-_SIXTH_BLIND = Path(__file__).parent / "sixth_blind"
-_SEVENTH_BLIND = Path(__file__).parent / "seventh_blind"
-# The scripts were of the five groups after this one until rules were changed for what they showed.
+# Of the scripts of BLIND_GROUPS, those that rules were changed for.
+_NO_LONGER_BLIND = {
+    "chat",
+    "clicks",
+    "codebook",
+    "conditioned-pictures",
+    "curvature",
+    "dreambooth-flux",
+    "electricity",
+    "few-shots",
+    "flat-minima",
+    "flow-matching",
+    "flowers",
+    "full-precision-masters",
+    "learned-rates",
+    "lightning-images",
+    "masks-from-boxes",
+    "new-word",
+    "picture-autoencoder",
+    "poses",
+    "preconditioned",
+    "prefetching",
+    "rollouts",
+    "segments",
+    "serving",
+    "soft-actor",
+    "street-scenes",
+    "tabular",
+    "transcripts",
+    "translations",
+    "two-towers",
+}
+_SCRIPTS: dict[str, dict[str, Entry]] = {
+    group: {
+        path.stem.replace("_", "-"): Script(path)
+        for path in sorted((Path(__file__).parent / group.replace("-", "_")).glob("*.py"))
+    }
+    for group in BLIND_GROUPS
+}
 BLIND: dict[str, Entry] = {
-    "flat-minima": Script(_SECOND_BLIND / "flat_minima.py"),
-    "chat": Script(_SECOND_BLIND / "chat.py"),
-    "clicks": Script(_SECOND_BLIND / "clicks.py"),
-    "codebook": Script(_SECOND_BLIND / "codebook.py"),
-    "conditioned-pictures": Script(_FIFTH_BLIND / "conditioned_pictures.py"),
-    "few-shots": Script(_SECOND_BLIND / "few_shots.py"),
-    "rollouts": Script(_SECOND_BLIND / "rollouts.py"),
-    "curvature": Script(_SECOND_BLIND / "curvature.py"),
-    "dreambooth-flux": Script(_SIXTH_BLIND / "dreambooth_flux.py"),
-    "electricity": Script(_THIRD_BLIND / "electricity.py"),
-    "flow-matching": Script(_FIFTH_BLIND / "flow_matching.py"),
-    "flowers": Script(_FIFTH_BLIND / "flowers.py"),
-    "full-precision-masters": Script(_SECOND_BLIND / "full_precision_masters.py"),
-    "learned-rates": Script(_SECOND_BLIND / "learned_rates.py"),
-    "lightning-images": Script(_SECOND_BLIND / "lightning_images.py"),
-    "masks-from-boxes": Script(_FOURTH_BLIND / "masks_from_boxes.py"),
-    "picture-autoencoder": Script(_FIFTH_BLIND / "picture_autoencoder.py"),
-    "poses": Script(_FIFTH_BLIND / "poses.py"),
-    "preconditioned": Script(_SECOND_BLIND / "preconditioned.py"),
-    "prefetching": Script(_SECOND_BLIND / "prefetching.py"),
-    "segments": Script(_SECOND_BLIND / "segments.py"),
-    "serving": Script(_SECOND_BLIND / "serving.py"),
-    "soft-actor": Script(_FOURTH_BLIND / "soft_actor.py"),
-    "street-scenes": Script(_FIFTH_BLIND / "street_scenes.py"),
-    "tabular": Script(_THIRD_BLIND / "tabular.py"),
-    "transcripts": Script(_SIXTH_BLIND / "transcripts.py"),
-    "translations": Script(_FOURTH_BLIND / "translations.py"),
-    "two-towers": Script(_FIFTH_BLIND / "two_towers.py"),
+    name: script
+    for scripts in _SCRIPTS.values()
+    for name, script in scripts.items()
+    if name in _NO_LONGER_BLIND
+} | {
     "state-space": blind_language.state_space,
     "speculative": blind_language.speculative,
     "momentum-contrast": blind_images.momentum_contrast,
@@ -122,6 +132,10 @@ BLIND: dict[str, Entry] = {
     "trainer": blind_others.trainer,
     "world-model": blind_control.world_model,
     "meta-learning": blind_control.meta_learning,
+}
+STILL_BLIND: dict[str, dict[str, Entry]] = {
+    group: {name: script for name, script in scripts.items() if name not in BLIND}
+    for group, scripts in _SCRIPTS.items()
 }
 # Programs of tests/ecosystem, as they are, most of them around the libraries of its requirements.txt.
 LIBRARIES: dict[str, Entry] = {
@@ -146,54 +160,13 @@ LIBRARIES: dict[str, Entry] = {
         "lib-master-weights": "master_weights.py",
     }.items()
 }
-# Written when the rules were done, and committed before the first run of any rule on them.
-SECOND_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_SECOND_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
-# Written later, by an author who had seen no rule, and committed before the first run of any rule on them.
-THIRD_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_THIRD_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
-# Written later still, in the same way.
-FOURTH_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_FOURTH_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
-# Later still, in the same way.
-FIFTH_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_FIFTH_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
-# Later still, in the same way.
-SIXTH_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_SIXTH_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
-# Written last, in the same way.
-SEVENTH_BLIND: dict[str, Entry] = {
-    path.stem.replace("_", "-"): Script(path)
-    for path in sorted(_SEVENTH_BLIND.glob("*.py"))
-    if path.stem.replace("_", "-") not in BLIND
-}
 NEEDED_LIBRARIES = ("transformers", "peft", "accelerate", "lightning", "diffusers")
 GROUPS: dict[str, dict[str, Entry]] = {
     "seen": SEEN,
     "unseen": UNSEEN,
     "heldout": HELDOUT,
     "blind": BLIND,
-    "second-blind": SECOND_BLIND,
-    "third-blind": THIRD_BLIND,
-    "fourth-blind": FOURTH_BLIND,
-    "fifth-blind": FIFTH_BLIND,
-    "sixth-blind": SIXTH_BLIND,
-    "seventh-blind": SEVENTH_BLIND,
+    **STILL_BLIND,
     "libraries": LIBRARIES,
 }
 ENTRIES: dict[str, Entry] = {name: entry for group in GROUPS.values() for name, entry in group.items()}

@@ -18,32 +18,21 @@ _COLUMNS = tuple(
 )
 _HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
 _USUAL = ("adamw", "to none")
-_MARKS = {
-    "seen": "",
-    "unseen": " *",
-    "heldout": " **",
-    "blind": " ***",
-    "second-blind": " ****",
-    "third-blind": " *****",
-    "fourth-blind": " ******",
-    "fifth-blind": " *******",
-    "sixth-blind": " ********",
-    "seventh-blind": " *********",
-    "libraries": "",
-}
-_GROUPS = {
+# The groups of scripts in folders of their own. Each was written after the rules had been changed for the one
+# before it: from the third on by authors who had seen no rule, and committed before any rule ran on them.
+BLIND_GROUPS = ("second-blind", "third-blind", "fourth-blind", "fifth-blind", "sixth-blind", "seventh-blind")
+
+_NAMES = {
     "seen": "seen",
-    "unseen": "unseen *",
-    "heldout": "held out **",
-    "blind": "blind ***",
-    "second-blind": "second blind ****",
-    "third-blind": "third blind *****",
-    "fourth-blind": "fourth blind ******",
-    "fifth-blind": "fifth blind *******",
-    "sixth-blind": "sixth blind ********",
-    "seventh-blind": "seventh blind *********",
+    "unseen": "unseen",
+    "heldout": "held out",
+    "blind": "blind",
+    **{group: group.replace("-", " ") for group in BLIND_GROUPS},
     "libraries": "libraries",
 }
+# A star for the first group after those that were seen, and one more for each that follows.
+_MARKS = {group: " " + n * "*" for n, group in enumerate(_NAMES)} | {"seen": "", "libraries": ""}
+_GROUPS = {group: f"{name}{_MARKS[group]}" for group, name in _NAMES.items()}
 
 
 def markdown(found: Figures) -> str:
