@@ -109,7 +109,7 @@ def _are_stepped_on(features: Features, decided: Decided, rows: BoolColumn) -> b
     return bool(NEARLY * rows.sum() <= as_large.sum())
 
 
-def as_large_as_trained(features: Features, decided: Decided) -> BoolColumn:
+def _as_large_as_trained(features: Features, decided: Decided) -> BoolColumn:
     """What the program has made before the first backward, and keeps, of the size of a gradient."""
     sizes = features.sizes
     kept = (features.outside | features.preexisting_outside) & features.is_live_at_dump
@@ -123,7 +123,7 @@ def copy_of_parameter(features: Features, decided: Decided) -> BoolColumn:
 
     A line that clones what is of other sizes, too, may do so with batches.
     """
-    as_large, stack = decided.shared(as_large_as_trained, features), features.allocations.stack_id
+    as_large, stack = _as_large_as_trained(features, decided), features.allocations.stack_id
     clones = features.made_through(Role.CLONE)
     return as_large & clones & ~is_among(stack, distinct(stack[clones & ~as_large]))
 

@@ -14,12 +14,7 @@ from snapconv.classification.features import Features, first_before, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.by_line import replaced_on_same_line
-from snapconv.classification.rules.for_every_parameter import (
-    LEAST_SIZES,
-    NEARLY,
-    as_large_as_trained,
-    gradients_of_fullest,
-)
+from snapconv.classification.rules.for_every_parameter import LEAST_SIZES, NEARLY, gradients_of_fullest
 from snapconv.classification.rules.in_forward import FREED_BEFORE, KEPT_INTO_BACKWARD, LIVE_AT_DUMP
 from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
@@ -218,12 +213,10 @@ def _may_be_batches(features: Features, decided: Decided) -> BoolColumn:
     """What the program makes itself, but for what a line makes as the layers of a model have it.
 
     That is of several sizes, of some more often than of others. A batch has fewer tensors, and a list of
-    batches has each of them equally often. Without C++ frames a copy of a parameter is like a batch.
+    batches has each of them equally often.
     """
     made = features.may_be_input | features.preexisting_outside
     made &= ~decided.shared(built_in_turn, features).repeated
-    if not features.has_cpp:
-        made &= ~decided.shared(as_large_as_trained, features)
     for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
         if len(of_line) > _MOST_IN_BATCH:
             times = np.unique(features.sizes[of_line], return_counts=True)[1]
