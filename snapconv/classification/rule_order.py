@@ -22,6 +22,7 @@ from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
+from snapconv.classification.rules.of_samples import OF_SAMPLES
 from snapconv.classification.rules.of_state_dicts import OF_STATE_DICTS
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
@@ -48,6 +49,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *OF_INFERENCE,
     *OF_RECORDING,
     *FOR_PARAMETERS,
+    *OF_SAMPLES,
     *OF_PROGRAM,
     *BY_LINE,
     *LAST,

@@ -8,6 +8,7 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import MOST_KEPT, only_infers
+from snapconv.classification.rules.of_samples import as_of_samples, computed_for_step
 from snapconv.columns import BoolColumn, distinct, grouped, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -287,14 +288,19 @@ def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
     put together from parts of others is a batch, however large: nobody copies weights so.
     """
     used = features.may_be_input & features.feeds_module & features.is_freed & ~features.mid_forward
+    used &= ~decided.shared(computed_for_step, features)
     return used & (features.made_through(Role.COLLECTED) | ~made_in_bulk(features, decided))
 
 
 @rule(FREED_SOON, Category.TEMPORARY, Evidence.LIFETIME)
-def freed_soon_outside(features: Features, _: Decided) -> BoolColumn:
-    """Made outside of modules, and freed before any module or backward runs."""
+def freed_soon_outside(features: Features, decided: Decided) -> BoolColumn:
+    """Made outside of modules, and freed before any module or backward runs.
+
+    But not what the step uses beside each parameter.
+    """
     next_phase = np.minimum(features.next_forward, features.next_backward)
-    return features.outside & features.is_freed & (features.end < next_phase)
+    soon = features.outside & features.is_freed & (features.end < next_phase)
+    return soon & ~decided.shared(as_of_samples, features)
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)

@@ -16,6 +16,7 @@ from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.by_line import replaced_on_same_line
 from snapconv.classification.rules.for_every_parameter import LEAST_SIZES, NEARLY, gradients_of_fullest
 from snapconv.classification.rules.in_forward import FREED_BEFORE, KEPT_INTO_BACKWARD, LIVE_AT_DUMP
+from snapconv.classification.rules.of_samples import computed_for_step
 from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
@@ -216,7 +217,7 @@ def _may_be_batches(features: Features, decided: Decided) -> BoolColumn:
     batches has each of them equally often.
     """
     made = features.may_be_input | features.preexisting_outside
-    made &= ~decided.shared(built_in_turn, features).repeated
+    made &= ~decided.shared(built_in_turn, features).repeated & ~decided.shared(computed_for_step, features)
     for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
         if len(of_line) > _MOST_IN_BATCH:
             times = np.unique(features.sizes[of_line], return_counts=True)[1]

@@ -390,6 +390,7 @@ def test_every_reason_has_a_job_that_it_decides():
     elsewhere |= {"cache-that-lengthened", "freed-with-a-cache"}  # in test_of_inference.py
     elsewhere |= {"made-in-turn-where-layers-are-built"}  # in test_built_layers.py
     elsewhere |= {"deep-copy-of-every-parameter"}  # in test_of_state_dicts.py
+    elsewhere |= {"as-many-times-as-large-as-parameters"}  # in test_of_samples.py
     assert in_code == by_life | elsewhere
 
 
