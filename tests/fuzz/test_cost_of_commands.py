@@ -184,8 +184,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "one deep recursion with a long path in 50 blocks": lambda: blocks_of_one_stack(
         50, [LINEAR, *[{"name": "f", "filename": PROJECT + "a" * 4000 + ".py", "line": 3}] * 20_000]
     ),
-    "one stack of 30,000 frames in 3,000 blocks": lambda: blocks_of_one_stack(
-        3_000, [LINEAR, *[{"name": "f", "filename": f"{PROJECT}b.py", "line": 3}] * 30_000]
+    "one stack of 15,000 frames in 1,500 blocks": lambda: blocks_of_one_stack(
+        1_500, [LINEAR, *[{"name": "f", "filename": f"{PROJECT}b.py", "line": 3}] * 15_000]
     ),
     "5,000 frames traced from the same 2,900 lines": lambda: dump(
         [], [alloc(frames(5_000, fx_original_trace='File "a", line 1, in a\n' * 2900))]

@@ -12,9 +12,9 @@ import pytest
 from snapconv.errors import UnsafePickleError
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew
-from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, SEED, html, verdict
+from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, SEED, drawn, html, verdict
 
-N_CASES = 200
+N_CASES = drawn(200)
 MAX_SECONDS = 5
 # Counts and lengths at which something changes sign or width, little-endian as in pickles.
 EXTREMES = [

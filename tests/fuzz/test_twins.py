@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import write_anew
-from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, SEED, cpp_pickle
+from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, SEED, cpp_pickle, drawn
 from tests.fuzz.test_damaged_bytes import mutate
 from tests.fuzz.test_wrong_structure import COLUMNS, EDITS, FUZZ, LEAVES
 from tests.property.histories import run, seeded_program, without_keys
@@ -34,7 +34,7 @@ WRITERS = {
     **{f"protocol-{n}": (lambda raw, n=n: pickle.dumps(raw, n)) for n in (2, 3, 4, 5)},
     "cpp-writer": cpp_pickle,
 }
-N_CASES = 120
+N_CASES = drawn(120)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -18,11 +18,12 @@ from snapconv.describe import describe
 from snapconv.errors import SnapconvError
 from snapconv.findings.file_verdict import find_verdict
 from tests.builders import write_anew
-from tests.fuzz.corpus import OLD, RICH, SEED
+from tests.fuzz.corpus import OLD, RICH, SEED, drawn
 
 FUZZ = settings(
     deadline=None,
     derandomize=not SEED,
+    max_examples=drawn(100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 _BITS = (0, 1, 9, 31, 32, 48, 60, 62, 63, 64)
@@ -136,7 +137,7 @@ def answer_all(path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
-@settings(FUZZ, max_examples=100)
+@FUZZ
 @given(edits=EDITS)
 def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, edits):
     raw = copy.deepcopy(base)
@@ -152,7 +153,7 @@ def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, e
 
 
 @pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=drawn(250))
 @given(edits=EDITS, as_json=st.booleans())
 def test_wrong_values_are_read_or_refused_in_our_own_words(tmp_path, base, edits, as_json):
     raw = copy.deepcopy(base)
@@ -185,7 +186,7 @@ COLUMNS = [
 ]
 
 
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=drawn(250))
 @given(where=st.sampled_from(COLUMNS), value=LEAVES, every=st.booleans())
 @example(where=COLUMNS[1], value=2**63 - 1, every=True)
 def test_any_number_in_any_column_is_read_or_refused_with_its_path(tmp_path, where, value, every):

@@ -4,7 +4,7 @@ import copy
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from snapconv.errors import SnapconvError
 from snapconv.findings.setting_trials import Request
@@ -20,7 +20,7 @@ REQUESTS = (
 
 
 @pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
-@settings(FUZZ, max_examples=100)
+@FUZZ
 @given(edits=EDITS)
 def test_wrong_values_are_replayed_or_refused_in_our_own_words(tmp_path, base, edits):
     raw = copy.deepcopy(base)
