@@ -253,6 +253,9 @@ def _uses(
         phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
     )
     is_data = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
+    # What is computed once data has come is part of it; before that, of what a forward made.
+    alloc, data = lives["alloc"], lives["alloc"][outside & is_data]
+    is_data |= last_before(np.sort(data), alloc) > last_before(np.sort(alloc[origins["in_forward"]]), alloc)
     mid_forward &= ~(is_data & _before_graph(phases, lives, origins))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)

@@ -8,7 +8,9 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.rules.by_free import USED_IN_FORWARD, made_in_bulk
 from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import MOST_KEPT, only_infers
+from snapconv.classification.rules.of_new_values import as_new_values
 from snapconv.classification.rules.of_samples import as_of_samples, computed_for_step
+from snapconv.classification.sizes_of_layers import made_as_layers
 from snapconv.columns import BoolColumn, distinct, grouped, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -223,15 +225,16 @@ def outside_and_freed_by_engine(features: Features, _: Decided) -> BoolColumn:
     return features.outside & features.is_freed_by_engine & features.reaches_backward
 
 
-def _between_modules(features: Features) -> BoolColumn:
+def _between_modules(features: Features, decided: Decided) -> BoolColumn:
     """The loss, and what is computed between modules.
 
     With Python-only stacks, what feeds a module may as well be the next batch, unless it is computed.
     """
-    of_loss = features.mid_forward & ~features.feeds_module
+    found = features.mid_forward & ~decided.shared(made_as_layers, features)
+    of_loss = found & ~features.feeds_module
     if features.has_cpp:
-        return of_loss | features.mid_forward
-    return of_loss | (features.mid_forward & _is_computed(features))
+        return of_loss | found
+    return of_loss | (found & _is_computed(features))
 
 
 def _is_computed(features: Features) -> BoolColumn:
@@ -269,15 +272,15 @@ def _like(features: Features, rows: BoolColumn) -> BoolColumn:
 
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
-def between_modules_into_backward(features: Features, _: Decided) -> BoolColumn:
+def between_modules_into_backward(features: Features, decided: Decided) -> BoolColumn:
     """Computed between modules or by the loss, and in use when backward begins."""
-    return _between_modules(features) & features.reaches_backward
+    return _between_modules(features, decided) & features.reaches_backward
 
 
 @rule(FREED_BEFORE, Category.TEMPORARY, Evidence.LIFETIME)
-def between_modules_and_freed(features: Features, _: Decided) -> BoolColumn:
+def between_modules_and_freed(features: Features, decided: Decided) -> BoolColumn:
     """Computed between modules or by the loss, and freed before backward."""
-    return _between_modules(features) & features.is_freed & ~features.reaches_backward
+    return _between_modules(features, decided) & features.is_freed & ~features.reaches_backward
 
 
 @rule(USED_IN_FORWARD, Category.INPUT, Evidence.LIFETIME)
@@ -288,7 +291,8 @@ def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
     put together from parts of others is a batch, however large: nobody copies weights so.
     """
     used = features.may_be_input & features.feeds_module & features.is_freed & ~features.mid_forward
-    used &= ~decided.shared(computed_for_step, features)
+    for no_batch in (computed_for_step, made_as_layers, as_new_values):
+        used &= ~decided.shared(no_batch, features)
     return used & (features.made_through(Role.COLLECTED) | ~made_in_bulk(features, decided))
 
 

@@ -17,6 +17,7 @@ from snapconv.classification.rules.by_line import replaced_on_same_line
 from snapconv.classification.rules.for_every_parameter import LEAST_SIZES, NEARLY, gradients_of_fullest
 from snapconv.classification.rules.in_forward import FREED_BEFORE, KEPT_INTO_BACKWARD, LIVE_AT_DUMP
 from snapconv.classification.rules.of_samples import computed_for_step
+from snapconv.classification.sizes_of_layers import made_as_layers
 from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
@@ -38,9 +39,6 @@ AFTER_BACKWARD = Reason(
     uses_phases=True,
 )
 
-
-# The tensors of a batch that share a line: ids, masks and labels of two sequences, and some more.
-_MOST_IN_BATCH = 8
 
 # Rows, by the line that made them.
 _Lists = list[Int64Column]
@@ -211,18 +209,10 @@ def _still_there(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _may_be_batches(features: Features, decided: Decided) -> BoolColumn:
-    """What the program makes itself, but for what a line makes as the layers of a model have it.
-
-    That is of several sizes, of some more often than of others. A batch has fewer tensors, and a list of
-    batches has each of them equally often.
-    """
+    """What the program makes itself, but for what a line makes as the layers of a model have it."""
     made = features.may_be_input | features.preexisting_outside
     made &= ~decided.shared(built_in_turn, features).repeated & ~decided.shared(computed_for_step, features)
-    for of_line in grouped(np.flatnonzero(made & features.is_live_at_dump), features.allocations.stack_id):
-        if len(of_line) > _MOST_IN_BATCH:
-            times = np.unique(features.sizes[of_line], return_counts=True)[1]
-            made[of_line] = np.count_nonzero(times > 1) < LEAST_SIZES or times.min() == times.max()
-    return made
+    return made & ~decided.shared(made_as_layers, features)
 
 
 def _batches_still_there(features: Features, decided: Decided) -> BoolColumn:

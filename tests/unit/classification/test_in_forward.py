@@ -8,6 +8,7 @@ from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     APPLY,
+    COPY,
     CRITERION,
     DESTROYED,
     ENGINE,
@@ -157,6 +158,22 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
     for addr in (*before, saved):
         job.free(addr, RELEASE)
     job.free(batch, MAIN)
+    assert categories(found(job)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [((FORWARD, COPY), INPUT), ((COPY, FORWARD), ACTIVATION), ((FORWARD, LOAD), ACTIVATION)],
+    ids=["data has come since", "a model has run since", "no data has come"],
+)
+def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, expected, found):
+    """Pictures that are normalized after a validation; what a student shall say, of what its teacher says."""
+    job = Job()
+    job.does(FORWARD, *before)
+    subject, saved = job.alloc(LOAD), job.alloc(FORWARD, OTHER)
+    job.does(LOSS, ENGINE)
+    job.free(saved, RELEASE)
+    job.free(subject, MAIN)
     assert categories(found(job)) == [expected]
 
 

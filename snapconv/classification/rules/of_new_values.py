@@ -1,0 +1,43 @@
+"""Weights that a program gives new values by new memory: ``p.data = …`` for every parameter.
+
+Averages that follow a model, and models that are moved without a gradient.
+"""
+
+import numpy as np
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.classification.sizes_of_layers import made_as_layers
+from snapconv.columns import BoolColumn, is_among
+from snapconv.torch_knowledge.frame_roles import Role
+
+NEW_VALUES = Reason(
+    "new-values-of-weights",
+    "made outside of modules by a line that makes many, of the sizes of layers, and has freed weights of "
+    "these sizes: an average of weights, or weights that are moved without a gradient",
+)
+
+
+@rule(NEW_VALUES, Category.WEIGHT, Evidence.FREE_SITE)
+def new_values_of_weights(features: Features, decided: Decided) -> BoolColumn:
+    """What the line makes on the way it frees at once."""
+    return decided.shared(as_new_values, features)
+
+
+def as_new_values(features: Features, decided: Decided) -> BoolColumn:
+    """The first time, the line frees what is known as a weight. One that does so with states makes states."""
+    many = decided.shared(made_as_layers, features)
+    if not many.any():
+        return many
+    line, freeing = features.lines(), features.lines_of(features.allocations.free_stack_id)
+    # A copy that was placed and has not run yet when it gets its first values counts as temporary.
+    weights = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT)
+    others = features.is_freed & ~decided.is_open & ~weights
+    former = features.is_freed & weights & ~is_among(freeing, freeing[others])
+    of_sizes = features.sizes * np.int64(len(features.roles.stacks.frames) + 1)
+    # The same line may do so for a smaller part of the model, called from elsewhere.
+    return is_among(line, line[many]) & is_among(of_sizes + line, (of_sizes + freeing)[former])
+
+
+OF_NEW_VALUES: tuple[PipelineRule, ...] = (new_values_of_weights,)

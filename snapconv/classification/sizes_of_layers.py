@@ -1,0 +1,33 @@
+"""Lines of a program that make blocks of the sizes that the layers of a model have.
+
+In one pass they make many, of several sizes, some of which more often than others. A batch has fewer tensors,
+and a list of batches has each of them equally often.
+"""
+
+import numpy as np
+
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided
+from snapconv.columns import BoolColumn
+
+# The tensors of a batch that share a line: ids, masks and labels of two sequences, and some more.
+_MOST_IN_BATCH = 8
+# Of sizes that are repeated: one may be chance.
+_LEAST_SIZES = 2
+
+
+def made_as_layers(features: Features, _: Decided) -> BoolColumn:
+    """What a line outside of modules makes in one iteration, or had made before the trace."""
+    rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
+    # One number for stack and iteration, which may be -1.
+    where = features.allocations.stack_id[rows].astype(np.int64) * (features.phases.n_iterations + 1)
+    _, group = np.unique(where + features.iteration[rows], return_inverse=True)
+    pairs, n_times = np.unique(np.stack((group.ravel(), features.sizes[rows])), axis=1, return_counts=True)
+    of_pair = pairs[0]
+    n_made = np.bincount(of_pair, n_times)
+    n_repeated = np.bincount(of_pair, n_times > 1)
+    most, least = np.zeros(len(n_made), np.int64), np.full(len(n_made), len(rows))
+    np.maximum.at(most, of_pair, n_times)
+    np.minimum.at(least, of_pair, n_times)
+    fits = (n_made > _MOST_IN_BATCH) & (n_repeated >= _LEAST_SIZES) & (most > least)
+    return features.mask(rows[fits[group.ravel()]])
