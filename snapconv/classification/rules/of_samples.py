@@ -35,15 +35,17 @@ def gradients_of_samples(features: Features, decided: Decided) -> BoolColumn:
 def as_of_samples(features: Features, decided: Decided) -> BoolColumn:
     """In every iteration by itself: batches need not be equally large."""
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    rows = np.flatnonzero(
-        (_kept_by_backward(features) | decided.shared(computed_for_step, features)) & decided.is_open
-    )
+    made = _kept_by_backward(features) | decided.shared(computed_for_step, features)
+    rows = np.flatnonzero(made & decided.is_open)
     weight_like = decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.by_engine)
-    for parameters in (decided.has(Category.GRADIENT), weight_like):
-        of_parameters = distinct(sizes[parameters & (sizes > 0)])
-        for of_iteration in grouped(rows, features.iteration):
-            multiples = _multiples(distinct(sizes[of_iteration]), of_parameters)
-            found[of_iteration] |= is_among(sizes[of_iteration], multiples)
+    of_parameters = [
+        distinct(sizes[of & (sizes > 0)]) for of in (decided.has(Category.GRADIENT), weight_like)
+    ]
+    for of_iteration in grouped(rows, features.iteration):
+        made_sizes = distinct(sizes[of_iteration])
+        if len(made_sizes) >= _LEAST_SIZES:
+            multiples = [_multiples(made_sizes, parameters) for parameters in of_parameters]
+            found[of_iteration] = is_among(sizes[of_iteration], np.concatenate(multiples))
     return found
 
 
@@ -74,16 +76,12 @@ def computed_for_step(features: Features, decided: Decided) -> BoolColumn:
 
 def _multiples(sizes: Int64Column, of_parameters: Int64Column) -> Int64Column:
     """Those of the sizes that are parameters' times one number above 1, as most parameters' bytes are."""
-    both = len(sizes), len(of_parameters)
-    if min(both) < _LEAST_SIZES or max(both) > _MOST_SIZES:
+    if len(of_parameters) < _LEAST_SIZES or max(len(sizes), len(of_parameters)) > _MOST_SIZES:
         return sizes[:0]
     # Pairs of a size and a parameter's that it exceeds, by the ratio between them.
     row, column = np.nonzero(sizes[:, None] > of_parameters)
     larger, smaller = sizes[row], of_parameters[column]
-    divisor = np.gcd(larger, smaller)
-    ratios = np.stack((larger // divisor, smaller // divisor), axis=1)
-    _, ratio, n_sizes = np.unique(ratios, axis=0, return_inverse=True, return_counts=True)
-    ratio = ratio.ravel()
+    _, ratio, n_sizes = np.unique(larger / smaller, return_inverse=True, return_counts=True)
     fits = (n_sizes >= _LEAST_SIZES) & (np.bincount(ratio, smaller) >= _LEAST_SHARE * of_parameters.sum())
     return distinct(larger[fits[ratio]])
 
