@@ -17,17 +17,23 @@ _LEAST_SIZES = 2
 
 
 def made_as_layers(features: Features, _: Decided) -> BoolColumn:
-    """What a line outside of modules makes in one iteration, or had made before the trace."""
+    """What a line outside of modules makes in one iteration, or had made before the trace.
+
+    All that it makes there, if what is in use when it makes the last of it has such sizes.
+    """
     rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
     # One number for stack and iteration, which may be -1.
     where = features.allocations.stack_id[rows].astype(np.int64) * (features.phases.n_iterations + 1)
     _, group = np.unique(where + features.iteration[rows], return_inverse=True)
-    pairs, n_times = np.unique(np.stack((group.ravel(), features.sizes[rows])), axis=1, return_counts=True)
-    of_pair = pairs[0]
-    n_made = np.bincount(of_pair, n_times)
-    n_repeated = np.bincount(of_pair, n_times > 1)
-    most, least = np.zeros(len(n_made), np.int64), np.full(len(n_made), len(rows))
+    last = np.full(len(rows), -1, np.int64)
+    np.maximum.at(last, group, features.alloc[rows])
+    in_use = features.end[rows] > last[group]
+    pairs = np.stack((group[in_use], features.sizes[rows][in_use]))
+    (of_pair, _), n_times = np.unique(pairs, axis=1, return_counts=True)
+    n_made = np.bincount(of_pair, n_times, minlength=len(rows))
+    n_repeated = np.bincount(of_pair, n_times > 1, minlength=len(rows))
+    most, least = np.zeros(len(rows), np.int64), np.full(len(rows), len(rows))
     np.maximum.at(most, of_pair, n_times)
     np.minimum.at(least, of_pair, n_times)
     fits = (n_made > _MOST_IN_BATCH) & (n_repeated >= _LEAST_SIZES) & (most > least)
-    return features.mask(rows[fits[group.ravel()]])
+    return features.mask(rows[fits[group]])

@@ -72,6 +72,18 @@ def test_as_many_in_several_iterations_may_be_batches(found):
     assert set(categories(found(given(*sizes, n_times=3), 7000))) == {INPUT}
 
 
+def test_batches_one_after_the_other_are_not_made_as_layers_are(found):
+    """A validation, in which words and labels are of one line, and the last batches are smaller."""
+    job = Job()
+    job.alloc(APPLY, 100_000)
+    for sizes in ((7000, 9000),) * 5 + ((800, 600),):
+        made = [job.alloc(COMPUTED, size) for size in sizes]
+        job.does(FORWARD)
+        for addr in made:
+            job.free(addr, MAIN)
+    assert set(categories(found(job, 7000))) == {INPUT}
+
+
 def test_what_a_line_makes_as_layers_have_it_between_forwards_is_no_result(found):
     """A second model is moved after a forward that saves what backward needs."""
     job = Job()
