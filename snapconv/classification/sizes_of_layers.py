@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn
+from snapconv.columns import BoolColumn, distinct, run_starts
 
 # The tensors of a batch that share a line: ids, masks and labels of two sequences, and some more.
 _MOST_IN_BATCH = 8
@@ -27,9 +27,12 @@ def made_as_layers(features: Features, _: Decided) -> BoolColumn:
     _, group = np.unique(where + features.iteration[rows], return_inverse=True)
     last = np.full(len(rows), -1, np.int64)
     np.maximum.at(last, group, features.alloc[rows])
-    in_use = features.end[rows] > last[group]
-    pairs = np.stack((group[in_use], features.sizes[rows][in_use]))
-    (of_pair, _), n_times = np.unique(pairs, axis=1, return_counts=True)
+    in_use = np.flatnonzero(features.end[rows] > last[group])
+    in_use = in_use[np.lexsort((features.sizes[rows[in_use]], group[in_use]))]
+    sizes, groups = features.sizes[rows[in_use]], group[in_use]
+    # Where a group begins, or another size of it.
+    begins = distinct(np.concatenate((run_starts(sizes), run_starts(groups))))
+    of_pair, n_times = groups[begins], np.diff(begins, append=len(in_use))
     n_made = np.bincount(of_pair, n_times, minlength=len(rows))
     n_repeated = np.bincount(of_pair, n_times > 1, minlength=len(rows))
     most, least = np.zeros(len(rows), np.int64), np.full(len(rows), len(rows))
