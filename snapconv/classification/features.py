@@ -254,7 +254,8 @@ def _uses(
     )
     is_data = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
     # What is computed once data has come is part of it; before that, of what a forward made.
-    alloc, data = lives["alloc"], lives["alloc"][outside & is_data]
+    is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
+    alloc, data = lives["alloc"], lives["alloc"][outside & is_copied]
     is_data |= last_before(np.sort(data), alloc) > last_before(np.sort(alloc[origins["in_forward"]]), alloc)
     mid_forward &= ~(is_data & _before_graph(phases, lives, origins))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)

@@ -6,9 +6,10 @@ and a list of batches has each of them equally often.
 
 import numpy as np
 
+from snapconv.classification.categories import Category
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, distinct, run_starts
+from snapconv.columns import BoolColumn, distinct, is_among, run_starts
 
 # The tensors of a batch that share a line: ids, masks and labels of two sequences, and some more.
 _MOST_IN_BATCH = 8
@@ -17,11 +18,12 @@ _LEAST_SIZES = 2
 
 
 def made_as_layers(features: Features, _: Decided) -> BoolColumn:
-    """What a line outside of modules makes in one iteration, or had made before the trace.
+    """What one stack outside of modules makes in one iteration, or had made before the trace.
 
     All that it makes there, if what is in use when it makes the last of it has such sizes.
     """
-    rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
+    has_line = features.lines() >= 0
+    rows = np.flatnonzero((features.outside | features.preexisting_outside) & has_line)
     # One number for stack and iteration, which may be -1.
     where = features.allocations.stack_id[rows].astype(np.int64) * (features.phases.n_iterations + 1)
     _, group = np.unique(where + features.iteration[rows], return_inverse=True)
@@ -40,3 +42,15 @@ def made_as_layers(features: Features, _: Decided) -> BoolColumn:
     np.minimum.at(least, of_pair, n_times)
     fits = (n_made > _MOST_IN_BATCH) & (n_repeated >= _LEAST_SIZES) & (most > least)
     return features.mask(rows[fits[group]])
+
+
+def computed_as_layers(features: Features, decided: Decided) -> BoolColumn:
+    """Of that, what is computed; without C++ frames, what is as large as weights.
+
+    A batch may have many columns, or many boxes of each picture, which one line copies to the device.
+    """
+    made = decided.shared(made_as_layers, features)
+    if features.has_cpp:
+        return made & ~features.from_nothing
+    of_model = decided.has(Category.WEIGHT) | features.unrecorded
+    return made & is_among(features.sizes, distinct(features.sizes[of_model]))

@@ -21,20 +21,22 @@ NEW_VALUES = Reason(
 
 @rule(NEW_VALUES, Category.WEIGHT, Evidence.FREE_SITE)
 def new_values_of_weights(features: Features, decided: Decided) -> BoolColumn:
-    """What the line makes on the way it frees at once."""
-    return decided.shared(as_new_values, features)
+    """What no rule before this one has called temporary."""
+    return as_new_values(features, decided)
 
 
 def as_new_values(features: Features, decided: Decided) -> BoolColumn:
     """The first time, the line frees what is known as a weight. One that does so with states makes states."""
     many = decided.shared(made_as_layers, features)
-    if not many.any():
-        return many
+    if not features.phases.free_sites_known or not many.any():
+        return np.zeros(len(many), np.bool_)
     line, freeing = features.lines(), features.lines_of(features.allocations.free_stack_id)
     # A copy that was placed and has not run yet when it gets its first values counts as temporary.
     weights = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT)
-    others = features.is_freed & ~decided.is_open & ~weights
-    former = features.is_freed & weights & ~is_among(freeing, freeing[others])
+    # What a line both makes and frees is on its way to the new values.
+    freed = features.is_freed & (freeing >= 0) & (line != freeing)
+    others = freed & ~decided.is_open & ~weights
+    former = freed & weights & ~is_among(freeing, freeing[others])
     of_sizes = features.sizes * np.int64(len(features.roles.stacks.frames) + 1)
     # The same line may do so for a smaller part of the model, called from elsewhere.
     return is_among(line, line[many]) & is_among(of_sizes + line, (of_sizes + freeing)[former])

@@ -11,41 +11,49 @@ from snapconv.classification.features import Features, at, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
 from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_roles import Role
 
 OF_EVERY_SAMPLE = Reason(
     "as-many-times-as-large-as-parameters",
-    "made by backward and kept, or computed after it and used by the step; of several sizes, those of most "
-    "parameters times one number: gradients of every sample, or of several tasks",
+    "made by backward and kept, or computed after it and used by the step; of several sizes, those of nearly "
+    "all parameters times one number: gradients of every sample, or of several tasks",
 )
 
 # Fewer sizes may agree by chance.
 _LEAST_SIZES = 3
-# Of the bytes of parameters: some may be frozen.
-_LEAST_SHARE = 0.5
+# Of the different sizes of parameters. Gradients of results may be as many times as large as all matrices,
+# which have one side in common, but not as vectors, too.
+_LEAST_SHARE = 0.9
+# Twice as large are copies in full precision.
+_LEAST_TIMES = 3
 # Of more sizes nothing is looked for.
 _MOST_SIZES = 200
 
 
 @rule(OF_EVERY_SAMPLE, Category.GRADIENT, Evidence.SIZES)
 def gradients_of_samples(features: Features, decided: Decided) -> BoolColumn:
-    """What backward made, or the program of its results."""
-    return decided.shared(as_of_samples, features)
+    """By the gradients that are known now, or by the weights."""
+    return as_of_samples(features, decided)
 
 
 def as_of_samples(features: Features, decided: Decided) -> BoolColumn:
-    """In every iteration by itself: batches need not be equally large."""
+    """What is so large in an iteration, beside the parameters of the whole trace: batches may differ."""
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
     made = _kept_by_backward(features) | decided.shared(computed_for_step, features)
-    rows = np.flatnonzero(made & decided.is_open)
+    rows = np.flatnonzero(made & decided.is_open & ~features.made_through(Role.RECOMPUTE))
     weight_like = decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.by_engine)
     of_parameters = [
         distinct(sizes[of & (sizes > 0)]) for of in (decided.has(Category.GRADIENT), weight_like)
     ]
+    # Most iterations make blocks of the same sizes.
+    known: dict[bytes, Int64Column] = {}
     for of_iteration in grouped(rows, features.iteration):
         made_sizes = distinct(sizes[of_iteration])
-        if len(made_sizes) >= _LEAST_SIZES:
-            multiples = [_multiples(made_sizes, parameters) for parameters in of_parameters]
-            found[of_iteration] = is_among(sizes[of_iteration], np.concatenate(multiples))
+        key = made_sizes.tobytes()
+        if key not in known:
+            known[key] = np.concatenate([_multiples(made_sizes, sizes) for sizes in of_parameters])
+        if len(known[key]):
+            found[of_iteration] = is_among(sizes[of_iteration], known[key])
     return found
 
 
@@ -61,7 +69,7 @@ def _kept_by_backward(features: Features) -> BoolColumn:
 
 
 def computed_for_step(features: Features, decided: Decided) -> BoolColumn:
-    """What the program makes of a backward's results, and of which it makes gradients, or a step uses it.
+    """What the program makes after a backward, and is in use when it makes gradients or a step begins.
 
     A step that allocates nothing is not seen.
     """
@@ -75,15 +83,16 @@ def computed_for_step(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _multiples(sizes: Int64Column, of_parameters: Int64Column) -> Int64Column:
-    """Those of the sizes that are parameters' times one number above 1, as most parameters' bytes are."""
-    if len(of_parameters) < _LEAST_SIZES or max(len(sizes), len(of_parameters)) > _MOST_SIZES:
+    """Those of the sizes that are parameters' times one whole number, as for nearly all parameters."""
+    numbers = len(sizes), len(of_parameters)
+    if min(numbers) < _LEAST_SIZES or max(numbers) > _MOST_SIZES:
         return sizes[:0]
-    # Pairs of a size and a parameter's that it exceeds, by the ratio between them.
-    row, column = np.nonzero(sizes[:, None] > of_parameters)
-    larger, smaller = sizes[row], of_parameters[column]
-    _, ratio, n_sizes = np.unique(larger / smaller, return_inverse=True, return_counts=True)
-    fits = (n_sizes >= _LEAST_SIZES) & (np.bincount(ratio, smaller) >= _LEAST_SHARE * of_parameters.sum())
-    return distinct(larger[fits[ratio]])
+    # Pairs of a size and a parameter's, by how many times it is as large.
+    times = sizes[:, None] // of_parameters
+    row, column = np.nonzero((times >= _LEAST_TIMES) & (times * of_parameters == sizes[:, None]))
+    _, number, n_sizes = np.unique(times[row, column], return_inverse=True, return_counts=True)
+    fits = n_sizes >= max(_LEAST_SIZES, _LEAST_SHARE * len(of_parameters))
+    return distinct(sizes[row[fits[number]]])
 
 
 OF_SAMPLES: tuple[PipelineRule, ...] = (gradients_of_samples,)

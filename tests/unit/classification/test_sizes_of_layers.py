@@ -5,8 +5,10 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     APPLY,
+    COPY,
     ENGINE,
     FORWARD,
+    LOAD,
     MAIN,
     NO_FRAMES,
     RELEASE,
@@ -39,13 +41,13 @@ def found(tmp_path):
     return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
 
 
-def given(*sizes: int, n_times: int = 1) -> Job:
-    """A line makes blocks of these sizes before each forward, and the program drops them after it."""
+def given(*sizes: int, n_times: int = 1, stack: Stack = COMPUTED, engine: Stack = ENGINE) -> Job:
+    """A line makes blocks of these sizes before each forward, and the program frees them after it."""
     job = Job()
     job.alloc(APPLY, 100_000)
     for _ in range(n_times):
-        made = [job.alloc(COMPUTED, size) for size in sizes]
-        job.does(FORWARD, ENGINE)
+        made = [job.alloc(stack, size) for size in sizes]
+        job.does(FORWARD, engine)
         for addr in made:
             job.free(addr, MAIN)
         job.does(STEP)
@@ -65,6 +67,19 @@ def given(*sizes: int, n_times: int = 1) -> Job:
 )
 def test_what_a_line_makes_as_layers_have_it_is_no_batch(sizes, category, found):
     assert set(categories(found(given(*sizes), 7000))) == {category}
+
+
+@pytest.mark.parametrize(
+    ("stack", "engine"), [(COPY, ENGINE), (LOAD, NO_FRAMES)], ids=["C++ frames show the copy", "Python"]
+)
+@pytest.mark.parametrize(
+    "sizes",
+    [(7000,) * 26 + (9000, 9000, 800), (7000, 9000, 7000, 9000, 5000, 7000, 9000, 5000, 800)],
+    ids=["columns of a table", "boxes of each picture"],
+)
+def test_a_batch_of_many_tensors_is_copied(sizes, stack, engine, found):
+    """`{name: column.to(device) …}`."""
+    assert set(categories(found(given(*sizes, stack=stack, engine=engine), 7000))) == {INPUT}
 
 
 def test_as_many_in_several_iterations_may_be_batches(found):
@@ -121,12 +136,34 @@ def test_what_replaces_weights_line_by_line_are_their_new_values(stack, found):
 
 
 def test_what_was_placed_and_has_not_run_yet_is_a_weight_then(found):
-    """It is dropped before it is used, and counts as temporary itself."""
+    """It is freed before it is used, and counts as temporary itself."""
     assert found(averaged(MOVED, has_run=False), 9000)[4:] == [NEW_VALUE] * 8
 
 
 def test_code_without_a_line_is_no_line(found):
-    assert NEW_VALUE not in found(averaged(MOVED[:1]), 9000)
+    job = Job()
+    weights = [job.alloc(APPLY, size) for size in LAYERS]
+    job.alloc(FORWARD, 500)
+    for size, weight in zip(LAYERS, weights, strict=True):
+        job.alloc(MOVED[:1], size)
+        job.model.free(weight, frames=MOVED[:1])
+    job.alloc(FORWARD, 500)
+    assert NEW_VALUE not in found(job, 9000)
+
+
+def test_what_the_line_makes_on_the_way_it_frees(found):
+    """`p.data = p.data - step * change`: the product is freed on the line, and temporary."""
+    job = Job()
+    values = [(size, job.alloc(APPLY, size)) for size in LAYERS]
+    job.does(FORWARD, ENGINE)
+    for place, (size, former) in enumerate(values):
+        product = job.alloc(MOVED, size)
+        values[place] = size, job.alloc(MOVED, size)
+        job.model.free(product, frames=MOVED[1:])
+        job.model.free(former, frames=MOVED[1:])
+    job.does(FORWARD)
+    rows = found(job, 9000)
+    assert rows[4:] == [(Category.TEMPORARY, Evidence.LIFETIME, "freed-soon-outside-modules"), NEW_VALUE] * 4
 
 
 def test_so_are_those_of_a_smaller_part_that_the_same_line_replaces(found):
