@@ -45,12 +45,12 @@ def made_as_layers(features: Features, _: Decided) -> BoolColumn:
 
 
 def computed_as_layers(features: Features, decided: Decided) -> BoolColumn:
-    """Of that, what is computed; without C++ frames, what is as large as weights.
+    """Without C++ frames, only what is as large as weights.
 
     A batch may have many columns, or many boxes of each picture, which one line copies to the device.
     """
     made = decided.shared(made_as_layers, features)
     if features.has_cpp:
-        return made & ~features.from_nothing
+        return made
     of_model = decided.has(Category.WEIGHT) | features.unrecorded
     return made & is_among(features.sizes, distinct(features.sizes[of_model]))

@@ -28,13 +28,13 @@ def new_values_of_weights(features: Features, decided: Decided) -> BoolColumn:
 def as_new_values(features: Features, decided: Decided) -> BoolColumn:
     """The first time, the line frees what is known as a weight. One that does so with states makes states."""
     many = decided.shared(made_as_layers, features)
-    if not features.phases.free_sites_known or not many.any():
-        return np.zeros(len(many), np.bool_)
+    if not many.any():
+        return many
     line, freeing = features.lines(), features.lines_of(features.allocations.free_stack_id)
     # A copy that was placed and has not run yet when it gets its first values counts as temporary.
     weights = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT)
-    # What a line both makes and frees is on its way to the new values.
-    freed = features.is_freed & (freeing >= 0) & (line != freeing)
+    # What a line both makes and frees is on its way to the new values; so is all where frees have no stacks.
+    freed = features.is_freed & (line != freeing)
     others = freed & ~decided.is_open & ~weights
     former = freed & weights & ~is_among(freeing, freeing[others])
     of_sizes = features.sizes * np.int64(len(features.roles.stacks.frames) + 1)

@@ -24,6 +24,7 @@ from tests.classified_jobs import (
     SET_ATTRIBUTE,
     STEP,
     SUBJECT,
+    ZEROS,
     Job,
     at_line,
     categories,
@@ -163,8 +164,13 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
 
 @pytest.mark.parametrize(
     ("before", "expected"),
-    [((FORWARD, COPY), INPUT), ((COPY, FORWARD), ACTIVATION), ((FORWARD, LOAD), ACTIVATION)],
-    ids=["data has come since", "a model has run since", "no data has come"],
+    [
+        ((FORWARD, COPY), INPUT),
+        ((COPY, FORWARD), ACTIVATION),
+        ((FORWARD, LOAD), ACTIVATION),
+        ((FORWARD, ZEROS), ACTIVATION),
+    ],
+    ids=["data has come since", "a model has run since", "no data has come", "only numbers were filled in"],
 )
 def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, expected, found):
     """Pictures that are normalized after a validation; what a student shall say, of what its teacher says."""

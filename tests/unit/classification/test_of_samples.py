@@ -128,6 +128,11 @@ def test_gradients_of_results_are_as_many_times_as_large_as_matrices_alone(biase
     assert [found(job, 4 * 640 * side)[0][0] for side in sides] == [UNKNOWN] * 4
 
 
+def test_parameters_of_two_sizes_may_agree_by_chance(found):
+    job = beside_weights(ENGINE, (24 * 7000, 24 * 9000), (7000, 9000))
+    assert categories(found(job, 24 * 7000)) == [UNKNOWN]
+
+
 @pytest.mark.parametrize(("stack", "expected"), [(ENGINE, GRADIENT), (RECOMPUTED, UNKNOWN)])
 def test_what_a_checkpoint_computes_again_is_none(stack, expected, found):
     job = beside_weights(stack, tuple(24 * size for size in PARAMETERS), PARAMETERS)

@@ -87,6 +87,24 @@ def test_as_many_in_several_iterations_may_be_batches(found):
     assert set(categories(found(given(*sizes, n_times=3), 7000))) == {INPUT}
 
 
+def test_an_iteration_that_is_cut_short_shows_nothing_of_the_others(found):
+    job = given(*LAYERS, n_times=2)
+    job.alloc(COMPUTED, 7000)
+    job.does(FORWARD)
+    assert categories(found(job, 9000)) == [UNKNOWN] * 8
+
+
+def test_without_cpp_frames_what_is_as_large_as_preexisting_blocks_may_be_weights(found):
+    job = Job()
+    for size in LAYERS:
+        job.older(NO_FRAMES, size)
+    for addr in [job.alloc(PYTHON, size) for size in LAYERS]:
+        job.does(FORWARD)
+        job.free(addr, MAIN)
+    job.does(NO_FRAMES)
+    assert INPUT not in categories(found(job, 9000))
+
+
 def test_batches_one_after_the_other_are_not_made_as_layers_are(found):
     """A validation, in which words and labels are of one line, and the last batches are smaller."""
     job = Job()
