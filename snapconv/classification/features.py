@@ -255,8 +255,9 @@ def _uses(
     is_data = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
     # What is computed once data has come is part of it; before that, of what a forward made.
     is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
-    alloc, data = lives["alloc"], lives["alloc"][outside & is_copied]
-    is_data |= last_before(np.sort(data), alloc) > last_before(np.sort(alloc[origins["in_forward"]]), alloc)
+    alloc, rows = lives["alloc"], np.flatnonzero(mid_forward & ~is_data)
+    data, made = np.sort(alloc[outside & is_copied]), np.sort(alloc[origins["in_forward"]])
+    is_data[rows] = last_before(data, alloc[rows]) > last_before(made, alloc[rows])
     mid_forward &= ~(is_data & _before_graph(phases, lives, origins))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)

@@ -22,8 +22,7 @@ def made_as_layers(features: Features, _: Decided) -> BoolColumn:
 
     All that it makes there, if what is in use when it makes the last of it has such sizes.
     """
-    has_line = features.lines() >= 0
-    rows = np.flatnonzero((features.outside | features.preexisting_outside) & has_line)
+    rows = np.flatnonzero((features.outside | features.preexisting_outside) & ~features.has_no_frames)
     # One number for stack and iteration, which may be -1.
     where = features.allocations.stack_id[rows].astype(np.int64) * (features.phases.n_iterations + 1)
     _, group = np.unique(where + features.iteration[rows], return_inverse=True)
@@ -44,8 +43,8 @@ def made_as_layers(features: Features, _: Decided) -> BoolColumn:
     return features.mask(rows[fits[group]])
 
 
-def computed_as_layers(features: Features, decided: Decided) -> BoolColumn:
-    """Without C++ frames, only what is as large as weights.
+def surely_as_layers(features: Features, decided: Decided) -> BoolColumn:
+    """Of that, without C++ frames, only what is as large as weights.
 
     A batch may have many columns, or many boxes of each picture, which one line copies to the device.
     """

@@ -10,7 +10,7 @@ from snapconv.classification.rules.in_backward import WITHIN
 from snapconv.classification.rules.of_inference import MOST_KEPT, only_infers
 from snapconv.classification.rules.of_new_values import as_new_values
 from snapconv.classification.rules.of_samples import as_of_samples, computed_for_step
-from snapconv.classification.sizes_of_layers import computed_as_layers
+from snapconv.classification.sizes_of_layers import surely_as_layers
 from snapconv.columns import BoolColumn, distinct, grouped, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
@@ -230,7 +230,7 @@ def _between_modules(features: Features, decided: Decided) -> BoolColumn:
 
     With Python-only stacks, what feeds a module may as well be the next batch, unless it is computed.
     """
-    found = features.mid_forward & ~decided.shared(computed_as_layers, features)
+    found = features.mid_forward & ~decided.shared(surely_as_layers, features)
     of_loss = found & ~features.feeds_module
     if features.has_cpp:
         return of_loss | found
@@ -291,7 +291,7 @@ def input_used_by_module(features: Features, decided: Decided) -> BoolColumn:
     put together from parts of others is a batch, however large: nobody copies weights so.
     """
     used = features.may_be_input & features.feeds_module & features.is_freed & ~features.mid_forward
-    used &= ~decided.shared(computed_for_step, features) & ~decided.shared(computed_as_layers, features)
+    used &= ~decided.shared(computed_for_step, features) & ~decided.shared(surely_as_layers, features)
     used &= ~as_new_values(features, decided)
     return used & (features.made_through(Role.COLLECTED) | ~made_in_bulk(features, decided))
 

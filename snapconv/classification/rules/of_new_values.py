@@ -28,18 +28,19 @@ def new_values_of_weights(features: Features, decided: Decided) -> BoolColumn:
 def as_new_values(features: Features, decided: Decided) -> BoolColumn:
     """The first time, the line frees what is known as a weight. One that does so with states makes states."""
     many = decided.shared(made_as_layers, features)
-    if not many.any():
-        return many
-    line, freeing = features.lines(), features.lines_of(features.allocations.free_stack_id)
     # A copy that was placed and has not run yet when it gets its first values counts as temporary.
     weights = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT)
+    if not (many.any() and np.any(weights & features.is_freed)):
+        return np.zeros(len(many), np.bool_)
+    line, freeing = features.lines(), features.lines_of(features.allocations.free_stack_id)
     # What a line both makes and frees is on its way to the new values; so is all where frees have no stacks.
     freed = features.is_freed & (line != freeing)
     others = freed & ~decided.is_open & ~weights
     former = freed & weights & ~is_among(freeing, freeing[others])
     of_sizes = features.sizes * np.int64(len(features.roles.stacks.frames) + 1)
     # The same line may do so for a smaller part of the model, called from elsewhere.
-    return is_among(line, line[many]) & is_among(of_sizes + line, (of_sizes + freeing)[former])
+    made = (line >= 0) & is_among(line, line[many])
+    return made & is_among(of_sizes + line, (of_sizes + freeing)[former])
 
 
 OF_NEW_VALUES: tuple[PipelineRule, ...] = (new_values_of_weights,)

@@ -51,7 +51,7 @@ def as_of_samples(features: Features, decided: Decided) -> BoolColumn:
         made_sizes = distinct(sizes[of_iteration])
         key = made_sizes.tobytes()
         if key not in known:
-            known[key] = np.concatenate([_multiples(made_sizes, sizes) for sizes in of_parameters])
+            known[key] = np.concatenate([_multiples(made_sizes, of_each) for of_each in of_parameters])
         if len(known[key]):
             found[of_iteration] = is_among(sizes[of_iteration], known[key])
     return found
