@@ -22,7 +22,18 @@ _USUAL = ("adamw", "to none")
 # before it: from the third on by authors who had seen no rule, and committed before any rule ran on them.
 BLIND_GROUPS = tuple(
     f"{number}-blind"
-    for number in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    for number in (
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+        "tenth",
+        "eleventh",
+    )
 )
 
 _NAMES = {
