@@ -88,6 +88,7 @@ _NO_LONGER_BLIND = {
     "curvature",
     "dreambooth-flux",
     "electricity",
+    "essays",
     "few-shots",
     "flat-minima",
     "flow-matching",
@@ -115,6 +116,7 @@ _NO_LONGER_BLIND = {
     "translations",
     "two-towers",
     "unlabelled-pictures",
+    "viscosity",
 }
 _SCRIPTS: dict[str, dict[str, Entry]] = {
     group: {
