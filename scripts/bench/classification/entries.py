@@ -100,6 +100,7 @@ _NO_LONGER_BLIND = {
     "lightning-images",
     "masks-from-boxes",
     "new-word",
+    "offline-ants",
     "picture-autoencoder",
     "poses",
     "preconditioned",
