@@ -147,6 +147,7 @@ def split_by_states(
     *,
     trained: Int64Column,
     made: Int64Column,
+    exchanged: Int64Column,
     n_states: int,
 ) -> None:
     """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
@@ -154,9 +155,11 @@ def split_by_states(
     Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
     is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
     all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
-    of states made in the trace.
+    of states made in the trace. Where the program has freed as many as have gradients (``exchanged``: their
+    sizes), these were the weights, and all may be states.
     """
     n_gradients, n_made, groups = counted(trained), counted(made), by_size(rows, sizes)
+    n_exchanged = counted(exchanged)
     each = {size: len(members) // (1 + n_states) for size, members in groups}
     all_have_states = (
         not n_made
@@ -167,7 +170,8 @@ def split_by_states(
         n_trained = n_gradients[size]
         n_before = max(n_states * n_trained - n_made[size], 0)
         n_weights = each[size] if all_have_states else len(members) - n_before
-        if n_trained and n_weights >= n_trained:
+        were_exchanged = n_weights == 0 and n_exchanged[size] >= n_trained
+        if n_trained and (n_weights >= n_trained or were_exchanged):
             # Models are built before the first step, and so their weights come first.
             found.mark(BESIDE_STATES, _W, members[:n_weights])
             found.mark(STATES, _S, members[n_weights:])

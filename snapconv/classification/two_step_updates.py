@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from snapconv.classification.features import Features, at
 from snapconv.classification.functional_updates import functional_updates, outlives_backward
 from snapconv.classification.rule import Decided
-from snapconv.columns import BoolColumn, grouped
+from snapconv.columns import BoolColumn, EventColumn, Int64Column, grouped
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -19,8 +19,9 @@ _NEARLY = 0.9
 def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
     """Rows of a line that runs after the first backward of an iteration only, whose gradients are cleared.
 
-    As many bytes as the results of that backward, which zero_grad frees before the next one, and kept beyond
-    that. Not copies: those may be of gradients, and without C++ frames nothing shows it. Nothing where no
+    As many bytes as the results of that backward, which zero_grad frees before the next one, and kept into
+    the step: what the program drops before it (bounds of weights that it has moved) is not the optimizer's.
+    Not copies: those may be of gradients, and without C++ frames nothing shows it. Nothing where no
     step shows what is one iteration: the sums of several batches look the same.
     """
     if not (features.has_cpp and features.phases.has_steps):
@@ -40,10 +41,17 @@ def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
     wanted, is_cleared = n_wanted[keys[1]], n_cleared[keys[1]] >= _NEARLY * n_wanted[keys[1]]
     fits = is_cleared & (n_bytes >= _NEARLY * wanted) & (n_bytes <= wanted / _NEARLY)
     second = features.next_backward[rows]
-    kept = features.end[rows] > at(features.phases.run_end, second, features.n_events)
+    kept = features.end[rows] > _step_after(features, rows, second)
     through_forward = features.next_forward[rows] < second
     is_once = _runs_once(features)[stack[rows]]
     return features.mask(rows[fits[group] & kept & through_forward & is_once])
+
+
+def _step_after(features: Features, rows: Int64Column, backward: EventColumn) -> EventColumn:
+    """The first event of the step after a backward; where it shows none, the last one of the iteration."""
+    phases = features.phases
+    last = np.searchsorted(phases.iteration, features.iteration[rows], side="right") - 1
+    return np.minimum(phases.next_after(Phase.OPTIMIZER, backward), last.astype(np.int32))
 
 
 def _freed_in_zero_grad(features: Features) -> BoolColumn:

@@ -31,6 +31,7 @@ class StackRoles:
     is_empty: BoolColumn
     in_closure: BoolColumn
     in_hook: BoolColumn
+    in_program: BoolColumn
     has_cpp: bool
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
@@ -51,6 +52,12 @@ class StackRoles:
         if not len(self.in_hook):
             return np.zeros(len(stack_ids), np.bool_)
         return np.append(self.in_hook, False)[stack_ids]
+
+    def is_in_program(self, stack_ids: Int32Column) -> BoolColumn:
+        """Whether each of these stacks is of a thread that calls modules, not of the engine; False for -1."""
+        if not len(self.in_program):
+            return np.zeros(len(stack_ids), np.bool_)
+        return np.append(self.in_program, False)[stack_ids]
 
 
 # What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
@@ -91,8 +98,11 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    in_hook = _in_hook(stacks, has, outermost, has_cpp=has_cpp)
-    return read_only(StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, has_cpp))
+    in_hook, in_program = _by_thread(stacks, has, outermost, has_cpp=has_cpp)
+    roles = StackRoles(
+        stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, in_program, has_cpp=has_cpp
+    )
+    return read_only(roles)
 
 
 def _called_by_optimizer(
@@ -111,10 +121,12 @@ def _called_by_optimizer(
     return np.asarray((foreign < optimizer) & (optimizer < missing))
 
 
-def _in_hook(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool) -> BoolColumn:
+def _by_thread(
+    stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool
+) -> tuple[BoolColumn, BoolColumn]:
     """The stacks of Python code that the engine's own thread called, and that is not torch's: hooks.
 
-    A thread of the program is known by its outermost function, through which modules are called.
+    And those of the program's own thread, known by its outermost function, through which modules are called.
     """
     files = [normal(name) for name in stacks.frames.filenames]
     pairs = list(zip(files, stacks.frames.names, strict=True))
@@ -129,8 +141,9 @@ def _in_hook(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
-    is_called = is_foreign & ~is_among(function, of_program) & is_engine & np.bool_(len(of_program) > 0)
-    return np.asarray(is_called, np.bool_)
+    is_of_program = is_among(function, of_program)
+    is_called = is_foreign & ~is_of_program & is_engine & np.bool_(len(of_program) > 0)
+    return np.asarray(is_called, np.bool_), np.asarray(is_of_program & is_foreign & ~by_engine, np.bool_)
 
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:

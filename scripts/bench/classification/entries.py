@@ -88,6 +88,7 @@ _NO_LONGER_BLIND = {
     "curvature",
     "dreambooth-flux",
     "electricity",
+    "essays",
     "few-shots",
     "flat-minima",
     "flow-matching",
@@ -99,6 +100,7 @@ _NO_LONGER_BLIND = {
     "lightning-images",
     "masks-from-boxes",
     "new-word",
+    "offline-ants",
     "picture-autoencoder",
     "poses",
     "preconditioned",
@@ -115,6 +117,7 @@ _NO_LONGER_BLIND = {
     "translations",
     "two-towers",
     "unlabelled-pictures",
+    "viscosity",
 }
 _SCRIPTS: dict[str, dict[str, Entry]] = {
     group: {

@@ -22,7 +22,18 @@ _USUAL = ("adamw", "to none")
 # before it: from the third on by authors who had seen no rule, and committed before any rule ran on them.
 BLIND_GROUPS = tuple(
     f"{number}-blind"
-    for number in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    for number in (
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+        "tenth",
+        "eleventh",
+    )
 )
 
 _NAMES = {
@@ -45,7 +56,7 @@ def markdown(found: Figures) -> str:
         (
             "Bytes at the peak with the right category in percent, by entry. Those with a star were written "
             "when the rules were done, those with two and three without a look at them, and rules were "
-            "changed for all of these; no rule was changed for those with four to eleven:",
+            "changed for all of these; no rule was changed for those with four and more:",
             _by_entry(cases),
             "The means of these groups, as right / wrong / unknown:",
             _by_group(cases, by_bytes=False),

@@ -72,6 +72,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states=_made_states(features, decided),
         summed=in_backward,
         added=in_backward & features.freed_through(Role.ACCUMULATION),
+        exchanged=_exchanged(features),
         iteration=features.iteration,
         run=features.alloc_run_last,
         whole=_whole_iterations(features),
@@ -82,6 +83,13 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         has_several_steps=features.phases.has_several_steps,
     )
     return split_by_sizes(features.allocations, known)
+
+
+def _exchanged(features: Features) -> BoolColumn:
+    """What was there before the trace, and is freed neither by the engine, nor in a step or zero_grad."""
+    freed = ~features.is_traced & features.is_freed & np.bool_(features.phases.free_sites_known)
+    by_others = (Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
+    return np.asarray(freed & ~is_among(features.end_phase, np.array(by_others)))
 
 
 def _made_states(features: Features, decided: Decided) -> BoolColumn:
@@ -134,7 +142,10 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if known.has_several_steps:
         trained = live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
-        split_by_states(found, rows, sizes, trained=trained, made=made, n_states=known.n_states)
+        exchanged = sizes[known.exchanged]
+        split_by_states(
+            found, rows, sizes, trained=trained, made=made, exchanged=exchanged, n_states=known.n_states
+        )
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)

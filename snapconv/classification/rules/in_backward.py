@@ -3,7 +3,7 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features, at
+from snapconv.classification.features import Features, at, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
 from snapconv.columns import BoolColumn, distinct, has_code, is_among
 from snapconv.phases.trace_phases import Phase
@@ -53,7 +53,21 @@ def _within(features: Features) -> BoolColumn:
     """What the step no longer finds is no gradient; what is freed later may be freed by zero_grad."""
     step_follows = has_code(features.next_run_phase, Phase.OPTIMIZER)
     before_step = step_follows & (features.end <= features.alloc_run_last)
-    return np.asarray(_made(features) & ((features.end <= features.alloc_run_end) | before_step))
+    within = _made(features) & ((features.end <= features.alloc_run_end) | before_step)
+    return np.asarray(within & ~_in_later_call(features, within))
+
+
+def _in_later_call(features: Features, rows: BoolColumn) -> BoolColumn:
+    """Those of the rows that the engine frees after the program went on: it has called the engine again.
+
+    As where derivatives are a part of the loss, between which nothing is in a module.
+    """
+    roles, table = features.roles, features.allocations
+    later = rows & features.is_freed_by_engine
+    made, freed = roles.is_in_program(table.stack_id), roles.is_in_program(table.free_stack_id)
+    at_work = np.sort(np.concatenate((features.alloc[made & features.is_traced], features.end[freed])))
+    later[later] = last_before(at_work, features.end[later]) > features.alloc[later]
+    return later
 
 
 def _kept(features: Features) -> BoolColumn:
@@ -61,7 +75,7 @@ def _kept(features: Features) -> BoolColumn:
 
 
 def _in_later_run(features: Features) -> BoolColumn:
-    return np.asarray(features.end > features.alloc_run_last)
+    return np.asarray((features.end > features.alloc_run_last) | _in_later_call(features, _made(features)))
 
 
 @rule(BY_HOOK, Category.GRADIENT, Evidence.FREE_SITE)

@@ -1,4 +1,4 @@
-"""Data that lies on the device since before the trace: what batches are drawn from.
+"""Data that lies on the device before the first batch: what batches are drawn from.
 
 A buffer of what an agent saw, a rollout, a set of pictures: several tensors with a row for each sample. A
 batch takes the same number of rows of each, so that all are as many times as large as what is drawn from
@@ -12,13 +12,14 @@ from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.size_references import SMALL_BYTES, counted
 from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
 
 DRAWN_FROM = Reason(
     "as-many-times-as-large-as-batches",
-    "pre-existing, of several sizes, each as many times as large as rows that are chosen by number outside "
-    "of modules: the data that batches are drawn from",
+    "kept since before the first forward, of several sizes, each as many times as large as rows that are "
+    "chosen by number outside of modules: the data that batches are drawn from",
 )
 
 # The sizes of two tensors and two batches; fewer agree by chance.
@@ -34,7 +35,8 @@ _MOST_SIZES = 200
 def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     """What nearly all batches, by bytes, are drawn from."""
     sizes = features.sizes
-    open_rows = features.unrecorded & decided.is_open & (sizes >= SMALL_BYTES)
+    made = features.outside & features.is_live_at_dump & (features.alloc < features.first(Phase.FORWARD))
+    open_rows = (features.unrecorded | made) & decided.is_open & (sizes >= SMALL_BYTES)
     kept = counted(sizes[open_rows])
     # A search by beams chooses rows of its caches, too.
     drawn = counted(sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])

@@ -21,7 +21,7 @@ DIFFERENTIATED = Reason(
 BETWEEN_STEPS = Reason(
     "one-for-every-gradient-between-two-steps",
     "computed once between the two backwards of an iteration by a line that makes one for every gradient, "
-    "and kept beyond the second: how far the weights were moved",
+    "and kept into the step after the second: how far the weights were moved",
     uses_phases=True,
 )
 

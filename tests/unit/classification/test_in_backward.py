@@ -8,14 +8,19 @@ from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     APPLY,
+    CUSTOM_BACKWARD,
     ENGINE,
     FORWARD,
+    HOOK,
+    MAIN,
+    NO_FRAMES,
     OTHER,
     STEP,
     SUBJECT,
     Job,
     categories,
     classified,
+    frames,
     job_of,
 )
 
@@ -111,3 +116,61 @@ def test_beside_preexisting_weights_with_frames_a_preexisting_block_without_is_o
 ):
     """With Python-only stacks nothing that the engine makes has a frame."""
     assert categories(found(job_of(life))) == expected
+
+
+def calls_of_engine(at_work, freed_by=ENGINE, *, made_by=ENGINE, calls=FORWARD):
+    """The engine makes a block, others make theirs, and the engine frees it: in one run of backward."""
+    job = Job()
+    job.does(calls, made_by)
+    block = job.alloc(made_by)
+    if at_work is not None:
+        job.alloc(at_work, OTHER)
+    job.does(made_by)
+    job.model.free(block, frames=freed_by)
+    job.does(made_by)
+    return job
+
+
+WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11/threading.py"))
+
+
+@pytest.mark.parametrize(
+    ("at_work", "freed_by", "expected"),
+    [
+        (MAIN, ENGINE, ACTIVATION),
+        (None, ENGINE, TEMPORARY),
+        (MAIN, MAIN, TEMPORARY),
+        (HOOK, ENGINE, TEMPORARY),
+        (CUSTOM_BACKWARD, ENGINE, TEMPORARY),
+        (WORKER, ENGINE, TEMPORARY),
+    ],
+    ids=["the program", "nothing", "the program, which frees it", "a hook", "a function", "another thread"],
+)
+@pytest.mark.parametrize("has_cpp", [True, False], ids=["with C++ frames", "without"])
+def test_what_a_later_call_of_the_engine_frees_was_kept_for_it(has_cpp, at_work, freed_by, expected, found):
+    """Derivatives within a loss: the engine is called between operations, none of which is in a module."""
+    if has_cpp:
+        job = calls_of_engine(at_work, freed_by)
+    else:
+        stacks = [stack and [f for f in stack if f["filename"] != "??"] for stack in (at_work, freed_by)]
+        job = calls_of_engine(*stacks, made_by=NO_FRAMES)
+    assert categories(found(job)) == [expected]
+
+
+def test_a_thread_that_calls_modules_may_load_data_as_well(found):
+    """DataParallel's threads begin where a thread that fetches the next batch does."""
+    thread = frames(("_bootstrap", "/usr/lib/python3.11/threading.py"))
+    job = calls_of_engine(WORKER, calls=FORWARD[:-1] + thread)
+    assert categories(found(job)) == [TEMPORARY]
+
+
+def test_what_happened_before_it_was_made_is_no_later_call(found):
+    job = Job()
+    job.does(FORWARD, ENGINE)
+    job.alloc(MAIN, OTHER)
+    block = job.alloc(ENGINE)
+    job.does(ENGINE)
+    job.free(block, ENGINE)
+    job.alloc(MAIN, OTHER)
+    job.does(ENGINE)
+    assert categories(found(job)) == [TEMPORARY]

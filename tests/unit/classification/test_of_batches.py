@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     REORDER_CACHE,
+    STEP,
     ZERO_GRAD,
     Job,
     categories,
@@ -53,6 +54,40 @@ def said(tmp_path):
 
 def test_what_is_as_many_times_as_large_as_each_batch_is_the_data(said):
     assert said(drawn()) == ([Category.INPUT] * 3, "as-many-times-as-large-as-batches")
+
+
+FILLED = frames(cpp("at::_ops::zeros::call(c10::ArrayRef<long>)"), ("__init__", "/w/proj/replay.py")) + MAIN
+
+
+@pytest.mark.parametrize(
+    ("is_first", "is_kept", "line", "is_data"),
+    [
+        (True, True, FILLED, True),
+        (False, True, FILLED, False),
+        (True, False, FILLED, False),
+        (True, True, STEP, False),
+    ],
+    ids=["a buffer", "made after a forward", "freed", "of an optimizer"],
+)
+def test_data_that_is_made_before_the_first_forward_and_kept_is_known_likewise(
+    is_first, is_kept, line, is_data, said
+):
+    job = Job()
+    job.older(NO_FRAMES, WEIGHT)
+    if not is_first:
+        job.does(FORWARD)
+    data = [job.alloc(line, size) for size in DATA]
+    for _ in range(2):
+        batches = [job.alloc(INDEX, size) for size in BATCHES]
+        job.does(FORWARD)
+        gradient = job.alloc(ENGINE, WEIGHT)
+        for addr in batches:
+            job.free(addr, MAIN)
+        job.free(gradient, ZERO_GRAD)
+    if not is_kept:
+        for addr in data:
+            job.free(addr, MAIN)
+    assert (said(job)[1] == "as-many-times-as-large-as-batches") == is_data
 
 
 def test_beside_labels_there_may_be_the_order_of_the_samples(said):

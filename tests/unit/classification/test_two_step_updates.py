@@ -43,6 +43,7 @@ def two_steps(
     n_kept=0,
     again=False,
     until_second=True,
+    until_step=True,
     former=(),
     has_forward=True,
     has_step=True,
@@ -53,6 +54,11 @@ def two_steps(
     Something clears these, but for ``n_kept``. ``former``: what the line made before the trace.
     """
     job, sizes = Job(), weights if sizes is None else sizes
+
+    def drop(blocks):
+        for block in blocks:
+            job.free(block, MAIN)
+
     for size in weights:
         job.older(NO_FRAMES, size)
     held = [job.older(NO_FRAMES, size) for size in former]
@@ -69,17 +75,17 @@ def two_steps(
     if has_forward:
         job.does(FORWARD)
     if not until_second:
-        for block in made:
-            job.free(block, MAIN)
+        drop(made)
     gradients = [job.alloc(ENGINE, size) for size in weights]
     job.does(ENGINE)
     if again:
         made += [job.alloc(line, size) for size in sizes]
-    if until_second:
-        for block in made:
-            job.free(block, MAIN)
+    if not until_step:
+        drop(made)
     if has_step:
         job.does(STEP)
+    if until_second and until_step:
+        drop(made)
     return job
 
 
@@ -102,6 +108,7 @@ def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp
         {"cleared_by": MAIN},
         {"again": True},
         {"until_second": False},
+        {"until_step": False},
         {"has_forward": False},
         {"has_step": False},
         {"is_cleared_late": True},
@@ -112,6 +119,7 @@ def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp
         "gradients that nothing clears",
         "after every backward, as sums are",
         "freed before the second backward",
+        "freed before the step, as bounds of weights are",
         "the graph of the first forward again",
         "no step, so that any number of backwards may be an iteration",
         "gradients that are cleared after the second backward",
