@@ -1,8 +1,8 @@
 """Small files that repeat large things: what every command may take for them, and how much it may write.
 
 The bounds for a file of N bytes: 384 MiB of memory and 5 s of processor time, 20 N + 1 MiB of text, and as
-much for every report, far below what the same content would be without repetition. A plain run gives each file to
-a third of the commands, in turn; scripts/test --all and one with a seed give it to all.
+much for every report, far below what the same content would be without repetition. A plain run gives each
+file to a third of the commands, in turn; scripts/test --all and one with a seed give it to all.
 """
 
 import gzip
