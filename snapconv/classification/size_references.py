@@ -24,12 +24,12 @@ class Preexisting:
 
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
     them. ``added`` are those of which the stack of the free shows it. ``whole`` are the iterations whose
-    backward the trace has from its beginning. ``exchanged``: what the program itself frees in the trace, as
-    weights that it gives new memory. ``n_states``: how many states every optimizer keeps for each of
+    backward the trace has from its beginning. ``n_states``: how many states every optimizer keeps for each of
     its parameters, if that is known; ``states_range``: the least and the most of them; ``states_are_built``:
     they are made before the first gradients; ``has_several_steps``: whether there may be several optimizers.
-    ``has_frozen_copy``: the trained modules also ran without saving anything, so that there may be another
-    model of the kind; None where that may have been a validation, or the states are known without it.
+    ``has_frozen_copy``: an average of the weights is updated, or the trained modules also ran without saving
+    anything, so that there may be another model of the kind; None where that may have been a validation, or
+    the states are known without it.
     """
 
     candidates: BoolColumn
@@ -37,7 +37,6 @@ class Preexisting:
     states: BoolColumn
     summed: BoolColumn
     added: BoolColumn
-    exchanged: BoolColumn
     iteration: NDArray[np.integer[Any]]
     # The run of one phase that made each allocation, by its last event.
     run: NDArray[np.integer[Any]]

@@ -147,7 +147,6 @@ def split_by_states(
     *,
     trained: Int64Column,
     made: Int64Column,
-    exchanged: Int64Column,
     n_states: int,
 ) -> None:
     """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
@@ -155,11 +154,9 @@ def split_by_states(
     Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
     is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
     all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
-    of states made in the trace. Where the program has freed as many as have gradients (``exchanged``: their
-    sizes), these were the weights, and all may be states.
+    of states made in the trace.
     """
     n_gradients, n_made, groups = counted(trained), counted(made), by_size(rows, sizes)
-    n_exchanged = counted(exchanged)
     each = {size: len(members) // (1 + n_states) for size, members in groups}
     all_have_states = (
         not n_made
@@ -170,8 +167,7 @@ def split_by_states(
         n_trained = n_gradients[size]
         n_before = max(n_states * n_trained - n_made[size], 0)
         n_weights = each[size] if all_have_states else len(members) - n_before
-        were_exchanged = n_weights == 0 and n_exchanged[size] >= n_trained
-        if n_trained and (n_weights >= n_trained or were_exchanged):
+        if n_trained and n_weights >= n_trained:
             # Models are built before the first step, and so their weights come first.
             found.mark(BESIDE_STATES, _W, members[:n_weights])
             found.mark(STATES, _S, members[n_weights:])
@@ -256,11 +252,18 @@ def _weights_and_states(n_copies: int, options: _Options) -> tuple[int, int] | N
 
 
 def split_by_copies(
-    found: SizeSplit, rows: Int64Column, sizes: Int64Column, reference: Int64Column, *, by_gradients: bool
+    found: SizeSplit,
+    rows: Int64Column,
+    sizes: Int64Column,
+    reference: Int64Column,
+    *,
+    by_gradients: bool,
+    has_second_model: bool,
 ) -> None:
     """Per size: as many weights as the reference has; whole further copies are the other category.
 
-    Up to two further copies can be optimizer state, one can be gradients.
+    Up to two further copies can be optimizer state, one can be gradients. They stay open where one of them
+    may be a second model.
     """
     of_weight, of_copies, category, most = (
         (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, 2)
@@ -274,7 +277,7 @@ def split_by_copies(
             continue
         found.mark(of_weight, _W, members[:expected])
         copies, rest = divmod(len(members) - expected, expected)
-        if not rest and copies <= most:
+        if not rest and copies <= most and not has_second_model:
             found.mark(of_copies, category, members[expected:])
 
 

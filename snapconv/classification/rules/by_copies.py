@@ -49,6 +49,7 @@ from snapconv.classification.size_splits import (
     split_by_structure,
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
+from snapconv.classification.weight_averages import averages_are_updated
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
@@ -72,24 +73,23 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states=_made_states(features, decided),
         summed=in_backward,
         added=in_backward & features.freed_through(Role.ACCUMULATION),
-        exchanged=_exchanged(features),
         iteration=features.iteration,
         run=features.alloc_run_last,
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
         states_range=features.phases.states_range,
         states_are_built=features.phases.states_are_built,
-        has_frozen_copy=frozen_modules_ran(features) if features.phases.n_states is None else None,
+        has_frozen_copy=_has_second_model(features),
         has_several_steps=features.phases.has_several_steps,
     )
     return split_by_sizes(features.allocations, known)
 
 
-def _exchanged(features: Features) -> BoolColumn:
-    """What was there before the trace, and is freed neither by the engine, nor in a step or zero_grad."""
-    freed = ~features.is_traced & features.is_freed & np.bool_(features.phases.free_sites_known)
-    by_others = (Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
-    return np.asarray(freed & ~is_among(features.end_phase, np.array(by_others)))
+def _has_second_model(features: Features) -> bool | None:
+    """Whether a copy of the model, or an average, is there; not asked where the states are known without."""
+    if features.phases.n_states is not None:
+        return None
+    return averages_are_updated(features) or frozen_modules_ran(features)
 
 
 def _made_states(features: Features, decided: Decided) -> BoolColumn:
@@ -142,13 +142,11 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if known.has_several_steps:
         trained = live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
-        exchanged = sizes[known.exchanged]
-        split_by_states(
-            found, rows, sizes, trained=trained, made=made, exchanged=exchanged, n_states=known.n_states
-        )
+        split_by_states(found, rows, sizes, trained=trained, made=made, n_states=known.n_states)
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
-        split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients)
+        has_second = by_gradients and known.has_frozen_copy is True
+        split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients, has_second_model=has_second)
     return _with_not_trained(found, rows, sizes, gradients, known) if by_gradients else found
 
 
