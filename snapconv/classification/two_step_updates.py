@@ -41,17 +41,17 @@ def kept_between_two_steps(features: Features, decided: Decided) -> BoolColumn:
     wanted, is_cleared = n_wanted[keys[1]], n_cleared[keys[1]] >= _NEARLY * n_wanted[keys[1]]
     fits = is_cleared & (n_bytes >= _NEARLY * wanted) & (n_bytes <= wanted / _NEARLY)
     second = features.next_backward[rows]
-    kept = features.end[rows] > _step_after(features, rows, second)
+    kept = features.end[rows] >= _step_after(features, rows, second)
     through_forward = features.next_forward[rows] < second
     is_once = _runs_once(features)[stack[rows]]
     return features.mask(rows[fits[group] & kept & through_forward & is_once])
 
 
 def _step_after(features: Features, rows: Int64Column, backward: EventColumn) -> EventColumn:
-    """The first event of the step after a backward; where it shows none, the last one of the iteration."""
+    """The first event of the step after a backward; where it shows none, the first after the iteration."""
     phases = features.phases
-    last = np.searchsorted(phases.iteration, features.iteration[rows], side="right") - 1
-    return np.minimum(phases.next_after(Phase.OPTIMIZER, backward), last.astype(np.int32))
+    after = np.searchsorted(phases.iteration, features.iteration[rows], side="right").astype(np.int32)
+    return np.minimum(phases.next_after(Phase.OPTIMIZER, backward), after)
 
 
 def _freed_in_zero_grad(features: Features) -> BoolColumn:

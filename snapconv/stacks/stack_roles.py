@@ -54,7 +54,7 @@ class StackRoles:
         return np.append(self.in_hook, False)[stack_ids]
 
     def is_in_program(self, stack_ids: Int32Column) -> BoolColumn:
-        """Whether each of these stacks is of a thread that calls modules, not of the engine; False for -1."""
+        """Whether each of these stacks is of the program's own thread, out of the engine; False for -1."""
         if not len(self.in_program):
             return np.zeros(len(stack_ids), np.bool_)
         return np.append(self.in_program, False)[stack_ids]
@@ -124,9 +124,11 @@ def _called_by_optimizer(
 def _by_thread(
     stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool
 ) -> tuple[BoolColumn, BoolColumn]:
-    """The stacks of Python code that the engine's own thread called, and that is not torch's: hooks.
+    """Two masks: the stacks of hooks, and those of the program's own thread.
 
-    And those of the program's own thread, known by its outermost function, through which modules are called.
+    A thread of the program is known by its outermost function, through which modules are called. Hooks are
+    Python code, not torch's, that the engine's own thread called. Where the outermost function is torch's, or
+    threading's, it does not tell one thread from another.
     """
     files = [normal(name) for name in stacks.frames.filenames]
     pairs = list(zip(files, stacks.frames.names, strict=True))
@@ -143,7 +145,12 @@ def _by_thread(
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     is_of_program = is_among(function, of_program)
     is_called = is_foreign & ~is_of_program & is_engine & np.bool_(len(of_program) > 0)
-    return np.asarray(is_called, np.bool_), np.asarray(is_of_program & is_foreign & ~by_engine, np.bool_)
+    is_own = np.zeros(len(stacks), np.bool_)
+    is_own[owner] = np.array([not _OF_TORCH.search(name) for name in files], np.bool_)[
+        stacks.frame_ids[places]
+    ]
+    in_program = is_of_program & is_foreign & is_own & ~by_engine
+    return np.asarray(is_called, np.bool_), np.asarray(in_program, np.bool_)
 
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:

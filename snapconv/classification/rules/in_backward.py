@@ -49,33 +49,37 @@ def _made(features: Features) -> BoolColumn:
     return np.asarray(features.by_engine & has_code(features.alloc_phase, Phase.BACKWARD))
 
 
-def _within(features: Features) -> BoolColumn:
+def _within(features: Features, decided: Decided) -> BoolColumn:
     """What the step no longer finds is no gradient; what is freed later may be freed by zero_grad."""
     step_follows = has_code(features.next_run_phase, Phase.OPTIMIZER)
     before_step = step_follows & (features.end <= features.alloc_run_last)
     within = _made(features) & ((features.end <= features.alloc_run_end) | before_step)
-    return np.asarray(within & ~_in_later_call(features, within))
+    return np.asarray(within & ~decided.shared(_in_later_call, features))
 
 
-def _in_later_call(features: Features, rows: BoolColumn) -> BoolColumn:
-    """Those of the rows that the engine frees after the program went on: it has called the engine again.
+def _in_later_call(features: Features, _: Decided) -> BoolColumn:
+    """What the engine makes, and frees after the program went on: the program has called it again.
 
-    As where derivatives are a part of the loss, between which nothing is in a module.
+    For example, derivatives that are part of a loss: no module runs between them. A gradient that the engine
+    or a hook replaces is freed in a later call, too, but was not kept for it.
     """
     roles, table = features.roles, features.allocations
-    later = rows & features.is_freed_by_engine
+    replaced = features.is_freed_in_hook | features.freed_through(Role.ACCUMULATION)
+    later = _made(features) & features.is_freed_by_engine & ~replaced
+    if not later.any():
+        return later
     made, freed = roles.is_in_program(table.stack_id), roles.is_in_program(table.free_stack_id)
-    at_work = np.sort(np.concatenate((features.alloc[made & features.is_traced], features.end[freed])))
+    at_work = np.sort(np.concatenate((features.alloc[made], features.end[freed])))
     later[later] = last_before(at_work, features.end[later]) > features.alloc[later]
     return later
 
 
-def _kept(features: Features) -> BoolColumn:
-    return _made(features) & ~_within(features)
+def _kept(features: Features, decided: Decided) -> BoolColumn:
+    return _made(features) & ~_within(features, decided)
 
 
 def _in_later_run(features: Features) -> BoolColumn:
-    return np.asarray((features.end > features.alloc_run_last) | _in_later_call(features, _made(features)))
+    return np.asarray(features.end > features.alloc_run_last)
 
 
 @rule(BY_HOOK, Category.GRADIENT, Evidence.FREE_SITE)
@@ -90,15 +94,16 @@ def freed_by_hook(features: Features, decided: Decided) -> BoolColumn:
 
 
 @rule(WITHIN, Category.TEMPORARY, Evidence.LIFETIME)
-def freed_within_backward(features: Features, _: Decided) -> BoolColumn:
+def freed_within_backward(features: Features, decided: Decided) -> BoolColumn:
     """A gradient of an activation, or scratch."""
-    return _within(features)
+    return _within(features, decided)
 
 
 @rule(FOR_ANOTHER, Category.ACTIVATION, Evidence.FREE_SITE)
-def kept_for_another_backward(features: Features, _: Decided) -> BoolColumn:
+def kept_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
     """A gradient of gradients: the second backward frees what the first one kept for it."""
-    return _kept(features) & _in_later_run(features) & features.is_freed_by_engine
+    in_later_run = _kept(features, decided) & _in_later_run(features) & features.is_freed_by_engine
+    return in_later_run | decided.shared(_in_later_call, features)
 
 
 @rule(KEPT, Category.GRADIENT, Evidence.LIFETIME)
@@ -108,7 +113,7 @@ def kept_after_backward(features: Features, decided: Decided) -> BoolColumn:
     preexisting = features.lasts_throughout
     weight_like = decided.has(Category.WEIGHT) | (preexisting & ~by_engine)
     before = (preexisting & by_engine) | _without_frames_beside_weights(features, decided)
-    rows = np.flatnonzero(_kept(features) | before)
+    rows = np.flatnonzero(_kept(features, decided) | before)
     return features.mask(rows[is_among(features.sizes[rows], distinct(features.sizes[weight_like]))])
 
 
@@ -129,18 +134,18 @@ def _without_frames_beside_weights(features: Features, decided: Decided) -> Bool
 
 
 @rule(FAILED, Category.TEMPORARY, Evidence.LIFETIME)
-def in_use_by_failed_backward(features: Features, _: Decided) -> BoolColumn:
+def in_use_by_failed_backward(features: Features, decided: Decided) -> BoolColumn:
     """The trace ends in a backward that ran out of memory, as no program of the benchmark's does."""
     if not features.phases.ends_in_oom:
         return np.zeros(len(features.alloc), np.bool_)
     of_last = features.alloc_run_last == features.n_events - 1
-    return np.asarray(_kept(features) & features.is_live_at_dump & of_last)
+    return np.asarray(_kept(features, decided) & features.is_live_at_dump & of_last)
 
 
 @rule(KEPT_BY_PROGRAM, Category.ACTIVATION, Evidence.LIFETIME)
 def kept_by_program_for_another_backward(features: Features, decided: Decided) -> BoolColumn:
     """The results of a backward that is itself differentiated, as far as the program references them."""
-    rest = _kept(features) & _in_later_run(features) & ~decided.has(Category.GRADIENT)
+    rest = _kept(features, decided) & _in_later_run(features) & ~decided.has(Category.GRADIENT)
     if not rest.any():
         return rest
     freed, run = rest & features.is_freed_by_engine, features.alloc_run_last

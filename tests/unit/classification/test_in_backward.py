@@ -7,6 +7,7 @@ import pytest
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
+    ADD_TO_GRADIENT,
     APPLY,
     CUSTOM_BACKWARD,
     ENGINE,
@@ -17,6 +18,7 @@ from tests.classified_jobs import (
     OTHER,
     STEP,
     SUBJECT,
+    TORCH,
     Job,
     categories,
     classified,
@@ -131,6 +133,9 @@ def calls_of_engine(at_work, freed_by=ENGINE, *, made_by=ENGINE, calls=FORWARD):
     return job
 
 
+ON_ITS_THREAD = (
+    frames(("backward", "/w/proj/ops.py"), ("_engine_run_backward", f"{TORCH}/autograd/graph.py")) + MAIN
+)
 WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11/threading.py"))
 
 
@@ -143,8 +148,19 @@ WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11
         (HOOK, ENGINE, TEMPORARY),
         (CUSTOM_BACKWARD, ENGINE, TEMPORARY),
         (WORKER, ENGINE, TEMPORARY),
+        (ON_ITS_THREAD, ENGINE, TEMPORARY),
+        (MAIN, HOOK, TEMPORARY),
     ],
-    ids=["the program", "nothing", "the program, which frees it", "a hook", "a function", "another thread"],
+    ids=[
+        "the program",
+        "nothing",
+        "the program, which frees it",
+        "a hook",
+        "a function",
+        "another thread",
+        "a function on the program's thread",
+        "a hook that replaces it",
+    ],
 )
 @pytest.mark.parametrize("has_cpp", [True, False], ids=["with C++ frames", "without"])
 def test_what_a_later_call_of_the_engine_frees_was_kept_for_it(has_cpp, at_work, freed_by, expected, found):
@@ -157,11 +173,52 @@ def test_what_a_later_call_of_the_engine_frees_was_kept_for_it(has_cpp, at_work,
     assert categories(found(job)) == [expected]
 
 
-def test_a_thread_that_calls_modules_may_load_data_as_well(found):
-    """DataParallel's threads begin where a thread that fetches the next batch does."""
-    thread = frames(("_bootstrap", "/usr/lib/python3.11/threading.py"))
-    job = calls_of_engine(WORKER, calls=FORWARD[:-1] + thread)
+@pytest.mark.parametrize(
+    "outermost",
+    [
+        ("_bootstrap", "/usr/lib/python3.11/threading.py"),
+        ("decorate_context", f"{TORCH}/utils/_contextlib.py"),
+    ],
+    ids=["of any thread", "of any function without gradients"],
+)
+def test_a_function_that_other_threads_have_outermost_as_well_is_not_the_program(outermost, found):
+    """DataParallel's threads, and those that fetch a batch; a hook that calls a module, and all others."""
+    thread = frames(outermost)
+    job = calls_of_engine(frames(("load", "/w/proj/data.py")) + thread, calls=FORWARD[:-1] + thread)
     assert categories(found(job)) == [TEMPORARY]
+
+
+def test_the_program_goes_on_where_it_frees_something(found):
+    job = Job()
+    other = job.older(MAIN, OTHER)
+    job.does(FORWARD, ENGINE)
+    block = job.alloc(ENGINE)
+    job.free(other, MAIN)
+    job.does(ENGINE)
+    job.free(block, ENGINE)
+    job.does(ENGINE)
+    assert categories(found(job)) == [ACTIVATION]
+
+
+def test_a_gradient_that_a_later_call_adds_to_was_not_kept_for_it(found):
+    assert categories(found(calls_of_engine(MAIN, ADD_TO_GRADIENT))) == [TEMPORARY]
+
+
+def test_what_a_penalty_frees_does_not_decide_about_the_gradients(found):
+    """The derivative in the penalty is freed in the same run of backward that makes the gradients."""
+    job = Job()
+    job.older(APPLY, 4 * SUBJECT)
+    job.does(FORWARD)
+    saved = job.alloc(ENGINE, 8 * SUBJECT)
+    job.does(ENGINE)
+    job.alloc(MAIN, OTHER)
+    gradient = job.alloc(ENGINE)
+    job.free(saved, ENGINE)
+    job.does(ENGINE, STEP)
+    job.free(gradient, MAIN)
+    job.does(FORWARD, ENGINE, STEP)
+    assert categories(found(job)) == [UNKNOWN]
+    assert categories(found(job, 8 * SUBJECT)) == [ACTIVATION]
 
 
 def test_what_happened_before_it_was_made_is_no_later_call(found):

@@ -4,6 +4,7 @@ import pytest
 
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
+    ANNOTATIONS,
     ENGINE,
     FORWARD,
     MAIN,
@@ -47,17 +48,19 @@ def two_steps(
     former=(),
     has_forward=True,
     has_step=True,
+    has_silent_step=False,
     is_cleared_late=False,
 ):
     """Two backwards, after the first of which a line makes one block for every gradient.
 
-    Something clears these, but for ``n_kept``. ``former``: what the line made before the trace.
+    Something clears these, but for ``n_kept``. ``former``: what the line made before the trace. The blocks
+    are freed after the step, before it, or by it (``until_step``: None).
     """
     job, sizes = Job(), weights if sizes is None else sizes
 
-    def drop(blocks):
+    def drop(blocks, by=MAIN):
         for block in blocks:
-            job.free(block, MAIN)
+            job.free(block, by)
 
     for size in weights:
         job.older(NO_FRAMES, size)
@@ -80,17 +83,37 @@ def two_steps(
     job.does(ENGINE)
     if again:
         made += [job.alloc(line, size) for size in sizes]
-    if not until_step:
+    if until_step is False:
         drop(made)
-    if has_step:
+    if has_silent_step:
+        job.note(ANNOTATIONS["step"], "START")
+        job.note(ANNOTATIONS["step"], "END")
+    elif until_step is None:
+        drop(made, STEP)
+    elif has_step:
         job.does(STEP)
     if until_second and until_step:
         drop(made)
+    job.does(FORWARD)
     return job
 
 
 def test_what_is_kept_from_the_first_step_to_the_second_is_state_of_the_optimizer(moved):
     assert moved(two_steps()) == STATE
+
+
+def test_what_the_step_frees_first_was_kept_into_it(tmp_path):
+    """An optimizer's own step takes back what was added, and then does another one's."""
+    job = two_steps(until_step=None)
+    assert categories(classified(job, tmp_path / "snapshot.pickle"))[2] == STATE
+
+
+def test_where_the_step_shows_no_event_the_iteration_ends_with_it(tmp_path):
+    """A fused step allocates nothing once its states are there."""
+    for until_step, is_state in ((True, True), (False, False)):
+        job = two_steps(until_step=until_step, has_silent_step=True)
+        found = categories(classified(job, tmp_path / f"{until_step}.pickle"))[2]
+        assert (found == STATE) == is_state
 
 
 def test_what_was_kept_before_the_trace_is_what_replaces_it_on_the_same_line(tmp_path):
