@@ -86,6 +86,7 @@ _NO_LONGER_BLIND = {
     "codebook",
     "conditioned-pictures",
     "curvature",
+    "dictation",
     "dreambooth-flux",
     "electricity",
     "essays",
