@@ -23,6 +23,7 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--hide-scrollbars"),
 )
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 READY = "return document.documentElement.dataset.state === 'ready'"
 
 
@@ -34,10 +35,11 @@ class Browser:
 
     def open(self, page: Path, fragment: str = "", *, width: int = 1280, height: int = 900) -> None:
         """Open a page and wait until all of it is read."""
-        self.driver.set_window_size(width, height)
         self.resize(width, height)
-        self.driver.get("about:blank")
-        self.driver.get(page.resolve().as_uri() + fragment)
+        uri = page.resolve().as_uri()
+        if self.driver.current_url.startswith(uri):
+            self.driver.get("about:blank")  # another fragment alone would not load it again
+        self.driver.get(uri + fragment)
         self.wait(READY)
 
     def resize(self, width: int, height: int) -> None:
@@ -54,7 +56,7 @@ class Browser:
         """Wait until a script gives something true."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        return WebDriverWait(self.driver, 20, poll_frequency=0.05).until(lambda d: d.execute_script(script))
+        return WebDriverWait(self.driver, 20, poll_frequency=0.01).until(lambda d: d.execute_script(script))
 
     def run(self, script: str, *arguments: object) -> Any:
         """The value of a script, when the next frame is drawn."""
@@ -139,11 +141,22 @@ def browser(shared_browser: Browser) -> Iterator[Browser]:
     assert shared_browser.logged() == []
 
 
+@pytest.fixture(scope="session")
+def pages_of_fixtures() -> dict[tuple[Path, Path | None], Path]:
+    """The pages that are there already: of what no test changes."""
+    return {}
+
+
 @pytest.fixture
-def page_of(tmp_path: Path) -> Any:
-    """Write the page of a file, or of two."""
+def page_of(tmp_path: Path, pages_of_fixtures: dict[tuple[Path, Path | None], Path]) -> Any:
+    """Write the page of a file, or of two; that of a fixture once."""
 
     def page_of(path: Path, other: Path | None = None) -> Path:
-        return write_view(path, ViewOptions(output=tmp_path / "page.html"), other=other).path
+        if (path, other) in pages_of_fixtures:
+            return pages_of_fixtures[path, other]
+        page = write_view(path, ViewOptions(output=tmp_path / "page.html"), other=other).path
+        if path.is_relative_to(FIXTURES):
+            pages_of_fixtures[path, other] = page
+        return page
 
     return page_of

@@ -234,8 +234,8 @@ from pathlib import Path
 from dataclasses import replace
 from tests.report_builder import WEIGHT, small_report, write_memory_reports
 
-def write(path, **options):
-    report = small_report(weights=(WEIGHT,) * 200_000)
+def write(path, n_weights=200_000, **options):
+    report = small_report(weights=(WEIGHT,) * n_weights)
     write_memory_reports([(Path(path), report)], extended=True, force=True, **options)
 """
 
@@ -286,7 +286,7 @@ def test_a_run_killed_while_it_writes_leaves_no_half_made_report(tmp_path):
 
 def test_two_processes_write_the_same_bytes(tmp_path):
     for name in ("a", "b"):
-        run_python("write(sys.argv[1])", tmp_path / name)
+        run_python("write(sys.argv[1], 5_000)", tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
