@@ -32,7 +32,8 @@ def figures(results: Sequence[Result]) -> Figures:
 def merged(before: Figures, now: Figures) -> Figures:
     """The figures of now, with those of before for every case and cut that was not measured now.
 
-    A quick run measures no names: they stay as they were. Sums over all cases are those of now.
+    A quick run measures no names: they stay as they were. Sums over all cases are those of now if it had them
+    all, and else of before.
     """
     cases = {_name(case): case for case in before["cases"]}
     for case in now["cases"]:
@@ -41,8 +42,9 @@ def merged(before: Figures, now: Figures) -> Figures:
         cases[_name(case)] = {**case, **kept}
     cuts = {_cut_name(row): row for row in (*before["cuts"], *now["cuts"])}
     known = GROUP_OF.keys()
+    has_all = {_name(case) for case in before["cases"]} <= {_name(case) for case in now["cases"]}
     return {
-        **now,
+        **(now if has_all else before),
         "cases": [case for case in cases.values() if case["entry"] in known],
         "cuts": [row for row in cuts.values() if row["entry"] in known],
     }
