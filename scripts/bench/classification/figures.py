@@ -42,7 +42,8 @@ def merged(before: Figures, now: Figures) -> Figures:
         cases[_name(case)] = {**case, **kept}
     cuts = {_cut_name(row): row for row in (*before["cuts"], *now["cuts"])}
     known = GROUP_OF.keys()
-    has_all = {_name(case) for case in before["cases"]} <= {_name(case) for case in now["cases"]}
+    were = {_name(case) for case in before["cases"] if case["entry"] in known}
+    has_all = were <= {_name(case) for case in now["cases"]}
     return {
         **(now if has_all else before),
         "cases": [case for case in cases.values() if case["entry"] in known],

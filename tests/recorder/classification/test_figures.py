@@ -13,8 +13,8 @@ BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
 COMPARE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from figures import worse_than
-print(json.dumps(worse_than(*json.loads(sys.stdin.read()))))
+import figures
+print(json.dumps(getattr(figures, sys.argv[2])(*json.loads(sys.stdin.read()))))
 """
 
 
@@ -30,14 +30,32 @@ def faults(before, now):
 
 
 def faults_of(before, now):
+    return called("worse_than", before, now)
+
+
+def called(function, before, now):
     found = subprocess.run(
-        [sys.executable, "-c", COMPARE, str(BENCH)],
+        [sys.executable, "-c", COMPARE, str(BENCH), function],
         input=json.dumps([before, now]),
         capture_output=True,
         text=True,
         check=True,
     )
     return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize(
+    ("measured", "sums"),
+    [(("cnn",), "before"), (("cnn", "vae"), "now"), (("cnn", "vae", "vit"), "now")],
+    ids=["some", "all", "more"],
+)
+def test_a_measurement_of_some_programs_keeps_the_sums_over_all(measured, sums):
+    before = {"cases": [case(), case(entry="vae"), case(entry="gone")], "cuts": [], "rules": "before"}
+    now = {"cases": [case(entry=entry, names=0.8) for entry in measured], "cuts": [], "rules": "now"}
+    found = called("merged", before, now)
+    assert found["rules"] == sums
+    assert {row["entry"] for row in found["cases"]} == {"cnn", "vae", *measured}
+    assert {row["names"] for row in found["cases"] if row["entry"] in measured} == {0.8}
 
 
 def test_cuts_are_compared_place_by_place():
