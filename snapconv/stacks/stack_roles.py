@@ -36,28 +36,26 @@ class StackRoles:
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks has the role; False for -1."""
-        if not self.has[role].any():
-            return np.zeros(len(stack_ids), np.bool_)
-        # What -1 finds stands at the end. An index in brackets takes half as long again.
-        return np.take(np.append(self.has[role], False), stack_ids)
+        return _by_stack(self.has[role], stack_ids)
 
     def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of a closure within a step; False for -1."""
-        if not len(self.in_closure):
-            return np.zeros(len(stack_ids), np.bool_)
-        return np.append(self.in_closure, False)[stack_ids]
+        return _by_stack(self.in_closure, stack_ids)
 
     def is_in_hook(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of a hook that the engine called; False for -1."""
-        if not len(self.in_hook):
-            return np.zeros(len(stack_ids), np.bool_)
-        return np.append(self.in_hook, False)[stack_ids]
+        return _by_stack(self.in_hook, stack_ids)
 
     def is_in_program(self, stack_ids: Int32Column) -> BoolColumn:
         """Whether each of these stacks is of the program's own thread, out of the engine; False for -1."""
-        if not len(self.in_program):
-            return np.zeros(len(stack_ids), np.bool_)
-        return np.append(self.in_program, False)[stack_ids]
+        return _by_stack(self.in_program, stack_ids)
+
+
+def _by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
+    if not marks.any():
+        return np.zeros(len(stack_ids), np.bool_)
+    # What -1 finds stands at the end. An index in brackets takes half as long again.
+    return np.take(np.append(marks, False), stack_ids)
 
 
 # What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
@@ -66,6 +64,7 @@ _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
 # But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
+_NOT_OF_PROGRAM = re.compile(r"(^|/)(torch/|threading\.py$)")
 
 
 def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
@@ -134,22 +133,20 @@ def _by_thread(
     pairs = list(zip(files, stacks.frames.names, strict=True))
     number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
     function_of = np.array([number[pair] for pair in pairs], np.int64)
-    may_be_hook = np.array([not _NO_HOOK.search(name) for name in files], np.bool_)
     places = np.flatnonzero(outermost)
     owner = np.searchsorted(stacks.offsets, places, side="right") - 1
-    function, is_foreign = np.full(len(stacks), -1, np.int64), np.zeros(len(stacks), np.bool_)
+    function = np.full(len(stacks), -1, np.int64)
     function[owner] = function_of[stacks.frame_ids[places]]
-    is_foreign[owner] = may_be_hook[stacks.frame_ids[places]]
+    may_be_hook, may_be_program = np.zeros((2, len(stacks)), np.bool_)
+    for marks, pattern in ((may_be_hook, _NO_HOOK), (may_be_program, _NOT_OF_PROGRAM)):
+        fits = np.array([not pattern.search(name) for name in files], np.bool_)
+        marks[owner] = fits[stacks.frame_ids[places]]
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     is_of_program = is_among(function, of_program)
-    is_called = is_foreign & ~is_of_program & is_engine & np.bool_(len(of_program) > 0)
-    is_own = np.zeros(len(stacks), np.bool_)
-    is_own[owner] = np.array([not _OF_TORCH.search(name) for name in files], np.bool_)[
-        stacks.frame_ids[places]
-    ]
-    in_program = is_of_program & is_foreign & is_own & ~by_engine
+    is_called = may_be_hook & ~is_of_program & is_engine & np.bool_(len(of_program) > 0)
+    in_program = may_be_program & is_of_program & ~by_engine
     return np.asarray(is_called, np.bool_), np.asarray(in_program, np.bool_)
 
 
