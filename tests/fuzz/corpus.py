@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import os
 import pickle
 import struct
 from pathlib import Path
@@ -12,18 +11,6 @@ from typing import Any
 import snapconv
 from snapconv.errors import SnapconvError
 from tests.builders import MIB, START_US, Raw, TraceBuilder, frame, write_anew
-
-# Draws other cases than those of every run.
-SEED = os.environ.get("SNAPCONV_SEED", "")
-
-
-def drawn(n: int) -> int:
-    """How many inputs a test draws: ``n`` of a seed of its own, as in scripts/test --all, else a third.
-
-    Without one they are always the same, and a run that finds nothing in them finds nothing again.
-    """
-    return n if SEED or os.environ.get("SNAPCONV_ALL_INPUTS") else n // 3
-
 
 FORWARD = [
     frame("linear", "/x/site-packages/torch/nn/functional.py", 2300),

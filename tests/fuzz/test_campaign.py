@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.corpus import drawn
+from tests.drawn_inputs import drawn
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.corpus import drawn
+from tests.drawn_inputs import drawn
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 from tests.timing_builder import small_trace
 

@@ -12,7 +12,8 @@ import pytest
 from snapconv.errors import UnsafePickleError
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew
-from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, SEED, drawn, html, verdict
+from tests.drawn_inputs import SEED, drawn
+from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, html, verdict
 
 N_CASES = drawn(200)
 MAX_SECONDS = 5

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import write_anew
-from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, SEED, cpp_pickle, drawn
+from tests.drawn_inputs import SEED, drawn
+from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, cpp_pickle
 from tests.fuzz.test_damaged_bytes import mutate
 from tests.fuzz.test_wrong_structure import COLUMNS, EDITS, FUZZ, LEAVES
 from tests.property.histories import run, seeded_program, without_keys
@@ -42,7 +43,7 @@ def test_the_twins_agree_about_every_file_there_is(path):
     assert_twins_agree(path)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(drawn(40)))
 def test_the_twins_agree_about_a_generated_history(seed, tmp_path):
     rng = random.Random(seed)
     history = run(seeded_program(seed, n_calls=rng.choice((50, 400, 2500))))
@@ -53,7 +54,7 @@ def test_the_twins_agree_about_a_generated_history(seed, tmp_path):
     assert_twins_agree(path)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(drawn(25)))
 def test_the_twins_agree_about_a_trace_that_contradicts_itself(seed, tmp_path):
     """Events are doubled or swapped: blocks overlap, are freed twice, lie outside their segments."""
     rng = random.Random(seed)

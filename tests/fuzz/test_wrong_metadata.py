@@ -12,7 +12,7 @@ from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
 from tests.builders import ADDR, START_US, TraceBuilder, frame
-from tests.fuzz.corpus import drawn
+from tests.drawn_inputs import drawn
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 
 WHOLE = metadata(

@@ -18,7 +18,8 @@ from snapconv.describe import describe
 from snapconv.errors import SnapconvError
 from snapconv.findings.file_verdict import find_verdict
 from tests.builders import write_anew
-from tests.fuzz.corpus import OLD, RICH, SEED, drawn
+from tests.drawn_inputs import SEED, drawn
+from tests.fuzz.corpus import OLD, RICH
 
 FUZZ = settings(
     deadline=None,

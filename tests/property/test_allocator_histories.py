@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
+from tests.drawn_inputs import drawn
 from tests.property.histories import History, histories, run, seeded_program, totals_of, without_keys
 from tests.property.oracle import NOTHING, curves
 
@@ -78,7 +79,7 @@ def test_any_history_is_consistent(history):
     check(history)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(drawn(60)))
 def test_a_seeded_history_is_consistent(seed):
     check(run(seeded_program(seed)))
 

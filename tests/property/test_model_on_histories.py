@@ -17,9 +17,10 @@ from snapconv.findings.what_if import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew
+from tests.drawn_inputs import drawn
 from tests.property.histories import CONFS, make_calls, run, seeded_program
 
-SEEDS = range(100)
+SEEDS = range(drawn(100))
 
 
 def calls_of(history, path):

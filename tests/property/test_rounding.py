@@ -12,6 +12,7 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.replay.rounding import RoundingRules
+from tests.drawn_inputs import drawn
 
 GIB = 1 << 30
 
@@ -31,7 +32,7 @@ any_size = st.one_of(
     st.integers(1, 128 * GIB),
     st.builds(lambda e, offset: max((1 << e) + offset, 1), st.integers(0, 60), st.integers(-1025, 1025)),
 )
-often = settings(deadline=None, derandomize=True, max_examples=300)
+often = settings(deadline=None, derandomize=True, max_examples=drawn(300))
 
 
 @often
