@@ -53,17 +53,23 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def wait(self, script: str) -> Any:
-        """Wait until a script gives something true."""
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        return WebDriverWait(self.driver, 20, poll_frequency=0.01).until(lambda d: d.execute_script(script))
+        """The first value of a script that is true."""
+        found = "const value = test(); value ? done({value}) : setTimeout(look, 5)"
+        return self._later(f"const look = () => {{ {found} }}; look()", script)
 
     def run(self, script: str, *arguments: object) -> Any:
         """The value of a script, when the next frame is drawn."""
-        self.driver.execute_async_script(
-            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
-        )
-        return self.driver.execute_script(script, *arguments)
+        drawn = "requestAnimationFrame(() => setTimeout(() => {%s}))"
+        then = "try { done({value: test()}) } catch (error) { done({error: String(error)}) }"
+        return self._later(drawn % then, script, *arguments)
+
+    def _later(self, how: str, script: str, *arguments: object) -> Any:
+        """The value of a script that is run in some way, in one message to the browser."""
+        given = "const given = [...arguments], done = given.pop();"
+        test = f"const test = () => (function () {{ {script} }})(...given);"
+        found = self.driver.execute_async_script(given + test + how, *arguments)
+        assert "error" not in found, found["error"]
+        return found.get("value")
 
     def texts(self, selector: str) -> list[str]:
         """The text of every element that a selector finds."""
@@ -81,10 +87,9 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         """Press keys where nothing has the focus."""
-        self.driver.execute_script("document.activeElement.blur()")
-        for key in keys:
-            event = "new KeyboardEvent('keydown', {key: arguments[0], bubbles: true})"
-            self.driver.execute_script(f"document.body.dispatchEvent({event})", key)
+        event = "new KeyboardEvent('keydown', {key, bubbles: true})"
+        each = f"for (const key of arguments) document.body.dispatchEvent({event})"
+        self.driver.execute_script(f"document.activeElement.blur(); {each}", *keys)
 
     def choose(self, text: str) -> None:
         """Click the visible button with this text."""
@@ -128,6 +133,7 @@ def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(20)
     yield Browser(driver)
     driver.quit()
 
