@@ -33,6 +33,7 @@ BLIND_GROUPS = tuple(
         "ninth",
         "tenth",
         "eleventh",
+        "twelfth",
     )
 )
 
