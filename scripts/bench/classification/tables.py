@@ -18,8 +18,9 @@ _COLUMNS = tuple(
 )
 _HEADS = tuple(f"`{stacks}`, {history}" for stacks, history in _COLUMNS)
 _USUAL = ("adamw", "to none")
-# The groups of scripts in folders of their own. Each was written after the rules had been changed for the one
-# before it: from the third on by authors who had seen no rule, and committed before any rule ran on them.
+# The groups of scripts in folders of their own. Each was written while the rules were changed for the one
+# before it, or later: from the third on by authors who had seen no rule, and committed before any rule ran
+# on them.
 BLIND_GROUPS = tuple(
     f"{number}-blind"
     for number in (
