@@ -19,7 +19,7 @@ from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action
 from snapconv.units import counted
 
-_RANGE = re.compile(r"(?P<first>[0-9]{0,18})(?P<colon>:?)(?P<last>[0-9]{0,18})")
+_RANGE = re.compile(r"(?P<first>[0-9]{0,18})((?P<colon>:)(?P<last>[0-9]{0,18}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_range(text: str) -> Range:
     first = int(found["first"]) if found["first"] else None
     last = int(found["last"]) if found["last"] else None if found["colon"] else first
     if first is not None and last is not None and last < first:
-        raise ValueError(f"{text} ends before it begins")
+        raise ValueError(f"{first}:{last} ends before it begins")
     return Range(first, last)
 
 

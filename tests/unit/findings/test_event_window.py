@@ -31,10 +31,18 @@ def test_a_range_is_read_as_it_is_written(text, first, last):
     assert parse_range(text) == Range(first, last)
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "-1:2", "1.5", "5:2"])
+@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "-1:2", "1.5", "5:2", "3" * 19, "0" * 18 + "5"])
 def test_what_is_no_range_is_refused(text):
     with pytest.raises(ValueError, match=r"expected|before it begins"):
         parse_range(text)
+
+
+@pytest.mark.parametrize("space", ["\x1f", "\t", "\x85"])
+def test_what_is_refused_is_quoted_without_what_a_terminal_obeys(space):
+    for text in ("5:2", "a:b"):
+        with pytest.raises(ValueError) as error:
+            parse_range(space + text)
+        assert str(error.value).isprintable()
 
 
 def test_both_ends_of_a_range_are_in_the_window(tmp_path):
