@@ -31,7 +31,7 @@ def test_a_range_is_read_as_it_is_written(text, first, last):
     assert parse_range(text) == Range(first, last)
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "-1:2", "1.5", "5:2", "3" * 19, "0" * 18 + "5"])
+@pytest.mark.parametrize("text", ["", ":", "a:b", "1:2:3", "-1:2", "1.5", "5:2", "0" * 18 + "5"])
 def test_what_is_no_range_is_refused(text):
     with pytest.raises(ValueError, match=r"expected|before it begins"):
         parse_range(text)
