@@ -25,28 +25,34 @@ _LEAST_STEPS = 2
 # A model is more than a few lines, and the shorter forward has most of its lines in common with the other.
 _LEAST_LINES = 3
 _NEARLY = 0.8
+# A loss that is added up, or a measure.
+_SCALAR_BYTES = 8
 
 
 def frozen_modules_ran(features: Features) -> bool | None:
     """Whether the same lines of modules run from several places, of which one saves nothing in any step.
 
-    None where they do in the only step that there is.
+    None where they do in the only step that there is, and nothing shows whether it is a part of it.
     """
-    trained: set[int] = set()
-    steps: set[int] = set()
+    trained: list[_Forwards] = []
     frozen: list[_Forwards] = []
     for forwards in _forwards(features):
         if forwards.saved_bytes >= _LEAST_SAVED * forwards.made_bytes:
-            trained |= forwards.lines
-            steps |= forwards.iterations
+            trained.append(forwards)
         elif forwards.saved_bytes < _MOST_KEPT * forwards.made_bytes and len(forwards.lines) >= _LEAST_LINES:
             frozen.append(forwards)
-    runs_in_steps = any(
-        len(one.lines & trained) >= _NEARLY * len(one.lines)
-        and len(one.iterations & steps) >= _NEARLY * len(steps)
+    lines = set[int]().union(*(one.lines for one in trained))
+    steps = set[int]().union(*(one.iterations for one in trained))
+    in_steps = [
+        one
         for one in frozen
-    )
-    return None if runs_in_steps and len(steps) < _LEAST_STEPS else runs_in_steps
+        if len(one.lines & lines) >= _NEARLY * len(one.lines)
+        and len(one.iterations & steps) >= _NEARLY * len(steps)
+    ]
+    if len(steps) >= _LEAST_STEPS:
+        return bool(in_steps)
+    are_parts = {_is_part_of_step(features, one, trained) for one in in_steps}
+    return True if True in are_parts else None if None in are_parts else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,37 @@ class _Forwards:
     """What runs from one place: its lines in modules, and how much of what they make backward finds.
 
     ``iterations`` are those in which it ran; what runs after the last backward is of an iteration of its own.
+    ``rows``: its allocations, in order.
     """
 
     lines: set[int]
     iterations: set[int]
     made_bytes: float
     saved_bytes: float
+    rows: Int64Column
+
+
+def _is_part_of_step(features: Features, frozen: _Forwards, trained: list[_Forwards]) -> bool | None:
+    """Whether a frozen forward is for the backward that comes next; None where nothing shows it.
+
+    A validation is never between a forward and its backward. Before that forward, its batch is another one,
+    and nothing that follows from it is still there in backward.
+    """
+    alloc, next_backward = features.alloc, features.next_backward
+    backward = int(next_backward[frozen.rows[0]])
+    rows = np.concatenate([one.rows for one in trained if len(one.lines & frozen.lines)])
+    rows = rows[next_backward[rows] == backward]
+    if not len(rows):
+        return None
+    begins, first, last = int(alloc[rows].min()), int(alloc[frozen.rows[0]]), int(alloc[frozen.rows[-1]])
+    if begins < first:
+        return True
+    between = features.outside & (alloc > last) & (alloc < begins) & (features.end >= backward)
+    if not features.has_cpp:
+        return None  # what is copied to the device may as well be computed there
+    if np.any(between & features.from_nothing):
+        return False
+    return True if np.any(between & (features.sizes > _SCALAR_BYTES)) else None
 
 
 def _forwards(features: Features) -> Iterator[_Forwards]:
@@ -75,7 +106,7 @@ def _forwards(features: Features) -> Iterator[_Forwards]:
     iteration = features.iteration[rows]
     for of_place, here in enumerate(grouped(np.arange(len(rows)), called_from)):
         in_lines, in_iterations = set(lines[stack[here]].tolist()), set(iteration[here].tolist())
-        yield _Forwards(in_lines, in_iterations, float(total[of_place]), float(saved[of_place]))
+        yield _Forwards(in_lines, in_iterations, float(total[of_place]), float(saved[of_place]), rows[here])
 
 
 def _is_saved(features: Features) -> BoolColumn:

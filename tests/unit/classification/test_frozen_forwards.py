@@ -12,6 +12,7 @@ from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
 from tests.classified_jobs import (
+    COPY,
     ENGINE,
     MAIN,
     NO_FRAMES,
@@ -104,6 +105,44 @@ def test_what_ran_beside_some_steps_may_be_a_validation(job, expected, is_frozen
 )
 def test_what_else_runs_without_saving_is_no_copy(second, is_frozen):
     assert not is_frozen(job_with(**second))
+
+
+def one_step(*, frozen_first, batch=None, result=None, n_bytes=OTHER):
+    """A forward without gradient, and a step; backward uses what is made between."""
+    job = Job()
+    trained = [] if frozen_first else forward(job, called_at=2)
+    for addr in forward(job, called_at=1):
+        job.free(addr, in_model("model.py", 99, 1))
+    between = [job.alloc(stack, n_bytes) for stack in (batch, result) if stack]
+    trained += forward(job, called_at=2) if frozen_first else []
+    backward(job, [*trained, *between])
+    return job
+
+
+COMPUTED = frames(("at::_ops::softmax_int::call(at::Tensor const&)", "??")) + MAIN
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ({"frozen_first": False}, True),
+        ({"frozen_first": True}, None),
+        ({"frozen_first": True, "batch": COPY}, False),
+        ({"frozen_first": True, "result": COMPUTED}, True),
+        ({"frozen_first": True, "result": COMPUTED, "n_bytes": 4}, None),
+        ({"frozen_first": True, "batch": COPY, "result": COMPUTED}, False),
+    ],
+    ids=[
+        "between forward and backward",
+        "before the forward",
+        "before a batch of its own",
+        "with a result that backward needs",
+        "with a loss that is added up",
+        "with a measure, before a batch of its own",
+    ],
+)
+def test_in_a_single_step_a_frozen_forward_is_a_part_of_it_or_a_validation(step, expected, is_frozen):
+    assert is_frozen(one_step(**step)) is expected
 
 
 def two_forwards(*, n_lines=20, n_common=20, n_kept=0, n_saved=20):
