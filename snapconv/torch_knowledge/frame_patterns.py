@@ -412,6 +412,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.1-2.13",
     ),
     FrameRule(
+        "embedding",
+        Role.LOOKUP,
+        r"^embedding$",
+        r"torch/nn/functional\.py$",
+        "a module looks up rows of a table, as that of words",
+        "2.0-2.13",
+    ),
+    FrameRule(
         "zeros",
         Role.ZEROS,
         r"^at::_ops::(zeros|zeros_like|new_zeros)(_\w+)?::call",

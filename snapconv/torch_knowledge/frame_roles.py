@@ -36,6 +36,7 @@ class Role(IntEnum):
     NAMED_WEIGHTS = 26
     NAMED_CACHE = 27
     ACCUMULATION = 28
+    LOOKUP = 29
 
 
 # What a rule of a user says of code by giving it a role.
@@ -59,6 +60,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.COLLECTED: "puts a tensor together from parts of others",
     Role.RECOMPUTE: "runs a checkpointed forward again",
     Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
+    Role.LOOKUP: "looks up rows of a table",
     Role.ZEROS: "fills a tensor with zeros",
     Role.CLONE: "copies a tensor on its device",
     Role.DEEP_COPY: "copies a tensor with all that holds it",

@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.factored_states import kept_for_dimensions, sizes_made_in_steps
+from snapconv.classification.factored_states import kept_for_dimensions
 from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.frozen_forwards import frozen_modules_ran
+from snapconv.classification.frozen_layers import frozen_layers
 from snapconv.classification.functional_updates import functional_updates
 from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, rule
 from snapconv.classification.size_references import (
     NEEDED_SHARE,
-    SMALL_BYTES,
     Preexisting,
     in_half,
     live_at_once,
@@ -35,7 +35,6 @@ from snapconv.classification.size_splits import (
     FOURS,
     FULL_PRECISION,
     GRADIENT_OR_STATE,
-    LEAST_SIZES,
     STATES,
     THREES,
     TWOS,
@@ -193,19 +192,8 @@ def _by_split(name: str, reason: Reason, category: Category) -> Rule:
 
 @rule(NOT_TRAINED, Category.WEIGHT, Evidence.SIZES)
 def not_trained(features: Features, decided: Decided) -> BoolColumn:
-    """What stays and has the size of no gradient, although all gradients were seen, is not trained.
-
-    Layers repeat, and so do several sizes of frozen weights. Data that stays is a few large blocks. What is
-    as large as something that the optimizer computes may be its own.
-    """
-    rows = decided.shared(_split, features).not_trained
-    rows = rows[decided.is_open[rows] & ~is_among(features.sizes[rows], sizes_made_in_steps(features))]
-    found, counts = np.unique(features.sizes[rows], return_counts=True)
-    repeats = (counts > 1) & (found >= SMALL_BYTES)
-    n_bytes = found * counts
-    if np.count_nonzero(repeats) < LEAST_SIZES or 2 * n_bytes[repeats].sum() < n_bytes.sum():
-        rows = rows[:0]
-    return features.mask(rows)
+    """What stays and has the size of no gradient, although all gradients were seen, is not trained."""
+    return features.mask(frozen_layers(features, decided, decided.shared(_split, features).not_trained))
 
 
 BY_COPIES: tuple[PipelineRule, ...] = (

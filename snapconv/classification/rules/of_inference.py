@@ -11,6 +11,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
+from snapconv.classification.tables_of_words import table_of_words
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -26,7 +27,8 @@ AS_LAYERS = Reason(
 OF_WORDS = Reason(
     "as-wide-as-what-the-last-layer-makes",
     "pre-existing, where nothing is trained, larger than the weights of layers, and with as many rows as a "
-    "module makes numbers of every word: a table of words, or the layer that is its inverse",
+    "module makes numbers of every word, or with rows that one looks up: a table of words, or the layer that "
+    "is its inverse",
 )
 FOR_EVERY_LAYER = Reason(
     "one-for-every-layer",
@@ -102,7 +104,12 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
         return weights
     # One block of a size for every layer that ran is a weight without gradient or states.
     in_turn = is_among(repeated, [size for _, of_pool in turning for size in of_pool])
-    if _layers_that_ran(features) not in n_repeated[in_turn] and _may_be_copies(repeated, n_repeated):
+    # Nor has a model whose table of words is there once.
+    is_one_model = (
+        _layers_that_ran(features) in n_repeated[in_turn]
+        or len(table_of_words(features, decided, rows[sizes[rows] > repeated.max()])) == 1
+    )
+    if not is_one_model and _may_be_copies(repeated, n_repeated):
         return weights
     for pool, of_pool in turning:
         layers = np.flatnonzero(is_among(sizes[pool], of_pool))
@@ -231,7 +238,8 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
 def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     """Where layers are so small that they lie in other segments, the table of words is not beside them.
 
-    It has a row of one width, that of a norm, for every word, and the last layer makes a number of each.
+    It has a row of one width, that of a norm, for every word, and the last layer makes a number of each, or
+    the first one looks rows up.
     """
     sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
     weight_like = features.unrecorded & decided.has(Category.WEIGHT)
@@ -250,6 +258,7 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
             of_words = of_words[~np.any(layers[:, None] % of_words == 0, axis=0)]
             if np.any(made[:, None] % of_words == 0):
                 weights[rows[sizes[rows] == size]] = True
+    weights[table_of_words(features, decided, rows[~weights[rows]])] = True
     return weights
 
 

@@ -58,6 +58,9 @@ def decided_by_copies(allocations, known):
         mask=lambda rows: np.isin(np.arange(len(sizes)), rows),
         is_traced=np.zeros(len(sizes), np.bool_),
         alloc_phase=np.zeros(len(sizes), np.int8),
+        unrecorded=known.candidates,
+        in_forward=np.zeros(len(sizes), np.bool_),
+        made_through=lambda _: np.zeros(len(sizes), np.bool_),
     )
     decided = Decided(len(sizes))
     decided.shared = lambda *_: split  # type: ignore[method-assign, assignment]

@@ -48,6 +48,7 @@ EXAMPLES = {
     "cache-of-own": ("update_quantized", "/w/models/cache_utils_v2.py"),
     "cache-reordered": ("_reorder_cache", "/w/models/modeling_own.py"),
     "collected": ("at::_ops::index_Tensor::redispatch(c10::DispatchKeySet, at::Tensor const&)", "??"),
+    "embedding": ("embedding", f"{SITE}/torch/nn/functional.py"),
     "zeros": ("at::_ops::zeros_like::call(at::Tensor const&)", "??"),
     "clone": ("at::_ops::clone::call(at::Tensor const&)", "??"),
     "deepcopy": ("__deepcopy__", f"{SITE}/torch/_tensor.py"),

@@ -1,0 +1,39 @@
+"""Layers that are not trained, and the tables of words beside them: blocks from before the trace.
+
+No gradient is as large as they are. What else stays so long is data, or kept by the optimizer for a part of a
+weight.
+"""
+
+import numpy as np
+
+from snapconv.classification.factored_states import sizes_made_in_steps
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided
+from snapconv.classification.size_references import SMALL_BYTES
+from snapconv.classification.size_splits import LEAST_SIZES
+from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, table_of_words
+from snapconv.columns import Int64Column, is_among
+
+
+def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> Int64Column:
+    """Which of some rows, as large as none of the gradients, are weights.
+
+    Layers repeat, and so do several sizes of frozen weights; where they and a table of words are most of the
+    bytes, the rest is weights, too. Data that stays is a few large blocks, or a list of batches, each of as
+    many. What is as large as something that the optimizer computes may be its own.
+    """
+    sizes = features.sizes
+    rows = rows[decided.is_open[rows] & ~is_among(sizes[rows], sizes_made_in_steps(features))]
+    found, counts = np.unique(sizes[rows], return_counts=True)
+    # Two of a small size are parts of two data sets, as soon as those of a layer.
+    repeats = ((counts > 1) & (found >= SMALL_BYTES)) | ((counts > 2) & (found >= LEAST_VECTOR_BYTES))
+    if np.count_nonzero(repeats) < LEAST_SIZES:
+        return rows[:0]
+    of_layers = rows[is_among(sizes[rows], found[repeats])]
+    known = np.concatenate(
+        (of_layers, table_of_words(features, decided, rows[sizes[rows] > found[repeats].max()]))
+    )
+    if 2 * sizes[known].sum() >= sizes[rows].sum():
+        return rows
+    takes_turns = counts[repeats].min() < counts[repeats].max()
+    return known if takes_turns else rows[:0]
