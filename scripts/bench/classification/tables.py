@@ -35,6 +35,7 @@ BLIND_GROUPS = tuple(
         "tenth",
         "eleventh",
         "twelfth",
+        "thirteenth",
     )
 )
 
