@@ -20,7 +20,7 @@ from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWAR
 from snapconv.classification.rules.of_batches import OF_BATCHES
 from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
-from snapconv.classification.rules.of_new_values import OF_NEW_VALUES
+from snapconv.classification.rules.of_new_values import OF_NEW_VALUES, OF_REPLACEMENTS
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.classification.rules.of_samples import OF_SAMPLES
@@ -56,6 +56,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_LINE,
     *LAST,
     *OF_BATCHES,
+    *OF_REPLACEMENTS,
     *OF_UNKNOWN,
 )
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.

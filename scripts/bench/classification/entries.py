@@ -108,6 +108,7 @@ _NO_LONGER_BLIND = {
     "lightning-images",
     "marines",
     "masks-from-boxes",
+    "math-problems",
     "new-word",
     "offline-ants",
     "paraphrases",

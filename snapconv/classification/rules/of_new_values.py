@@ -1,12 +1,13 @@
-"""Weights that a program gives new values by new memory: ``p.data = …`` for every parameter.
+"""Weights that a program gives new values by new memory: ``p.data = …`` for every parameter, or for one.
 
-Averages that follow a model, and models that are moved without a gradient.
+Averages that follow a model, models that are moved without a gradient, and weights that the program corrects.
 """
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
+from snapconv.classification.replaced_weights import replacements_of_weights
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.sizes_of_layers import made_as_layers
 from snapconv.columns import BoolColumn, is_among
@@ -16,6 +17,11 @@ NEW_VALUES = Reason(
     "new-values-of-weights",
     "made outside of modules by a line that makes many, of the sizes of layers, and has freed weights of "
     "these sizes: an average of weights, or weights that are moved without a gradient",
+)
+
+REPLACEMENT = Reason(
+    "replaces-a-weight",
+    "made in the call that then frees a weight of the size, and the only one of it there: its new value",
 )
 
 
@@ -43,4 +49,11 @@ def as_new_values(features: Features, decided: Decided) -> BoolColumn:
     return made & is_among(of_sizes + line, (of_sizes + freeing)[former])
 
 
+@rule(REPLACEMENT, Category.WEIGHT, Evidence.FREE_SITE)
+def replacements(features: Features, decided: Decided) -> BoolColumn:
+    """What nobody else knows: an average, a state or a batch would have been called so before."""
+    return replacements_of_weights(features, decided)
+
+
 OF_NEW_VALUES: tuple[PipelineRule, ...] = (new_values_of_weights,)
+OF_REPLACEMENTS: tuple[PipelineRule, ...] = (replacements,)

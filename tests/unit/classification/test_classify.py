@@ -392,6 +392,7 @@ def test_every_reason_has_a_job_that_it_decides():
     elsewhere |= {"deep-copy-of-every-parameter"}  # in test_of_state_dicts.py
     elsewhere |= {"as-many-times-as-large-as-parameters"}  # in test_of_samples.py
     elsewhere |= {"new-values-of-weights"}  # in test_sizes_of_layers.py
+    elsewhere |= {"replaces-a-weight"}  # in test_replaced_weights.py
     assert in_code == by_life | elsewhere
 
 
