@@ -3,12 +3,15 @@
 A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the category
 follows from the definitions, by the phases that were marked: what forward made is an activation if it is
 there when backward begins, else temporary; what a checkpoint computes again is one if it is there when that
-forward ends; what backward and the optimizer make for themselves is temporary. Where that leaves room, the
-truth is ``unknown``, and the allocation is not counted.
+forward ends, or when a backward begins that is a part of it; what backward and the optimizer make for
+themselves is temporary. Where that leaves room, the truth is ``unknown``, and the allocation is not counted.
 
 Autograd saves a tensor for a backward that may come. None can come any more once a module's own forward has
 freed it: the result that held the graph is gone. Then it is temporary, though it was saved. What a graph
 still held when the modules had returned is an activation, with a backward or without.
+
+What an entry names as a batch is an input unless a module made it; what it names as activations are those
+that a backward finds or nothing frees: for the rest the definitions are as for what it does not name.
 
 A batch that is put together after the forward of another model (``x / 255`` after a target network) is an
 input as before it: a model was called with it, and neither a module nor an operation with a gradient made it.
@@ -67,9 +70,12 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     may_be_given |= _has_no_history(matches, len(allocations)) & ~_is_in_module(
         allocations.alloc_event, recorded
     )
+    is_kept &= ~_named(allocations, device.events, recorded, "saved") | moments.may_be_activation()
     of_matches = _recorded(matches, may_be_given, is_kept)
     category = np.where(is_open(category), of_matches, category)
-    category[_named_inputs(allocations, device.events, recorded, category)] = Category.INPUT
+    named_inputs = _named(allocations, device.events, recorded, "inputs")
+    named_inputs &= ~_is_in_module(allocations.alloc_event, recorded)
+    category[named_inputs & ((category == Category.ACTIVATION) | is_open(category))] = Category.INPUT
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
@@ -87,15 +93,15 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
     return category
 
 
-def _named_inputs(
-    allocations: AllocationTable, events: EventTable, recorded: Recording, category: Int8Column
-) -> Int64Column:
-    """What the entry itself names as a batch, saved or not: the next one may be fetched in a forward."""
-    rows = [row for row in recorded.raw["snapconv"]["inputs"] if row.get("name") == NAMED_BY_ENTRY]
-    named = np.zeros(len(category), np.bool_)
-    for row in rows:
-        named[_lies_at(allocations, events, row)] = True
-    return np.flatnonzero(named & ((category == Category.ACTIVATION) | is_open(category)))
+def _named(
+    allocations: AllocationTable, events: EventTable, recorded: Recording, key: str
+) -> BoolColumn:
+    """What the entry itself names as inputs or as activations: a batch may be fetched in a forward."""
+    named = np.zeros(len(allocations), np.bool_)
+    for row in recorded.raw["snapconv"][key]:
+        if row.get("name") == NAMED_BY_ENTRY:
+            named[_lies_at(allocations, events, row)] = True
+    return named
 
 
 def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int64Column:
@@ -116,6 +122,17 @@ def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolC
         if number >= 0
     }
     return np.array([is_in.get(number, False) for number in event.tolist()], bool)
+
+
+def _backward_within_module(recorded: Recording) -> list[int]:
+    """The events of backwards that were called within a module's call."""
+    (trace,) = recorded.raw["device_traces"]
+    found = []
+    for number, event in enumerate(trace):
+        names = [frame["name"] for frame in event["frames"]]
+        if "_engine_run_backward" in names and "_call_impl" in names[names.index("_engine_run_backward") :]:
+            found.append(number)
+    return found
 
 
 def _has_no_history(matches: RecordedMatches, n_rows: int) -> BoolColumn:
@@ -180,6 +197,7 @@ class _Moments:
         phases = _with_forward(phases)
         self.phase = phases[self.alloc]
         self._phases = phases
+        self._inner_backward = _backward_within_module(recorded) if recorded.recomputed else []
         starts = np.array([start for start, _ in recorded.recomputed], np.int64)
         ends = np.array([end for _, end in recorded.recomputed], np.int64)
         # What its last lines drop, before anything else is allocated, did not outlive that forward.
@@ -197,7 +215,7 @@ class _Moments:
         next_forward = self._next(RecordedPhase.FORWARD)
         is_freed = self.end < _NEVER
         return (
-            (again & (self.end >= until), Category.ACTIVATION),
+            (again & ((self.end >= until) | self._is_found_within()), Category.ACTIVATION),
             (again, Category.TEMPORARY),
             (forward & to_backward, Category.ACTIVATION),
             (forward & is_freed, Category.TEMPORARY),
@@ -205,6 +223,10 @@ class _Moments:
             (other & (self.end < next_forward), Category.TEMPORARY),
             (other & is_freed & (next_forward < _NEVER), Category.INPUT),
         )
+
+    def may_be_activation(self) -> BoolColumn:
+        """Whether a backward can find it, or nothing frees it: all else is temporary, whoever referenced it."""
+        return np.asarray((self.end >= self._next(RecordedPhase.BACKWARD)) | (self.end == _NEVER))
 
     def ends_in_own_forward(self) -> BoolColumn:
         """Whether the marked forward that made it also freed it."""
@@ -217,6 +239,12 @@ class _Moments:
             return np.zeros(len(self.alloc), np.bool_), self.alloc
         place = np.maximum(np.searchsorted(starts, self.alloc, side="right") - 1, 0)
         return (self.alloc >= starts[place]) & (self.alloc < ends[place]), ends[place]
+
+    def _is_found_within(self) -> BoolColumn:
+        """Whether a backward that a module itself runs finds it, as for a derivative that is part of forward."""
+        events = np.append(np.array(self._inner_backward, np.int64), _NEVER)
+        begins = events[np.searchsorted(events, self.alloc, side="right")]
+        return np.asarray((begins <= self.end) & ~np.isin(self.alloc, events))
 
     def _next(self, phase: RecordedPhase) -> Int64Column:
         """For each allocation the first event of this phase after it."""
