@@ -74,7 +74,7 @@ def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule |
     for frame in distinct(stacks.frame_ids[_in_optimizer(stacks, roles)]).tolist():
         path = _file(stacks, frame)
         if _FILE.search(path):
-            yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.file, path)), None)
+            yield next((rule for rule in OPTIMIZER_RULES if rule.file and re.search(rule.file, path)), None)
 
 
 def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:

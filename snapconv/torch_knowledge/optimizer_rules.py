@@ -1,4 +1,7 @@
-"""What torch's optimizers keep for every parameter, as data: each is known by its class or its file."""
+"""What optimizers keep for every parameter, as data: those of torch, known by their class or their file.
+
+And those of other libraries, known by their class alone, which torch writes into its annotations from 2.5 on.
+"""
 
 from snapconv.lazy_dataclass import dataclass
 
@@ -7,7 +10,8 @@ from snapconv.lazy_dataclass import dataclass
 class OptimizerRule:
     """How many tensors of its own an optimizer keeps for every parameter, each as large as it.
 
-    ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames.
+    ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames
+    (empty: no file of torch's).
     ``least_states`` and ``most_states`` differ where that depends on the optimizer's arguments. ``is_built``:
     it makes them when it is built itself, and so before the first gradients.
     """
@@ -29,4 +33,35 @@ OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, 1, "sum", is_built=True),
     OptimizerRule(r"^SGD$", r"torch/optim/sgd\.py$", 0, 1, "momentum_buffer"),
     OptimizerRule(r"^RMSprop$", r"torch/optim/rmsprop\.py$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
+    # From the sources of timm 1.0.31, pytorch_optimizer 4.1, schedulefree 1.4.1, prodigyopt 1.1.2 and MONAI
+    # 1.6: a class of one name keeps as much in all of them, or the range says so. What keeps factors or
+    # vectors besides (Adafactor, CAME, Shampoo, SOAP) is not here.
+    OptimizerRule(r"^AdamW?Legacy$|^FusedAdam$", "", 2, 2, "exp_avg, exp_avg_sq"),
+    OptimizerRule(r"^(Fused)?L(amb|AMB)$", "", 2, 2, "exp_avg, exp_avg_sq"),
+    OptimizerRule(
+        r"^(AdamP|Ada[hH]essian|Sophia[GH]?|Yogi|Adopt|ADOPT|La[pP]rop|FAdam|Grams|Kate|AvaGrad|EXAdam|SRMM)$",
+        "",
+        2,
+        2,
+        "an average of gradients, and one of their squares, of the Hessian or of weights",
+    ),
+    OptimizerRule(
+        r"^(AdaBelief|AdaBound|AdamS|AdamC|StableAdamW)$",
+        "",
+        2,
+        3,
+        "exp_avg, exp_avg_sq, and with amsgrad the largest of those, or what rounding has lost",
+    ),
+    OptimizerRule(r"^R?AdamW?ScheduleFree(Closure)?$|^ScheduleFreeR?AdamW?$", "", 2, 2, "z, exp_avg_sq"),
+    OptimizerRule(r"^SGDScheduleFree(Closure)?$|^ScheduleFreeSGD$", "", 1, 1, "z"),
+    OptimizerRule(r"^(Lion|Tiger|(Nv)?Novo[gG]rad)$", "", 1, 1, "exp_avg"),
+    OptimizerRule(r"^(SGDP|SGDW|Lars|LARS|QHM)$", "", 0, 1, "momentum"),
+    OptimizerRule(r"^RMSpropTF$", "", 1, 3, "square_avg, momentum_buffer, grad_avg"),
+    OptimizerRule(r"^AdEMAMix$", "", 3, 3, "exp_avg, exp_avg_slow, exp_avg_sq"),
+    OptimizerRule(r"^DiffGrad$", "", 3, 4, "exp_avg, exp_avg_sq, previous_grad, max_exp_avg_sq"),
+    OptimizerRule(r"^Ranger$", "", 3, 3, "exp_avg, exp_avg_sq, slow_buffer"),
+    OptimizerRule(r"^(MADGRAD|MARS|Mars)$", "", 2, 3, "two sums or averages, and x0 or last_grad"),
+    OptimizerRule(r"^Adan$", "", 4, 4, "exp_avg, exp_avg_sq, exp_avg_diff, neg_pre_grad"),
+    OptimizerRule(r"^Prodigy$", "", 3, 4, "s, exp_avg, exp_avg_sq, and p0 of what is not zero"),
+    OptimizerRule(r"^DAdaptAdam$", "", 3, 3, "s, exp_avg, exp_avg_sq"),
 )
