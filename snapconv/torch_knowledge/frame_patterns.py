@@ -321,6 +321,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "sources of these packages; vLLM's seen with torch 2.5",
     ),
     FrameRule(
+        "paged-cache",
+        Role.CACHE,
+        r"^__init__$",
+        r"transformers/generation/continuous_batching/cache\.py$",
+        "one block of memory for the keys and values of all requests, divided into pages",
+        "transformers 4.52-5.23",
+    ),
+    FrameRule(
         "cache-update",
         Role.CACHE_UPDATE,
         r"^(update|update_indexer|batch_repeat_interleave|batch_select_indices|reorder_cache)$",
@@ -418,6 +426,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/functional\.py$",
         "a module looks up rows of a table, as that of words",
         "2.0-2.13",
+    ),
+    FrameRule(
+        "probabilities",
+        Role.PROBABILITIES,
+        r"^at::_ops::_?(log_)?(softmax|sigmoid)(_\w+)?::call",
+        "",
+        "answers of a model become probabilities: what another one shall answer, too, and no batch",
+        "2.1-2.13",
     ),
     FrameRule(
         "zeros",
