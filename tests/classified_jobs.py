@@ -73,6 +73,7 @@ NESTED = frames(
 )
 # The sizes of a model's parameters.
 SHAPES = (7000, 9000)
+ANSWERS = frames(cpp("at::_ops::_softmax::call(at::Tensor const&, long, bool)")) + LOAD
 CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN

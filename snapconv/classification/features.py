@@ -15,6 +15,7 @@ from snapconv.columns import (
     Int8Column,
     Int32Column,
     Int64Column,
+    is_among,
     read_only,
     run_starts,
     sums_by,
@@ -252,13 +253,8 @@ def _uses(
     mid_forward, feeds_module = _between_modules(
         phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
     )
-    is_data = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
-    # What is computed once data has come is part of it; before that, of what a forward made.
-    is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
-    alloc, rows = lives["alloc"], np.flatnonzero(mid_forward & ~is_data)
-    data, made = np.sort(alloc[outside & is_copied]), np.sort(alloc[origins["in_forward"]])
-    is_data[rows] = last_before(data, alloc[rows]) > last_before(made, alloc[rows])
-    mid_forward &= ~(is_data & _before_graph(phases, lives, origins))
+    may_be_data = mid_forward & _before_graph(phases, lives, origins)
+    mid_forward &= ~(may_be_data & _is_data(roles, stack, lives, origins, feeds_module))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
     named = is_placement.copy()
@@ -270,6 +266,25 @@ def _uses(
         "may_be_input": outside & ~is_placement & (~mid_forward | feeds_module) & used_in_forward,
         "preexisting_outside": ~lives["is_traced"] & ~origins["has_no_frames"] & ~named,
     }
+
+
+def _is_data(
+    roles: StackRoles, stack: Int32Column, lives: _Columns, origins: _Columns, feeds_module: BoolColumn
+) -> BoolColumn:
+    """What lines outside of modules make that may be a part of a batch, between modules that keep nothing.
+
+    What is computed once data has come is part of it. So is what a line makes of the results of modules, such
+    as one that pads or normalizes, and renews: but not the answers that one model is to learn from another.
+    """
+    outside, alloc = origins["outside"], lives["alloc"]
+    is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
+    data, made = np.sort(alloc[outside & is_copied]), np.sort(alloc[origins["in_forward"]])
+    found = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
+    found |= outside & (last_before(data, alloc) > last_before(made, alloc))
+    if roles.has_cpp:
+        is_renewed = is_among(stack, stack[outside & lives["is_freed"]])
+        found |= feeds_module & is_renewed & ~roles.of(Role.PROBABILITIES, stack)
+    return found
 
 
 def _is_backward(phases: Phases, roles: StackRoles, stack_id: Int32Column, phase: Int8Column) -> BoolColumn:

@@ -6,13 +6,19 @@ weight.
 
 import numpy as np
 
+from snapconv.classification.categories import Category
+from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.factored_states import sizes_made_in_steps
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES
 from snapconv.classification.size_splits import LEAST_SIZES
-from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, table_of_words
+from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, MOST_VECTOR_BYTES, table_of_words
 from snapconv.columns import Int64Column, is_among
+
+_LEAST_VECTORS = 2
+# Of frozen layers in 50 programs 99 % and more are; of data that lies on the device 70 %.
+_NEARLY = 0.9
 
 
 def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> Int64Column:
@@ -24,12 +30,15 @@ def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> In
     """
     sizes = features.sizes
     rows = rows[decided.is_open[rows] & ~is_among(sizes[rows], sizes_made_in_steps(features))]
+    rows = rows[~drawn_from(features, decided)[rows]]
     found, counts = np.unique(sizes[rows], return_counts=True)
     # Two of a small size are parts of two data sets, as soon as those of a layer.
     repeats = ((counts > 1) & (found >= SMALL_BYTES)) | ((counts > 2) & (found >= LEAST_VECTOR_BYTES))
     if np.count_nonzero(repeats) < LEAST_SIZES:
         return rows[:0]
     of_layers = rows[is_among(sizes[rows], found[repeats])]
+    if not have_width(features, decided, of_layers):
+        return rows[:0]
     known = np.concatenate(
         (of_layers, table_of_words(features, decided, rows[sizes[rows] > found[repeats].max()]))
     )
@@ -37,3 +46,18 @@ def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> In
         return rows
     takes_turns = counts[repeats].min() < counts[repeats].max()
     return known if takes_turns else rows[:0]
+
+
+def have_width(features: Features, decided: Decided, rows: Int64Column) -> bool:
+    """Whether nearly all bytes are of whole rows: of several times a vector, as of a norm, that repeats."""
+    sizes = features.sizes
+    may_be_weight = features.unrecorded & decided.has(Category.WEIGHT)
+    may_be_weight[rows] = True
+    vectors, counts = np.unique(sizes[may_be_weight], return_counts=True)
+    is_vector = (vectors >= LEAST_VECTOR_BYTES) & (vectors <= MOST_VECTOR_BYTES)
+    vectors = vectors[is_vector & (counts >= _LEAST_VECTORS)]
+    of_rows, n_of_rows = np.unique(sizes[rows][sizes[rows] >= SMALL_BYTES], return_counts=True)
+    several = of_rows[:, None] > vectors
+    is_multiple = np.any(several & (of_rows[:, None] % vectors == 0), axis=1)
+    n_bytes = of_rows * n_of_rows
+    return bool(n_bytes[is_multiple].sum() >= _NEARLY * n_bytes.sum())

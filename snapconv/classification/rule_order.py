@@ -15,12 +15,12 @@ from snapconv.classification.rules.by_names import BY_NAMES
 from snapconv.classification.rules.by_optimizer import BY_OPTIMIZER, BY_PLACEMENT
 from snapconv.classification.rules.by_record import RECORDED, USER_RULES
 from snapconv.classification.rules.for_every_parameter import FOR_PARAMETERS
-from snapconv.classification.rules.in_backward import IN_BACKWARD
+from snapconv.classification.rules.in_backward import FOR_THE_STEP, IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
 from snapconv.classification.rules.of_batches import OF_BATCHES
 from snapconv.classification.rules.of_factors import OF_FACTORS
 from snapconv.classification.rules.of_inference import OF_INFERENCE
-from snapconv.classification.rules.of_new_values import OF_NEW_VALUES, OF_REPLACEMENTS
+from snapconv.classification.rules.of_new_values import IN_PLACE_OF_WEIGHTS, OF_NEW_VALUES, OF_REPLACEMENTS
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.classification.rules.of_samples import OF_SAMPLES
@@ -42,6 +42,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BY_NAMES,
     *OF_FACTORS,
     *IN_BACKWARD,
+    *IN_PLACE_OF_WEIGHTS,
     *OF_STATE_DICTS,
     *IN_FORWARD,
     *BEFORE_THE_TRACE,
@@ -51,6 +52,7 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *OF_RECORDING,
     *FOR_PARAMETERS,
     *OF_SAMPLES,
+    *FOR_THE_STEP,
     *OF_NEW_VALUES,
     *OF_PROGRAM,
     *BY_LINE,

@@ -29,7 +29,7 @@ class Preexisting:
     they are made before the first gradients; ``has_several_steps``: whether there may be several optimizers.
     ``has_frozen_copy``: an average of the weights is updated, or the trained modules also ran without saving
     anything, so that there may be another model of the kind; None where that may have been a validation, or
-    the states are known without it.
+    the states are known without it. ``left``: what may have been a weight at the start, and was freed.
     """
 
     candidates: BoolColumn
@@ -46,6 +46,7 @@ class Preexisting:
     has_frozen_copy: bool | None
     states_are_built: bool
     has_several_steps: bool
+    left: BoolColumn
 
 
 def of_one_model(

@@ -77,13 +77,13 @@ _Copies = tuple[tuple[Category | None, ...], ...]
 # the lowest addresses.
 _COPIES: _Copies = ((_W, _O, _O, _O), (_W, _S, None))
 # Where the optimizer is known to keep so many states.
-_COPIES_BY_STATES: dict[int | None, _Copies] = {
+_COPIES_BY_STATES: dict[int, _Copies] = {
     3: ((_W, _S, _S, _S),),
     2: ((_W, _O, _O, _O), (_W, _S, _S)),
     1: ((_W, _O, _O), (_W, _S)),
 }
 # One that makes its states before the first backward.
-_COPIES_BY_BUILT_STATES: dict[int | None, _Copies] = {1: ((_W, _S, _G), (_W, _S))}
+_COPIES_BY_BUILT_STATES: dict[int, _Copies] = {1: ((_W, _S, _G), (_W, _S))}
 _COPIES_WITH_GRADIENTS: _Copies = ((_W, _O, _O, _O), (_W, _O, _O), (_W, _G))
 REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 
@@ -147,6 +147,7 @@ def split_by_states(
     *,
     trained: Int64Column,
     made: Int64Column,
+    left: Int64Column,
     n_states: int,
 ) -> None:
     """Per size: as many states as the optimizer keeps for the parameters, and everything else is weights.
@@ -154,9 +155,10 @@ def split_by_states(
     Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
     is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
     all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
-    of states made in the trace.
+    of states made in the trace, ``left`` those of weights from before it that lie elsewhere now.
     """
     n_gradients, n_made, groups = counted(trained), counted(made), by_size(rows, sizes)
+    n_left = counted(left)
     each = {size: len(members) // (1 + n_states) for size, members in groups}
     all_have_states = (
         not n_made
@@ -167,7 +169,7 @@ def split_by_states(
         n_trained = n_gradients[size]
         n_before = max(n_states * n_trained - n_made[size], 0)
         n_weights = each[size] if all_have_states else len(members) - n_before
-        if n_trained and n_weights >= n_trained:
+        if n_trained and n_weights >= n_trained - n_left[size] and n_weights >= 0:
             # Models are built before the first step, and so their weights come first.
             found.mark(BESIDE_STATES, _W, members[:n_weights])
             found.mark(STATES, _S, members[n_weights:])
@@ -347,7 +349,8 @@ def split_by_structure(
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
     by_states = _COPIES_BY_BUILT_STATES if known.states_are_built else _COPIES_BY_STATES
     n_states = None if known.has_several_steps else known.n_states
-    for parts in by_states.get(n_states, usual):
+    # Of more states nobody has seen a structure.
+    for parts in by_states.get(n_states, ()) if n_states else usual:
         fitting = [(size, members) for size, members in groups if len(members) % len(parts) == 0]
         if (
             not _occur_once_in_copies(groups, fitting, len(parts))

@@ -9,7 +9,7 @@ from snapconv.columns import Int64Column, distinct
 from snapconv.torch_knowledge.frame_roles import Role
 
 # Norms and biases are vectors as wide as the model. What is smaller is a counter or another scalar.
-LEAST_VECTOR_BYTES, _MOST_VECTOR_BYTES = 128, 2**17
+LEAST_VECTOR_BYTES, MOST_VECTOR_BYTES = 128, 2**17
 _LEAST_VECTORS = 3
 # A table and its inverse.
 _MOST_TABLES = 2
@@ -39,6 +39,6 @@ def _widths(features: Features, decided: Decided) -> Int64Column:
     may_be_weight = features.unrecorded & (decided.is_open | decided.has(Category.WEIGHT))
     vectors, counts = np.unique(sizes[may_be_weight], return_counts=True)
     vectors = vectors[(counts >= _LEAST_VECTORS) & (vectors >= LEAST_VECTOR_BYTES)]
-    vectors = vectors[vectors <= _MOST_VECTOR_BYTES]
+    vectors = vectors[vectors <= MOST_VECTOR_BYTES]
     widths: Int64Column = vectors[np.any(looked_up[:, None] % vectors == 0, axis=0)]
     return widths

@@ -93,9 +93,7 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
     return category
 
 
-def _named(
-    allocations: AllocationTable, events: EventTable, recorded: Recording, key: str
-) -> BoolColumn:
+def _named(allocations: AllocationTable, events: EventTable, recorded: Recording, key: str) -> BoolColumn:
     """What the entry itself names as inputs or as activations: a batch may be fetched in a forward."""
     named = np.zeros(len(allocations), np.bool_)
     for row in recorded.raw["snapconv"][key]:
@@ -225,7 +223,7 @@ class _Moments:
         )
 
     def may_be_activation(self) -> BoolColumn:
-        """Whether a backward can find it, or nothing frees it: all else is temporary, whoever referenced it."""
+        """Whether a backward can find it, or nothing frees it: else it is temporary, whoever keeps it."""
         return np.asarray((self.end >= self._next(RecordedPhase.BACKWARD)) | (self.end == _NEVER))
 
     def ends_in_own_forward(self) -> BoolColumn:
@@ -241,7 +239,7 @@ class _Moments:
         return (self.alloc >= starts[place]) & (self.alloc < ends[place]), ends[place]
 
     def _is_found_within(self) -> BoolColumn:
-        """Whether a backward that a module itself runs finds it, as for a derivative that is part of forward."""
+        """Whether a backward that a module itself runs finds it: for a derivative that is part of forward."""
         events = np.append(np.array(self._inner_backward, np.int64), _NEVER)
         begins = events[np.searchsorted(events, self.alloc, side="right")]
         return np.asarray((begins <= self.end) & ~np.isin(self.alloc, events))

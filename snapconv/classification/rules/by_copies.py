@@ -49,6 +49,7 @@ from snapconv.classification.size_splits import (
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
 from snapconv.classification.weight_averages import averages_are_updated
+from snapconv.classification.weights_in_place import in_place_of_weights
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
@@ -80,6 +81,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states_are_built=features.phases.states_are_built,
         has_frozen_copy=_has_second_model(features),
         has_several_steps=features.phases.has_several_steps,
+        left=decided.shared(in_place_of_weights, features).left,
     )
     return split_by_sizes(features.allocations, known)
 
@@ -141,7 +143,10 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if known.has_several_steps:
         trained = live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
-        split_by_states(found, rows, sizes, trained=trained, made=made, n_states=known.n_states)
+        split_by_states(
+            found, rows, sizes, trained=trained, made=made, left=sizes[known.left], n_states=known.n_states
+        )
+    rows = rows[~is_among(sizes[rows], distinct(sizes[known.left]))]
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         has_second = by_gradients and known.has_frozen_copy is True

@@ -3,7 +3,7 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import Features, at, last_before
+from snapconv.classification.features import Features, at, last_before, next_of
 from snapconv.classification.rule import Decided, PipelineRule, Reason, role_rule, rule
 from snapconv.columns import BoolColumn, distinct, has_code, is_among
 from snapconv.phases.trace_phases import Phase
@@ -25,6 +25,12 @@ KEPT = Reason("kept-after-backward", "made by the engine, kept, as large as a we
 FAILED = Reason(
     "live-in-failed-backward",
     "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
+    uses_phases=True,
+)
+FOR_STEP = Reason(
+    "kept-after-backward-for-the-step",
+    "made by the engine, as large as no weight, and in use when the step after its backward begins: a sparse "
+    "gradient",
     uses_phases=True,
 )
 KEPT_BY_PROGRAM = Reason(
@@ -156,6 +162,21 @@ def kept_by_program_for_another_backward(features: Features, decided: Decided) -
     return rest & ~freed & at(is_most, run).astype(np.bool_)
 
 
+@rule(FOR_STEP, Category.GRADIENT, Evidence.LIFETIME)
+def kept_for_step(features: Features, decided: Decided) -> BoolColumn:
+    """What the last call of the engine before a step has made for it, whatever its size."""
+    alloc, step = features.alloc, features.phases.next_after(Phase.OPTIMIZER, features.alloc)
+    by_module = features.made_through(Role.MODULE_CALL) & ~features.made_through(Role.COMPILED)
+    found = _kept(features, decided) & ~by_module & ~features.is_freed_by_engine & (features.end > step)
+    found &= (step < features.n_events) & (step <= features.next_forward)
+    if not found.any():
+        return found
+    by_program = features.roles.is_in_program(features.allocations.stack_id) & features.outside
+    goes_on = next_of(np.sort(alloc[by_program]), alloc[found], features.n_events)
+    found[found] = last_before(np.sort(alloc[_made(features)]), step[found]) < goes_on
+    return found
+
+
 IN_BACKWARD: tuple[PipelineRule, ...] = (
     recomputed,
     freed_by_hook,
@@ -165,3 +186,5 @@ IN_BACKWARD: tuple[PipelineRule, ...] = (
     in_use_by_failed_backward,
     kept_by_program_for_another_backward,
 )
+# After what goes by the sizes of gradients: these may be of any.
+FOR_THE_STEP: tuple[PipelineRule, ...] = (kept_for_step,)

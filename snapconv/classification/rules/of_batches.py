@@ -1,20 +1,13 @@
 """Data that lies on the device before the first batch: what batches are drawn from.
 
-A buffer of what an agent saw, a rollout, a set of pictures: several tensors with a row for each sample. A
-batch takes the same number of rows of each, so that all are as many times as large as what is drawn from
-them.
+A buffer of what an agent saw, a rollout, a set of pictures: several tensors with a row for each sample.
 """
 
-import numpy as np
-
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.classification.size_references import SMALL_BYTES, counted
-from snapconv.columns import BoolColumn, distinct, is_among
-from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.columns import BoolColumn
 
 DRAWN_FROM = Reason(
     "as-many-times-as-large-as-batches",
@@ -22,60 +15,11 @@ DRAWN_FROM = Reason(
     "chosen by number outside of modules: the data that batches are drawn from",
 )
 
-# The sizes of two tensors and two batches; fewer agree by chance.
-_LEAST_SIZES = 2
-_NEARLY = 0.8
-# Beside labels of a size, there may be an order in which samples are drawn.
-_MOST_FOR_A_BATCH = 2
-# Of more sizes nothing is looked for.
-_MOST_SIZES = 200
-
 
 @rule(DRAWN_FROM, Category.INPUT, Evidence.SIZES)
-def drawn_from(features: Features, decided: Decided) -> BoolColumn:
-    """What nearly all batches, by bytes, are drawn from."""
-    sizes = features.sizes
-    made = features.outside & features.is_live_at_dump & (features.alloc < features.first(Phase.FORWARD))
-    open_rows = (features.unrecorded | made) & decided.is_open & (sizes >= SMALL_BYTES)
-    kept = counted(sizes[open_rows])
-    # A search by beams chooses rows of its caches, too.
-    drawn = counted(sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])
-    found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()
-    return np.asarray(open_rows & is_among(sizes, sorted(found)))
+def drawn_from_in_batches(features: Features, decided: Decided) -> BoolColumn:
+    """Replay memories, rollouts, and data sets that fit into memory."""
+    return drawn_from(features, decided)
 
 
-def _chosen_by_number(features: Features) -> BoolColumn:
-    """Rows of other tensors, and not pieces side by side. Without C++ frames, all that may be batches."""
-    if not features.has_cpp:
-        return features.may_be_input
-    rows = np.flatnonzero(features.outside & features.made_through(Role.COLLECTED))
-    stack, stacks = features.allocations.stack_id, features.roles.stacks
-    names = stacks.frames.names
-    chosen = [
-        number
-        for number in distinct(stack[rows]).tolist()
-        if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
-    ]
-    return features.mask(rows[is_among(stack[rows], chosen)])
-
-
-def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
-    if not (kept and drawn):
-        return set()
-    from fractions import Fraction  # takes 1.4 ms, and few files have both
-
-    # By how many times as large as a batch.
-    by_times: dict[Fraction, set[int]] = {}
-    for size, n in kept.items():
-        for batch, n_batches in drawn.items():
-            if size > batch and n <= _MOST_FOR_A_BATCH * n_batches:
-                by_times.setdefault(Fraction(size, batch), set()).add(batch)
-    total = sum(batch * n for batch, n in drawn.items())
-    for times, batches in by_times.items():
-        n_bytes = sum(batch * drawn[batch] for batch in batches)
-        if len(batches) >= _LEAST_SIZES and n_bytes >= _NEARLY * total:
-            return {int(times * batch) for batch in batches}
-    return set()
-
-
-OF_BATCHES: tuple[PipelineRule, ...] = (drawn_from,)
+OF_BATCHES: tuple[PipelineRule, ...] = (drawn_from_in_batches,)

@@ -9,7 +9,9 @@ from collections import Counter
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.features import Features, next_of, of_fullest
+from snapconv.classification.frozen_layers import have_width
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.tables_of_words import table_of_words
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
@@ -23,6 +25,11 @@ AS_LAYERS = Reason(
     "as-often-as-layers-ran",
     "pre-existing, where nothing is trained, and so often for every layer that ran: three times and more, or "
     "among such blocks in memory",
+)
+BY_WIDTH = Reason(
+    "layers-of-one-width",
+    "pre-existing, where nothing is trained, of several sizes that repeat, nearly all of them several times "
+    "a vector, and more than two for every layer, or two that are four times as large as what has four",
 )
 OF_WORDS = Reason(
     "as-wide-as-what-the-last-layer-makes",
@@ -55,6 +62,8 @@ _COPIES = (2, 3)
 # Full precision beside half, and bytes beside either; and how often the larger size occurs for the smaller
 # one: masters and two states, masters and momentum, or bytes for two states.
 _PRECISIONS = (2, 4)
+# What a transformer widens to has so many times as many numbers.
+_FEED_FORWARD = 4
 _TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
 # A table of words is so much larger than that of positions, and this than one of kinds of text.
 _TABLE_TO_NEXT = 8
@@ -176,7 +185,9 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
         for more, less in _TIMES_AS_OFTEN:
             pairs = [size for size, n in n_of.items() if n_of[larger * size] * less == n * more]
             paired = set(pairs) | {larger * size for size in pairs}
-            if sum(size * n_of[size] for size in paired) > _NEARLY * total:
+            # A transformer's layer has four squares, and two matrices four times as large: one such pair.
+            are_layers = larger == _FEED_FORWARD and len(pairs) == 1
+            if not are_layers and sum(size * n_of[size] for size in paired) > _NEARLY * total:
                 return True
     return False
 
@@ -232,6 +243,38 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
     # An output layer comes last, and is as large as the embedding whose inverse it is.
     weights[rows] |= is_among(sizes[rows], distinct(sizes[weights]))
     return weights
+
+
+@rule(BY_WIDTH, Category.WEIGHT, Evidence.SIZES)
+def layers_of_one_width(features: Features, decided: Decided) -> BoolColumn:
+    """Layers of several models, or that ran differently often: by a vector that divides them.
+
+    Of what a cache has as well, once or twice for every layer, nothing is said.
+    """
+    sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    if not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+        return weights
+    may_be_weight = (decided.is_open & ~drawn_from(features, decided)) | decided.has(Category.WEIGHT)
+    rows = np.flatnonzero(features.unrecorded & may_be_weight & (sizes >= _SMALL_BYTES))
+    found, counts = np.unique(sizes[rows], return_counts=True)
+    repeats = counts >= _LEAST_TURNS
+    if np.count_nonzero(repeats) < _LEAST_SIZES or _may_be_copies(found[repeats], counts[repeats]):
+        return weights
+    of_layers = rows[is_among(sizes[rows], found[repeats])]
+    if not have_width(features, decided, of_layers):
+        return weights
+    n_layers = _layers(sizes[of_layers])
+    sure = repeats & (counts > 2 * n_layers) & (n_layers >= _LEAST_TURNS)
+    sure |= repeats & _are_feed_forward(found, counts)
+    weights[rows] = is_among(sizes[rows], found[sure])
+    return weights
+
+
+def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
+    """Two for every layer, four times as large as a size that has four: as a transformer's layer has them."""
+    n_of = dict(np.column_stack((sizes, counts)).tolist())
+    quarters = [(n, n_of.get(size / _FEED_FORWARD, 0) // 4) for size, n in n_of.items()]
+    return np.array([n_layers >= _LEAST_TURNS and n == 2 * n_layers for n, n_layers in quarters], np.bool_)
 
 
 @rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)
@@ -312,6 +355,7 @@ def _layers(weights: Int64Column) -> int:
 OF_INFERENCE: tuple[PipelineRule, ...] = (
     sizes_in_turn,
     as_often_as_layers,
+    layers_of_one_width,
     tables_of_words,
     one_for_every_layer,
     caches_before,

@@ -10,9 +10,15 @@ from snapconv.classification.features import Features
 from snapconv.classification.replaced_weights import replacements_of_weights
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.sizes_of_layers import made_as_layers
+from snapconv.classification.weights_in_place import in_place_of_weights
 from snapconv.columns import BoolColumn, is_among
 from snapconv.torch_knowledge.frame_roles import Role
 
+IN_PLACE = Reason(
+    "in-place-of-a-weight",
+    "in use when the program frees a weight that goes on being trained, and the only one of its size that "
+    "nothing else explains",
+)
 NEW_VALUES = Reason(
     "new-values-of-weights",
     "made outside of modules by a line that makes many, of the sizes of layers, and has freed weights of "
@@ -55,5 +61,12 @@ def replacements(features: Features, decided: Decided) -> BoolColumn:
     return replacements_of_weights(features, decided)
 
 
+@rule(IN_PLACE, Category.WEIGHT, Evidence.FREE_SITE)
+def in_place(features: Features, decided: Decided) -> BoolColumn:
+    """What a parameter is given for its memory: values that were kept to be put back, or new ones."""
+    return decided.shared(in_place_of_weights, features).weights
+
+
+IN_PLACE_OF_WEIGHTS: tuple[PipelineRule, ...] = (in_place,)
 OF_NEW_VALUES: tuple[PipelineRule, ...] = (new_values_of_weights,)
 OF_REPLACEMENTS: tuple[PipelineRule, ...] = (replacements,)

@@ -27,6 +27,7 @@ from tests.classified_jobs import (
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
 PLAIN, GRADIENT, STATE, SUMMED, ADDED = "candidate", "gradient", "state", "temporary of backward", "added"
+LEFT = "a weight from before that lies elsewhere"
 OPEN = "a gradient or a state"
 
 
@@ -60,6 +61,11 @@ def decided_by_copies(allocations, known):
         alloc_phase=np.zeros(len(sizes), np.int8),
         unrecorded=known.candidates,
         in_forward=np.zeros(len(sizes), np.bool_),
+        outside=np.zeros(len(sizes), np.bool_),
+        is_live_at_dump=np.ones(len(sizes), np.bool_),
+        alloc=np.full(len(sizes), -1),
+        first=lambda _: 0,
+        has_cpp=True,
         made_through=lambda _: np.zeros(len(sizes), np.bool_),
     )
     decided = Decided(len(sizes))
@@ -99,6 +105,7 @@ def sort(
         states_are_built=states_are_built,
         has_frozen_copy=has_frozen_copy,
         has_several_steps=has_several_steps,
+        left=kinds == LEFT,
         iteration=np.where(kinds == STATE, extra // 100, extra),
         run=np.full(len(sizes), -1),
     )
@@ -341,6 +348,34 @@ def test_copies_twice_as_large_of_a_part_of_the_sizes_are_none_in_full_precision
 def test_a_part_of_a_copy_stays_unknown():
     found, _ = sort(*copies(PLAIN, 1), (PLAIN, 4 * KIB), *copies(GRADIENT, 1, more=0))
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 4 * KIB}
+
+
+@pytest.mark.parametrize(
+    ("n_copies", "expected"),
+    [
+        (2, {Category.OPTIMIZER_STATE: 2 * TOTAL}),
+        (3, {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}),
+        (1, {Category.UNKNOWN: TOTAL}),
+    ],
+)
+def test_where_weights_may_lie_elsewhere_now_the_states_are_still_there(n_copies, expected):
+    rows = [*copies(PLAIN, n_copies), *copies(LEFT, 1), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows, whole=[0], n_states=2)[0] == expected
+
+
+@pytest.mark.parametrize("n_copies", [1, 2, 3])
+def test_where_weights_may_lie_elsewhere_and_no_states_are_known_nothing_is(n_copies):
+    rows = [*copies(PLAIN, n_copies), *copies(LEFT, 1), *copies(GRADIENT, 1, more=0)]
+    assert sort(*rows)[0] == {Category.UNKNOWN: n_copies * TOTAL}
+    other = (PLAIN, 40 * KIB), (GRADIENT, 40 * KIB, 0)
+    assert sort(*rows, *other)[0][Category.WEIGHT] == 40 * KIB
+
+
+@pytest.mark.parametrize("n_states", [4, 5])
+def test_of_so_many_states_no_structure_is_known(n_states):
+    assert sort(*copies(PLAIN, 4), n_states=n_states)[0] == {Category.UNKNOWN: 4 * TOTAL}
+    found, _ = sort(*copies(PLAIN, 1 + n_states), *copies(GRADIENT, 1, more=0), whole=[0], n_states=n_states)
+    assert found == {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: n_states * TOTAL}
 
 
 def test_sizes_that_no_gradient_has_stay_unknown():
@@ -766,6 +801,7 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         states_are_built=False,
         has_frozen_copy=None,
         has_several_steps=False,
+        left=np.zeros(n, np.bool_),
     )
     return live_at_once(allocations, known, np.flatnonzero(~is_gradient)).tolist()
 

@@ -18,6 +18,7 @@ from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 from tests.classified_jobs import (
+    APPLY,
     DESTROYED,
     ENGINE,
     FORWARD,
@@ -70,6 +71,10 @@ MADE_BY = {
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),
     "serving-weights": (("create_weights", f"{SITE}/vllm/model_executor/layers/linear.py"), WEIGHT),
     "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), Category.KV_CACHE),
+    "paged-cache": (
+        ("__init__", f"{SITE}/transformers/generation/continuous_batching/cache.py"),
+        Category.KV_CACHE,
+    ),
     "optimizer-init": (("__init__", f"{TORCH}/optim/adagrad.py"), STATE),
     "fsdp-parameters": (("flatten_tensors", f"{TORCH}/distributed/fsdp/_flat_param.py"), WEIGHT),
 }
@@ -331,7 +336,8 @@ BY_PHASES = {
     "made-outside-modules-used-in-forward", "freed-soon-outside-modules",
     "made-in-step-and-kept", "made-in-step-and-freed", "replaced-in-step", "freed-in-step",
     "freed-while-placing", "freed-within-backward", "kept-after-backward", "made-after-backward-and-kept",
-    "kept-by-program-for-another-backward", "freed-by-backward", "kept-into-backward",
+    "kept-by-program-for-another-backward", "kept-after-backward-for-the-step",
+    "freed-by-backward", "kept-into-backward",
     "freed-before-backward", "made-for-the-next-forward",
     "made-in-forward-and-live-at-dump", "cache-that-grew",
     "live-in-failed-backward", "live-in-failed-forward", "one-for-every-gradient-and-in-a-graph",
@@ -393,7 +399,33 @@ def test_every_reason_has_a_job_that_it_decides():
     elsewhere |= {"as-many-times-as-large-as-parameters"}  # in test_of_samples.py
     elsewhere |= {"new-values-of-weights"}  # in test_sizes_of_layers.py
     elsewhere |= {"replaces-a-weight"}  # in test_replaced_weights.py
+    elsewhere |= {"in-place-of-a-weight"}  # in test_weights_in_place.py
+    elsewhere |= {"kept-after-backward-for-the-step"}  # in test_in_backward.py
     assert in_code == by_life | elsewhere
+
+
+def test_what_a_closure_puts_on_the_device_is_a_batch_whatever_optimizer_calls_it(found):
+    """An optimizer of another library has no frame of torch's but the one around its step."""
+    step = (
+        frames(("step", f"{SITE}/prodigyopt/prodigy.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+    )
+    closure = frames(("closure", "/w/proj/train.py")) + step
+    of_its_own = frames(("update", f"{SITE}/prodigyopt/prodigy.py")) + step
+    job = Job()
+    job.alloc(APPLY, SUBJECT + 4)
+    for _ in range(3):
+        batch = job.alloc(LOAD[:1] + closure, SUBJECT + 1)
+        saved = job.alloc(FORWARD[:-1] + closure)
+        job.does(ENGINE)
+        job.free(saved, RELEASE)
+        job.does(ENGINE)
+        job.free(batch, closure)
+        job.alloc(of_its_own, SUBJECT + 2)
+        job.alloc(step, SUBJECT + 3)
+        job.does(STEP)
+    assert categories(found(job, SUBJECT + 1)) == [INPUT] * 3
+    assert categories(found(job)) == [ACTIVATION] * 3
+    assert categories(found(job, SUBJECT + 2)) == categories(found(job, SUBJECT + 3)) == [STATE] * 3
 
 
 @pytest.mark.parametrize("outer", [STEP, MAIN], ids=["by frames", "by an annotation"])

@@ -137,7 +137,7 @@ def test_gradients_are_nine_tenths_of_what_a_line_of_the_step_makes_that_makes_t
 # Frozen weights repeat in layers, and so would factors: what the step makes as large may be either.
 @pytest.mark.parametrize(("made", "expected"), [((), WEIGHT), ((OF_FIRST,), UNKNOWN)])
 def test_what_is_as_large_as_something_that_the_step_makes_is_not_taken_for_frozen(made, expected, said):
-    frozen = (OF_BOTH, OF_FIRST, OF_SECOND, 50_000) * 4
+    frozen = (1_000, OF_BOTH, OF_FIRST, OF_SECOND, 50_000) * 4
     job = trained(*WEIGHTS, *frozen, made=made)
     assert said(job, OF_SECOND, 4) == {WEIGHT: 4}
     assert said(job, OF_FIRST, 4) == {expected: 4}

@@ -34,6 +34,12 @@ def chosen(choose, sizes, *, looked_up=LOOKED_UP, weights=()):
         is_traced=~is_older,
         alloc_phase=np.full(len(of_all), -1),
         made_through=lambda _: is_looked_up,
+        mask=lambda chosen: np.isin(rows, chosen),
+        outside=np.zeros(len(of_all), np.bool_),
+        is_live_at_dump=is_older,
+        alloc=np.where(is_older, -1, 0),
+        first=lambda _: 0,
+        has_cpp=True,
     )
     decided = Decided(len(of_all))
     is_weight = is_older & (rows >= len(sizes))
@@ -63,6 +69,33 @@ def test_two_of_a_small_size_are_parts_of_two_sets_of_data():
     data = (6, 576, 4 * KIB, 3000 * KIB)
     assert chosen(frozen_layers, [*data * 2, 1000 * KIB]) == []
     assert chosen(frozen_layers, [*data * 2, 576, 1000 * KIB]) != []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "are_layers"),
+    [
+        ((512, 24 * KIB, 16 * KIB), True),
+        ((512, 24 * KIB, 16 * KIB, 4 * KIB + 4), True),
+        ((512, 24 * KIB, 16 * KIB, 5 * KIB + 4), False),
+        ((24 * KIB, 16 * KIB, 8 * KIB), False),
+        ((130 * KIB, 260 * KIB, 520 * KIB), False),
+        ((128, 1280, 12_800), True),
+        ((124, 1240, 12_400), False),
+    ],
+    ids=[
+        "rows of one width",
+        "nine tenths",
+        "less",
+        "the smallest is no row",
+        "no vector",
+        "of 128 bytes",
+        "of fewer",
+    ],
+)
+def test_nearly_all_of_the_layers_are_whole_rows_of_a_vector_that_repeats(sizes, are_layers):
+    """Columns of a data set have as many rows, and no vector beside them."""
+    blocks = [*sizes * 3, sizes[0]]
+    assert bool(chosen(frozen_layers, blocks)) == are_layers
 
 
 def test_with_only_two_sizes_that_repeat_nothing_is_a_layer():

@@ -42,7 +42,7 @@ def found(tmp_path):
 
 @pytest.mark.parametrize(
     ("has_room", "phase", "category"),
-    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, UNKNOWN)],
+    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, GRADIENT)],
     ids=["failed", "did not fail", "failed later"],
 )
 def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
@@ -98,9 +98,41 @@ def test_a_gradient_has_the_size_of_a_weight(found):
     job.alloc(APPLY)
     job.alloc(ENGINE)
     job.alloc(ENGINE, SUBJECT + 1)
-    job.does(ENGINE, STEP)
+    job.does(ENGINE, FORWARD, STEP)
     assert categories(found(job)) == [WEIGHT, GRADIENT]
     assert found(job, SUBJECT + 1) == [(Category.UNKNOWN, Evidence.NONE, "none")]
+
+
+FOR_STEP = "kept-after-backward-for-the-step"
+
+
+@pytest.mark.parametrize(
+    ("ends", "decides"),
+    [
+        ("does ENGINE, does STEP", True),
+        ("does ENGINE, does FORWARD, does STEP", False),
+        ("does ENGINE, free MAIN, does STEP", False),
+        ("alloc MAIN 3, does ENGINE, does STEP", False),
+        ("alloc MAIN 3, does STEP", True),
+    ],
+    ids=["kept", "another forward", "dropped before", "another call of the engine", "the program goes on"],
+)
+def test_what_the_last_call_of_the_engine_has_made_for_the_step_is_a_gradient_of_any_size(
+    ends, decides, found
+):
+    """A sparse gradient is as large as the rows that were looked up."""
+    job = Job()
+    job.alloc(APPLY, OTHER)
+    job.does(FORWARD)
+    subject = job.alloc(ENGINE)
+    for end in ends.split(", "):
+        if end == "free MAIN":
+            job.free(subject, MAIN)
+        elif end.startswith("alloc"):
+            job.alloc(MAIN, 3)
+        else:
+            job.does({"ENGINE": ENGINE, "STEP": STEP, "FORWARD": FORWARD}[end.split()[1]])
+    assert ((GRADIENT, Evidence.LIFETIME, FOR_STEP) in found(job)) == decides
 
 
 @pytest.mark.parametrize(
@@ -217,7 +249,7 @@ def test_what_a_penalty_frees_does_not_decide_about_the_gradients(found):
     job.does(ENGINE, STEP)
     job.free(gradient, MAIN)
     job.does(FORWARD, ENGINE, STEP)
-    assert categories(found(job)) == [UNKNOWN]
+    assert categories(found(job)) == [GRADIENT]
     assert categories(found(job, 8 * SUBJECT)) == [ACTIVATION]
 
 

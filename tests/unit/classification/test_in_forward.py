@@ -7,6 +7,7 @@ import pytest
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
+    ANSWERS,
     APPLY,
     COPY,
     CRITERION,
@@ -145,8 +146,13 @@ def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward
 
 @pytest.mark.parametrize(
     ("made_by", "saved_first", "expected"),
-    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, ACTIVATION)],
-    ids=["rows of data", "between the modules of one graph", "computed of what the first forward made"],
+    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, INPUT), (ANSWERS, False, ACTIVATION)],
+    ids=[
+        "rows of data",
+        "between the modules of one graph",
+        "computed of what the first forward made",
+        "answers",
+    ],
 )
 def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
     made_by, saved_first, expected, found
@@ -163,24 +169,36 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
 
 
 @pytest.mark.parametrize(
-    ("before", "expected"),
+    ("before", "made_by", "expected"),
     [
-        ((FORWARD, COPY), INPUT),
-        ((COPY, FORWARD), ACTIVATION),
-        ((FORWARD, LOAD), ACTIVATION),
-        ((FORWARD, ZEROS), ACTIVATION),
+        ((FORWARD, COPY), ANSWERS, INPUT),
+        ((COPY, FORWARD), ANSWERS, ACTIVATION),
+        ((FORWARD, LOAD), ANSWERS, ACTIVATION),
+        ((FORWARD, ZEROS), ANSWERS, ACTIVATION),
+        ((COPY, FORWARD), LOAD, INPUT),
     ],
-    ids=["data has come since", "a model has run since", "no data has come", "only numbers were filled in"],
+    ids=["data came since", "a model ran since", "no data came", "only numbers were filled in", "no answers"],
 )
-def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, expected, found):
-    """Pictures that are normalized after a validation; what a student shall say, of what its teacher says."""
+def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, made_by, expected, found):
+    """Pictures that a module normalizes; what a student shall say, of what its teacher says."""
     job = Job()
     job.does(FORWARD, *before)
-    subject, saved = job.alloc(LOAD), job.alloc(FORWARD, OTHER)
+    subject, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
     job.does(LOSS, ENGINE)
     job.free(saved, RELEASE)
     job.free(subject, MAIN)
     assert categories(found(job)) == [expected]
+
+
+def test_what_a_line_keeps_of_a_forward_without_a_graph_is_no_batch(found):
+    """Features of a style that all pictures are compared with."""
+    job = Job()
+    job.does(COPY, FORWARD)
+    job.alloc(LOAD)
+    saved = job.alloc(FORWARD, OTHER)
+    job.does(LOSS, ENGINE)
+    job.free(saved, RELEASE)
+    assert categories(found(job)) == [ACTIVATION]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Data that lies on the device before the first batch: the sizes of what batches are drawn from.
+
+A batch takes the same number of rows of each tensor, so that all are as many times as large as what is drawn
+from them.
+"""
+
+import numpy as np
+
+from snapconv.classification.categories import Category
+from snapconv.classification.features import Features
+from snapconv.classification.rule import Decided
+from snapconv.classification.size_references import SMALL_BYTES, counted
+from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
+from snapconv.torch_knowledge.frame_roles import Role
+
+# The sizes of two tensors and two batches; fewer agree by chance.
+_LEAST_SIZES = 2
+_NEARLY = 0.8
+# Beside labels of a size, there may be an order in which samples are drawn.
+_MOST_FOR_A_BATCH = 2
+# Of more sizes nothing is looked for.
+_MOST_SIZES = 200
+
+
+def drawn_from(features: Features, decided: Decided) -> BoolColumn:
+    """What nearly all batches, by bytes, are drawn from."""
+    sizes = features.sizes
+    made = features.outside & features.is_live_at_dump & (features.alloc < features.first(Phase.FORWARD))
+    open_rows = (features.unrecorded | made) & decided.is_open & (sizes >= SMALL_BYTES)
+    kept = counted(sizes[open_rows])
+    # A search by beams chooses rows of its caches, too.
+    drawn = counted(sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])
+    found = _sizes_drawn_from(kept, drawn) if max(len(kept), len(drawn)) <= _MOST_SIZES else set[int]()
+    data = np.asarray(open_rows & is_among(sizes, sorted(found)))
+    # Without C++ frames all that may be a batch counts as chosen, and weights may be as large by chance.
+    is_most = 2 * sizes[data].sum() >= sizes[open_rows].sum()
+    return data & np.bool_(features.has_cpp or is_most)
+
+
+def _chosen_by_number(features: Features) -> BoolColumn:
+    """Rows of other tensors, and not pieces side by side. Without C++ frames, all that may be batches."""
+    if not features.has_cpp:
+        return features.may_be_input
+    rows = np.flatnonzero(features.outside & features.made_through(Role.COLLECTED))
+    if not len(rows):
+        return features.mask(rows)
+    stack, stacks = features.allocations.stack_id, features.roles.stacks
+    names = stacks.frames.names
+    chosen = [
+        number
+        for number in distinct(stack[rows]).tolist()
+        if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
+    ]
+    return features.mask(rows[is_among(stack[rows], chosen)])
+
+
+def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
+    if not (kept and drawn):
+        return set()
+    from fractions import Fraction  # takes 1.4 ms, and few files have both
+
+    # By how many times as large as a batch.
+    by_times: dict[Fraction, set[int]] = {}
+    for size, n in kept.items():
+        for batch, n_batches in drawn.items():
+            if size > batch and n <= _MOST_FOR_A_BATCH * n_batches:
+                by_times.setdefault(Fraction(size, batch), set()).add(batch)
+    # Sizes that are powers of two have several such numbers by chance: the one that explains most.
+    total = sum(batch * n for batch, n in drawn.items())
+    explained = {times: sum(batch * drawn[batch] for batch in batches) for times, batches in by_times.items()}
+    best = max(by_times, key=lambda times: (explained[times], len(by_times[times])), default=Fraction(0))
+    batches = by_times.get(best, set())
+    if len(batches) < _LEAST_SIZES or explained[best] < _NEARLY * total:
+        return set()
+    return {int(best * batch) for batch in batches}

@@ -1,0 +1,167 @@
+"""Blocks that take the place of a weight which is freed while it is trained."""
+
+import pytest
+
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import (
+    APPLY,
+    ENGINE,
+    FORWARD,
+    MAIN,
+    NO_FRAMES,
+    RELEASE,
+    STEP,
+    ZERO_GRAD,
+    Job,
+    Stack,
+    at_line,
+    classified,
+    frames,
+)
+
+IN_PLACE = (Category.WEIGHT, Evidence.FREE_SITE, "in-place-of-a-weight")
+SIZE = 7000
+BACKUP = frames(("backup", "/w/proj/attack.py")) + MAIN
+# As test code frees, on another line of the same function: so another function.
+RESTORE = frames(("restore", "/w/proj/attack.py")) + MAIN
+COPIED = frames(("at::_ops::clone::call(at::Tensor const&)", "??")) + BACKUP
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size=SIZE: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+def attacked(
+    *,
+    made_by: Stack = COPIED,
+    beside: int = 0,
+    n_times: int = 1,
+    freed_by: Stack = RESTORE,
+    trained: bool = True,
+) -> Job:
+    """The values of a weight are kept before it is moved, and put back after another backward."""
+    job = Job()
+    weight = job.alloc(APPLY, SIZE)
+    job.alloc(APPLY, 9000)
+    for _ in range(n_times):
+        job.does(FORWARD)
+        gradient = job.alloc(ENGINE, SIZE) if trained else None
+        kept = [job.alloc(made_by, SIZE) for _ in range(1 + beside)]
+        job.does(FORWARD, ENGINE)
+        job.free(weight, freed_by)
+        weight = kept[0]
+        job.does(STEP)
+        if gradient is not None:
+            job.free(gradient, ZERO_GRAD)
+    return job
+
+
+def test_the_block_that_takes_the_place_of_a_weight_is_one(found):
+    assert found(attacked())[2] == IN_PLACE
+    assert found(attacked(made_by=BACKUP))[2] == IN_PLACE
+
+
+def test_what_takes_its_place_in_turn_is_one_too(found):
+    rows = found(attacked(n_times=3))
+    assert [row for row in rows if row[0] == Category.WEIGHT][1:] == [IN_PLACE] * 3
+
+
+def test_of_two_blocks_that_may_be_meant_neither_is(found):
+    assert IN_PLACE not in found(attacked(beside=1))
+
+
+def test_a_weight_that_is_no_longer_trained_needs_no_other_place(found):
+    assert IN_PLACE not in found(attacked(trained=False))
+
+
+@pytest.mark.parametrize("freed_by", [STEP, RELEASE], ids=["an optimizer", "a graph"])
+def test_what_the_program_itself_does_not_free_is_put_nowhere(freed_by, found):
+    assert IN_PLACE not in found(attacked(freed_by=freed_by))
+
+
+def test_a_gradient_that_is_made_later_shows_that_the_weight_is_trained(found):
+    job = Job()
+    weight = job.alloc(APPLY, SIZE)
+    job.does(FORWARD)
+    job.alloc(COPIED, SIZE)
+    job.does(FORWARD)
+    job.free(weight, RESTORE)
+    job.does(FORWARD)
+    job.alloc(ENGINE, SIZE)
+    job.does(STEP)
+    assert found(job)[1] == IN_PLACE
+
+
+def test_less_than_a_kibibyte_may_be_anything(found):
+    def made(size: int) -> Job:
+        job = Job()
+        weight = job.alloc(APPLY, size)
+        job.does(FORWARD)
+        job.alloc(ENGINE, size)
+        job.alloc(COPIED, size)
+        job.does(FORWARD, ENGINE)
+        job.free(weight, RESTORE)
+        job.does(STEP)
+        return job
+
+    assert found(made(1024), 1024)[2] == IN_PLACE
+    assert IN_PLACE not in found(made(1023), 1023)
+
+
+# --- begun late: the weight was there before
+
+
+def late(
+    *, made_by: Stack = COPIED, has_gradient: bool = True, beside: int = 0, freed_by: Stack = RESTORE
+) -> Job:
+    """The same, of which nothing shows what the block was that is freed; two states of its size stay."""
+    job = Job()
+    weight, *_ = [job.older(NO_FRAMES, SIZE) for _ in range(3)]
+    for _ in range(3):
+        job.older(NO_FRAMES, 9000)
+    job.note("Optimizer.step#AdamW.step", "START")
+    job.does(STEP)
+    job.note("Optimizer.step#AdamW.step", "END")
+    job.does(FORWARD)
+    if has_gradient:
+        job.alloc(ENGINE, SIZE)
+    job.alloc(ENGINE, 9000)
+    for _ in range(1 + beside):
+        job.alloc(made_by, SIZE)
+    job.does(FORWARD, ENGINE)
+    job.free(weight, freed_by)
+    job.does(FORWARD, STEP)
+    return job
+
+
+def weights_of(rows):
+    return [row[2] for row in rows if row[0] == Category.WEIGHT]
+
+
+def test_a_clone_takes_the_place_of_what_was_there_before_the_trace(found):
+    rows = found(late())
+    assert weights_of(rows) == ["in-place-of-a-weight"] * 2
+    assert [row[0] for row in rows].count(Category.OPTIMIZER_STATE) == 2
+
+
+def test_what_is_no_clone_may_be_a_state_but_then_no_weight_is_left_either(found):
+    """The program may as well have renewed something of its own."""
+    rows = found(late(made_by=BACKUP))
+    assert weights_of(rows) == []
+    assert [row[0] for row in rows].count(Category.OPTIMIZER_STATE) == 2
+
+
+def test_without_a_gradient_what_is_freed_may_be_the_gradient(found):
+    assert "in-place-of-a-weight" not in weights_of(found(late(has_gradient=False)))
+
+
+@pytest.mark.parametrize(
+    "made_by",
+    [at_line(RESTORE, 2), frames(("helper", "/w/proj/other.py")) + at_line(RESTORE, 2), RESTORE],
+    ids=["by the same line", "by what it calls", "in the same function"],
+)
+def test_a_line_that_frees_what_it_made_the_time_before_renews_a_state(made_by, found):
+    """Whatever it is, nothing shows that the weight has gone."""
+    assert weights_of(found(late(made_by=made_by))) == ["as-many-as-gradients"]
