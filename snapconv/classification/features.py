@@ -281,9 +281,8 @@ def _is_data(
     data, made = np.sort(alloc[outside & is_copied]), np.sort(alloc[origins["in_forward"]])
     found = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
     found |= outside & (last_before(data, alloc) > last_before(made, alloc))
-    if roles.has_cpp:
-        is_renewed = is_among(stack, stack[outside & lives["is_freed"]])
-        found |= feeds_module & is_renewed & ~roles.of(Role.PROBABILITIES, stack)
+    is_renewed = is_among(stack, stack[outside & lives["is_freed"]])
+    found |= feeds_module & is_renewed & ~roles.of(Role.PROBABILITIES, stack)
     return found
 
 

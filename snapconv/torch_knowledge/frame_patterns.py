@@ -436,6 +436,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.1-2.13",
     ),
     FrameRule(
+        "probabilities-python",
+        Role.PROBABILITIES,
+        r"^(log_)?(softmax|sigmoid)$",
+        r"torch/nn/functional\.py$",
+        "the same, by the function of torch.nn",
+        "2.0-2.15",
+    ),
+    FrameRule(
         "zeros",
         Role.ZEROS,
         r"^at::_ops::(zeros|zeros_like|new_zeros)(_\w+)?::call",

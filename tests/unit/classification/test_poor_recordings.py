@@ -11,12 +11,15 @@ from tests.classified_jobs import (
     LOAD,
     LOSS,
     MAIN,
+    NO_FRAMES,
     OTHER,
     STEP,
     SUBJECT,
+    TORCH,
     Job,
     categories,
     classified,
+    frames,
     job_of,
 )
 
@@ -27,6 +30,10 @@ ACTIVATION, INPUT, TEMPORARY, WORKSPACE = (
     Category.TEMPORARY,
     Category.WORKSPACE,
 )
+
+
+# The softmax of what a teacher answers.
+ANSWERS = frames(("softmax", f"{TORCH}/nn/functional.py")) + LOAD
 
 
 @pytest.fixture
@@ -96,6 +103,18 @@ def test_without_frames_of_cpp_what_is_as_large_as_an_activation_may_be_an_input
     job.does(FORWARD)
     job.free(batch, MAIN)
     assert categories(found(job)) == [ACTIVATION, INPUT]
+
+
+@pytest.mark.parametrize(("made_by", "expected"), [(LOAD, INPUT), (ANSWERS, Category.UNKNOWN)])
+def test_without_frames_of_cpp_what_is_made_before_the_first_graph_is_an_input_too(made_by, expected, found):
+    job = Job()
+    job.does(LOAD, FORWARD)
+    subject, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
+    job.does(FORWARD)
+    job.free(saved, NO_FRAMES)
+    job.does(NO_FRAMES)
+    job.free(subject, MAIN)
+    assert categories(found(job)) == [expected]
 
 
 def test_without_stacks_of_frees_what_the_step_still_finds_is_a_gradient(found):
