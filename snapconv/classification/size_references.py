@@ -29,7 +29,8 @@ class Preexisting:
     they are made before the first gradients; ``has_several_steps``: whether there may be several optimizers.
     ``has_frozen_copy``: an average of the weights is updated, or the trained modules also ran without saving
     anything, so that there may be another model of the kind; None where that may have been a validation, or
-    the states are known without it. ``left``: what may have been a weight at the start, and was freed.
+    the states are known without it. ``left``: what was a weight at the start, and was freed;
+    ``may_have_left``: besides, what may as well have been a state.
     """
 
     candidates: BoolColumn
@@ -47,6 +48,7 @@ class Preexisting:
     states_are_built: bool
     has_several_steps: bool
     left: BoolColumn
+    may_have_left: BoolColumn
 
 
 def of_one_model(

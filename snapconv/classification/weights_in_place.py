@@ -22,16 +22,18 @@ class InPlace:
 
     ``weights``: what took the place of a weight, and what such a clone took it from. ``left``: pre-existing,
     of the size of a gradient, and freed by the program while something of that size was in use that may have
-    taken its place: such a size may have no weight from before the trace.
+    taken its place: such a size may have no weight from before the trace. ``may_be_state``: the same, where
+    the line or the function that frees it has made the other: it may as well renew a state.
     """
 
     weights: BoolColumn
     left: BoolColumn
+    may_be_state: BoolColumn
 
 
 def in_place_of_weights(features: Features, decided: Decided) -> InPlace:
     """Go through the frees of every size that weights may have."""
-    found = InPlace(*np.zeros((2, len(features.alloc)), np.bool_))
+    found = InPlace(*np.zeros((3, len(features.alloc)), np.bool_))
     if not features.phases.free_sites_known:
         return found
     gradients = decided.has(Category.GRADIENT) & features.by_engine
@@ -49,6 +51,7 @@ def in_place_of_weights(features: Features, decided: Decided) -> InPlace:
             size = _Size(features, of_size, new, gradients, weights, is_clone)
             found.weights[size.weights] = True
             found.left[size.left] = True
+            found.may_be_state[size.may_be_state] = True
     return found
 
 
@@ -71,6 +74,7 @@ class _Size:
     ) -> None:
         self.weights: list[int] = []
         self.left: list[int] = []
+        self.may_be_state: list[int] = []
         self._known = set(rows[weights[rows]].tolist())
         self._new, self._gradients = set(rows[new[rows]].tolist()), set(rows[gradients[rows]].tolist())
         self._clones = set(rows[is_clone[rows]].tolist())
@@ -111,13 +115,12 @@ class _Size:
             self._former_ends(row)
 
     def _former_ends(self, row: int) -> None:
-        """Pre-existing: while the gradient is there too, it is not the gradient.
-
-        A line that frees what it, or what it calls, had made the time before may as well renew a state.
-        """
+        """Pre-existing: while the gradient is there too, it is not the gradient."""
         line = self._freed_by[row]
-        others = [new for new in self._in_use if not self._is_called_by(new, line)]
-        if not others or not self._n_gradients:
+        if not self._in_use or not self._n_gradients:
+            return
+        if all(self._is_called_by(new, line) for new in self._in_use):
+            self.may_be_state.append(row)
             return
         if len(self._in_use) == 1 and self._in_use <= self._clones:
             self.weights.append(row)

@@ -150,7 +150,7 @@ def device_of(entry: str) -> Iterator[Simulation]:
         with simulated(options) as simulation:
             yield simulation
     finally:
-        del os.environ[_VARIABLE]
+        os.environ.pop(_VARIABLE, None)  # a program may have done so itself
         if before is not None:
             os.environ[_VARIABLE] = before
 

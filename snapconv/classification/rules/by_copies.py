@@ -67,6 +67,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
     """Compare the open blocks without an alloc with the gradients and states that are known."""
     in_backward = features.by_engine & decided.has(Category.TEMPORARY)
     updates = decided.shared(functional_updates, features)
+    in_place = decided.shared(in_place_of_weights, features)
     known = Preexisting(
         candidates=decided.is_open & features.unrecorded,
         gradients=decided.has(Category.GRADIENT) & ~updates.inner,
@@ -81,7 +82,8 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states_are_built=features.phases.states_are_built,
         has_frozen_copy=_has_second_model(features),
         has_several_steps=features.phases.has_several_steps,
-        left=decided.shared(in_place_of_weights, features).left,
+        left=in_place.left,
+        may_have_left=in_place.left | in_place.may_be_state,
     )
     return split_by_sizes(features.allocations, known)
 
@@ -144,7 +146,13 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         trained = live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
         split_by_states(
-            found, rows, sizes, trained=trained, made=made, left=sizes[known.left], n_states=known.n_states
+            found,
+            rows,
+            sizes,
+            trained=trained,
+            made=made,
+            left=sizes[known.may_have_left],
+            n_states=known.n_states,
         )
     rows = rows[~is_among(sizes[rows], distinct(sizes[known.left]))]
     options = options_left(known, sizes[gradients], made)

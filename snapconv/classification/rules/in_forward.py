@@ -103,11 +103,21 @@ def cache_that_grew(features: Features, _: Decided) -> BoolColumn:
 
     And between two tokens, where a search goes on with other rows of it.
     """
+    by_cache = features.made_through(Role.CACHE_UPDATE)
     kept = _outlives_its_forward(features) & ~features.has_next_backward
     if only_infers(features):
         kept |= _is_live_after_forward(features)
-        kept |= _held_from_before(features) | features.outside
-    return features.made_through(Role.CACHE_UPDATE) & kept
+        kept |= _held_from_before(features) | features.outside | _is_renewed(features, by_cache)
+    return by_cache & kept
+
+
+def _is_renewed(features: Features, rows: BoolColumn) -> BoolColumn:
+    """What stacks make of which some is in use when they make the next: tokens in a module's own loop."""
+    stack, found = features.allocations.stack_id, np.zeros(len(rows), np.bool_)
+    for of_stack in grouped(np.flatnonzero(rows & features.in_forward & features.has_stack), stack):
+        in_turn = of_stack[np.argsort(features.alloc[of_stack], kind="stable")]
+        found[of_stack] = np.any(features.alloc[in_turn[1:]] < features.end[in_turn[:-1]])
+    return found
 
 
 def _held_from_before(features: Features) -> BoolColumn:

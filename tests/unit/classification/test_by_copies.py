@@ -27,7 +27,7 @@ from tests.classified_jobs import (
 KIB = 1024
 SHAPES = (4 * KIB, 4 * KIB, 8 * KIB, 20 * KIB)  # two tensors of one size, two of sizes of their own
 PLAIN, GRADIENT, STATE, SUMMED, ADDED = "candidate", "gradient", "state", "temporary of backward", "added"
-LEFT = "a weight from before that lies elsewhere"
+LEFT, MAY_HAVE_LEFT = "a weight from before that lies elsewhere", "one that may as well be a state"
 OPEN = "a gradient or a state"
 
 
@@ -106,6 +106,7 @@ def sort(
         has_frozen_copy=has_frozen_copy,
         has_several_steps=has_several_steps,
         left=kinds == LEFT,
+        may_have_left=(kinds == LEFT) | (kinds == MAY_HAVE_LEFT),
         iteration=np.where(kinds == STATE, extra // 100, extra),
         run=np.full(len(sizes), -1),
     )
@@ -361,6 +362,14 @@ def test_a_part_of_a_copy_stays_unknown():
 def test_where_weights_may_lie_elsewhere_now_the_states_are_still_there(n_copies, expected):
     rows = [*copies(PLAIN, n_copies), *copies(LEFT, 1), *copies(GRADIENT, 1, more=0)]
     assert sort(*rows, whole=[0], n_states=2)[0] == expected
+
+
+@pytest.mark.parametrize("n_copies", [2, 3])
+def test_where_a_state_may_have_been_renewed_the_number_of_states_decides(n_copies):
+    rows = [*copies(PLAIN, n_copies), *copies(MAY_HAVE_LEFT, 1), *copies(GRADIENT, 1, more=0)]
+    weights = {Category.WEIGHT: TOTAL} if n_copies == 3 else {}
+    assert sort(*rows, whole=[0], n_states=2)[0] == weights | {Category.OPTIMIZER_STATE: 2 * TOTAL}
+    assert sort(*rows, whole=[0])[0][Category.WEIGHT] == TOTAL
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 3])
@@ -802,6 +811,7 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         has_frozen_copy=None,
         has_several_steps=False,
         left=np.zeros(n, np.bool_),
+        may_have_left=np.zeros(n, np.bool_),
     )
     return live_at_once(allocations, known, np.flatnonzero(~is_gradient)).tolist()
 

@@ -9,6 +9,7 @@ from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     ANSWERS,
     APPLY,
+    CACHE_UPDATE,
     COPY,
     CRITERION,
     DESTROYED,
@@ -356,3 +357,21 @@ def test_other_lines_fetch_no_batch_of_the_line_before_however_large_it_is(found
     for addr in others:
         job.free(addr, MAIN)
     assert "made-for-the-next-forward" not in {reason for *_, reason in found(job, gib)}
+
+
+@pytest.mark.parametrize(("is_next_first", "expected"), [(True, Category.KV_CACHE), (False, TEMPORARY)])
+def test_a_cache_that_a_module_makes_longer_in_its_own_loop_is_one(is_next_first, expected, found):
+    """Nothing is made outside of modules between two tokens: a pipeline that is a module generates."""
+    job = Job()
+    cache = job.alloc(CACHE_UPDATE)
+    for _ in range(3):
+        job.does(FORWARD, FORWARD)
+        if is_next_first:
+            longer = job.alloc(CACHE_UPDATE)
+            job.free(cache, CACHE_UPDATE)
+        else:
+            job.free(cache, FORWARD)
+            longer = job.alloc(CACHE_UPDATE)
+        cache = longer
+    job.free(cache, FORWARD)
+    assert categories(found(job)) == [expected] * 4

@@ -80,10 +80,17 @@ def is_ordinal(value: Any) -> bool:
 
 
 def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``.to(0)`` mean the simulated device 0: C++ code has no accelerator."""
+    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
+
+    C++ code has no accelerator, and sees where the tensor's values are.
+    """
     import torch
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
+        other = args[0] if args else kwargs.get("tensor")
+        if isinstance(other, torch.Tensor):
+            rest = {key: value for key, value in kwargs.items() if key != "tensor"}
+            return real(other.device, other.dtype, *args[1:], **rest)
         if args and is_ordinal(args[0]):
             args = (torch.device("cuda", args[0]), *args[1:])
         if is_ordinal(kwargs.get("device")):
