@@ -155,10 +155,11 @@ def split_by_states(
     Weights are at least as many as the gradients (``trained``: their sizes): more where a part of the model
     is not trained, or a copy of it is kept. But if every size is a multiple of a weight and its states, then
     all have states, and some had no gradient this time: an expert that got no token. ``made`` are the sizes
-    of states made in the trace, ``left`` those of weights from before it that lie elsewhere now.
+    of states made in the trace, ``left`` the rows of what was freed in it and may have been weights: as many
+    as there are states but no weights for.
     """
     n_gradients, n_made, groups = counted(trained), counted(made), by_size(rows, sizes)
-    n_left = counted(left)
+    left_by_size = dict(by_size(left, sizes))
     each = {size: len(members) // (1 + n_states) for size, members in groups}
     all_have_states = (
         not n_made
@@ -169,7 +170,9 @@ def split_by_states(
         n_trained = n_gradients[size]
         n_before = max(n_states * n_trained - n_made[size], 0)
         n_weights = each[size] if all_have_states else len(members) - n_before
-        if n_trained and n_weights >= n_trained - n_left[size] and n_weights >= 0:
+        of_left = left_by_size.get(size, left[:0])
+        if n_trained and n_weights >= max(n_trained - len(of_left), 0):
+            found.mark(BESIDE_STATES, _W, of_left[: max(n_trained - n_weights, 0)])
             # Models are built before the first step, and so their weights come first.
             found.mark(BESIDE_STATES, _W, members[:n_weights])
             found.mark(STATES, _S, members[n_weights:])

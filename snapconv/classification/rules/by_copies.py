@@ -151,7 +151,7 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
             sizes,
             trained=trained,
             made=made,
-            left=sizes[known.may_have_left],
+            left=np.flatnonzero(known.may_have_left),
             n_states=known.n_states,
         )
     rows = rows[~is_among(sizes[rows], distinct(sizes[known.left]))]

@@ -111,7 +111,7 @@ def sort(
         run=np.full(len(sizes), -1),
     )
     found = decided_by_copies(allocations, known)
-    is_plain = kinds == PLAIN
+    is_plain = np.isin(kinds, (PLAIN, LEFT, MAY_HAVE_LEFT))
     assert not found.category[~is_plain].any()
     decided = is_plain & (found.reason_id > 0)
     assert (found.evidence[decided] == Evidence.SIZES).all()
@@ -354,9 +354,9 @@ def test_a_part_of_a_copy_stays_unknown():
 @pytest.mark.parametrize(
     ("n_copies", "expected"),
     [
-        (2, {Category.OPTIMIZER_STATE: 2 * TOTAL}),
-        (3, {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}),
-        (1, {Category.UNKNOWN: TOTAL}),
+        (2, {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}),
+        (3, {Category.WEIGHT: TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL, Category.UNKNOWN: TOTAL}),
+        (1, {Category.UNKNOWN: 2 * TOTAL}),
     ],
 )
 def test_where_weights_may_lie_elsewhere_now_the_states_are_still_there(n_copies, expected):
@@ -367,15 +367,17 @@ def test_where_weights_may_lie_elsewhere_now_the_states_are_still_there(n_copies
 @pytest.mark.parametrize("n_copies", [2, 3])
 def test_where_a_state_may_have_been_renewed_the_number_of_states_decides(n_copies):
     rows = [*copies(PLAIN, n_copies), *copies(MAY_HAVE_LEFT, 1), *copies(GRADIENT, 1, more=0)]
-    weights = {Category.WEIGHT: TOTAL} if n_copies == 3 else {}
-    assert sort(*rows, whole=[0], n_states=2)[0] == weights | {Category.OPTIMIZER_STATE: 2 * TOTAL}
+    found, _ = sort(*rows, whole=[0], n_states=2)
+    assert found[Category.OPTIMIZER_STATE] == 2 * TOTAL
+    assert found[Category.WEIGHT] == TOTAL
+    assert found.get(Category.UNKNOWN, 0) == (n_copies - 2) * TOTAL
     assert sort(*rows, whole=[0])[0][Category.WEIGHT] == TOTAL
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 3])
 def test_where_weights_may_lie_elsewhere_and_no_states_are_known_nothing_is(n_copies):
     rows = [*copies(PLAIN, n_copies), *copies(LEFT, 1), *copies(GRADIENT, 1, more=0)]
-    assert sort(*rows)[0] == {Category.UNKNOWN: n_copies * TOTAL}
+    assert sort(*rows)[0] == {Category.UNKNOWN: (1 + n_copies) * TOTAL}
     other = (PLAIN, 40 * KIB), (GRADIENT, 40 * KIB, 0)
     assert sort(*rows, *other)[0][Category.WEIGHT] == 40 * KIB
 
