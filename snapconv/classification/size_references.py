@@ -25,8 +25,9 @@ class Preexisting:
     ``summed`` are the temporaries of backward: where gradients stay from step to step, they are added to
     them. ``added`` are those of which the stack of the free shows it. ``whole`` are the iterations whose
     backward the trace has from its beginning. ``n_states``: how many states every optimizer keeps for each of
-    its parameters, if that is known; ``states_range``: the least and the most of them; ``states_are_built``:
-    they are made before the first gradients; ``has_several_steps``: whether there may be several optimizers.
+    its parameters, if that is known; ``states_range``: the least and the most of them; ``most_states``: the
+    most that any of several keeps; ``states_are_built``: they are made before the first gradients;
+    ``has_several_steps``: whether there may be several optimizers.
     ``has_frozen_copy``: an average of the weights is updated, or the trained modules also ran without saving
     anything, so that there may be another model of the kind; None where that may have been a validation, or
     the states are known without it. ``left``: what was a weight at the start, and was freed;
@@ -44,6 +45,7 @@ class Preexisting:
     whole: Int64Column
     n_states: int | None
     states_range: tuple[int, int] | None
+    most_states: int | None
     has_frozen_copy: bool | None
     states_are_built: bool
     has_several_steps: bool

@@ -264,14 +264,15 @@ def split_by_copies(
     *,
     by_gradients: bool,
     has_second_model: bool,
+    most_states: int | None,
 ) -> None:
     """Per size: as many weights as the reference has; whole further copies are the other category.
 
-    Up to two further copies can be optimizer state, one can be gradients. They stay open where one of them
-    may be a second model.
+    Up to two further copies can be optimizer state, or what an optimizer keeps at most that is known; one can
+    be gradients. They stay open where one of them may be a second model.
     """
     of_weight, of_copies, category, most = (
-        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, 2)
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, max(most_states or 0, 2))
         if by_gradients
         else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
     )

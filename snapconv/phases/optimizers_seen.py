@@ -35,6 +35,18 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
     return _WITH_AMSGRAD if found == {_OF_ADAM} and _runs_amsgrad(snapshot, roles) else found.pop()
 
 
+def most_states(snapshot: Snapshot, roles: StackRoles) -> int | None:
+    """How many tensors of a parameter's size any of the optimizers seen keeps beside it, at most.
+
+    None where one is not known, or none is seen.
+    """
+    found = {None if rule is None else rule.most_states for rule in _optimizers(snapshot, roles)}
+    if not found or None in found:
+        return None
+    most = max(n for n in found if n is not None)
+    return max(most, _WITH_AMSGRAD[1]) if _runs_amsgrad(snapshot, roles) else most
+
+
 def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
     """Whether every optimizer seen makes its states when it is built, and so before the first gradients."""
     seen = _optimizers(snapshot, roles)

@@ -24,6 +24,7 @@ from snapconv.columns import (
 )
 from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.optimizers_seen import (
+    most_states,
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
@@ -68,9 +69,9 @@ class Phases:
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
-    None where that is not known. ``states_are_built``: they are made before the first gradients.
-    ``has_several_steps``: whether there may be several. ``oom_events``: the allocations that
-    failed. ``ends_in_oom``: nothing follows one.
+    None where that is not known. ``most_states``: the most that any of several keeps. ``states_are_built``:
+    they are made before the first gradients. ``has_several_steps``: whether there may be several.
+    ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
     certain: Int8Column
@@ -85,6 +86,7 @@ class Phases:
     is_recorded: bool = False
     has_steps: bool = True
     states_range: tuple[int, int] | None = None
+    most_states: int | None = None
     states_are_built: bool = False
     has_several_steps: bool = False
     oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -163,6 +165,7 @@ def find_phases(
         is_recorded=marked is not None,
         has_steps=has_steps or has_step_in_hook or counted is not None,
         states_range=states_per_parameter(snapshot, roles),
+        most_states=most_states(snapshot, roles),
         states_are_built=states_are_built(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),

@@ -79,6 +79,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         whole=_whole_iterations(features),
         n_states=features.phases.n_states,
         states_range=features.phases.states_range,
+        most_states=features.phases.most_states,
         states_are_built=features.phases.states_are_built,
         has_frozen_copy=_has_second_model(features),
         has_several_steps=features.phases.has_several_steps,
@@ -158,7 +159,15 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         has_second = by_gradients and known.has_frozen_copy is True
-        split_by_copies(found, rows, sizes, reference, by_gradients=by_gradients, has_second_model=has_second)
+        split_by_copies(
+            found,
+            rows,
+            sizes,
+            reference,
+            by_gradients=by_gradients,
+            has_second_model=has_second,
+            most_states=known.most_states,
+        )
     return _with_not_trained(found, rows, sizes, gradients, known) if by_gradients else found
 
 

@@ -77,13 +77,17 @@ def freed_by_engine(features: Features, _: Decided) -> BoolColumn:
 
 
 @rule(KEPT_INTO_BACKWARD, Category.ACTIVATION, Evidence.LIFETIME)
-def kept_into_backward(features: Features, _: Decided) -> BoolColumn:
+def kept_into_backward(features: Features, decided: Decided) -> BoolColumn:
     """Made in forward, and in use when backward begins.
 
-    What an attribute of a module holds until a later forward may be an average that is kept as well.
+    What an attribute of a module holds until a later forward may be an average that is kept as well, unless
+    it is as large as a gradient: then it is what a layer computes of its weight, and trains.
     """
     found = features.in_forward & features.reaches_backward
-    return found & ~_held_by_attribute(features) if found.any() else found
+    if not found.any():
+        return found
+    of_gradients = distinct(features.sizes[decided.has(Category.GRADIENT) & features.by_engine])
+    return found & (~_held_by_attribute(features) | is_among(features.sizes, of_gradients))
 
 
 def _held_by_attribute(features: Features) -> BoolColumn:

@@ -81,6 +81,7 @@ def sort(
     whole=(),
     n_states=None,
     states_range=None,
+    most_states=None,
     states_are_built=False,
     has_frozen_copy=False,
     has_several_steps=False,
@@ -102,6 +103,7 @@ def sort(
         whole=np.array(whole, np.int64),
         n_states=n_states,
         states_range=states_range,
+        most_states=most_states,
         states_are_built=states_are_built,
         has_frozen_copy=has_frozen_copy,
         has_several_steps=has_several_steps,
@@ -145,6 +147,16 @@ def test_whole_copies_beside_the_gradients_are_optimizer_states(n_states):
 def test_more_copies_than_two_states_are_not_accepted():
     found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0))
     assert found == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 3 * TOTAL}
+
+
+@pytest.mark.parametrize(("most_states", "n_states"), [(None, 0), (2, 0), (3, 3), (4, 3)])
+def test_where_several_optimizers_are_seen_no_more_copies_are_states_than_one_of_them_keeps(
+    most_states, n_states
+):
+    """Adam with amsgrad beside SGD: what is trained by which is not known."""
+    rows = [*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, has_several_steps=True, most_states=most_states)
+    assert found.get(Category.OPTIMIZER_STATE, 0) == n_states * TOTAL
 
 
 def test_where_the_states_are_known_further_copies_are_a_second_model():
@@ -809,6 +821,7 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         whole=np.zeros(1, np.int64),
         n_states=n_states,
         states_range=None,
+        most_states=None,
         states_are_built=False,
         has_frozen_copy=None,
         has_several_steps=False,

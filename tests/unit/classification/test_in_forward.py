@@ -26,6 +26,7 @@ from tests.classified_jobs import (
     SET_ATTRIBUTE,
     STEP,
     SUBJECT,
+    ZERO_GRAD,
     ZEROS,
     Job,
     at_line,
@@ -120,6 +121,22 @@ def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
     """The last one, too, which is still there."""
     job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free SET_ATTRIBUTE, does ENGINE")
     assert categories(found(job)) == [Category.UNKNOWN] * 2
+
+
+def test_what_is_as_large_as_a_gradient_is_what_a_layer_computes_of_its_weight(found):
+    """A normed weight, or one with some of its numbers left out."""
+    job = Job()
+    job.alloc(APPLY)
+    computed = job.alloc(FORWARD)
+    for _ in range(2):
+        gradient = job.alloc(ENGINE)
+        job.does(ENGINE, STEP)
+        job.free(gradient, ZERO_GRAD)
+        former, computed = computed, job.alloc(FORWARD)
+        job.free(former, SET_ATTRIBUTE)
+        job.does(FORWARD)
+    job.does(ENGINE)
+    assert categories(found(job)).count(ACTIVATION) == 3
 
 
 def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):

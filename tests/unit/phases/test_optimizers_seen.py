@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from snapconv.classification.categories import Category
-from snapconv.phases.optimizers_seen import states_are_built, states_per_parameter, steps_on_several_lines
+from snapconv.phases.optimizers_seen import (
+    most_states,
+    states_are_built,
+    states_per_parameter,
+    steps_on_several_lines,
+)
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
 from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
@@ -95,6 +100,26 @@ def test_an_optimizer_of_another_library_is_known_by_its_name(name, expected, tm
 )
 def test_what_keeps_factors_or_wraps_another_or_has_bytes_is_not_known(name, tmp_path):
     assert states(stepped(name), tmp_path / "a.pickle") is None
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(("SGD",), 1), (("SGD", "Adam"), 2), (("Lion", "AdEMAMix"), 3), (("SGD", "Own"), None), ((), None)],
+)
+def test_of_several_optimizers_the_one_counts_that_keeps_most(names, expected, tmp_path):
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(stepped(*names).snapshot()))
+    snapshot = load_snapshot(path)
+    assert most_states(snapshot, assign_roles(snapshot.stacks)) == expected
+
+
+def test_amsgrad_keeps_one_more_beside_another_optimizer_too(tmp_path):
+    job = stepped_at(788)
+    job.alloc(frames(("step", f"{TORCH}/optim/sgd.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")))
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(job.snapshot()))
+    snapshot = load_snapshot(path)
+    assert most_states(snapshot, assign_roles(snapshot.stacks)) == 3
 
 
 def stepped_at(line, function="_multi_tensor_adam", file="adam"):
