@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from comparison import Bytes, Confusion, Result
@@ -29,11 +29,11 @@ def figures(results: Sequence[Result]) -> Figures:
     }
 
 
-def merged(before: Figures, now: Figures) -> Figures:
+def merged(before: Figures, now: Figures, measurable: Collection[str]) -> Figures:
     """The figures of now, with those of before for every case and cut that was not measured now.
 
-    A quick run measures no names: they stay as they were. Sums over all cases are those of now if it had them
-    all, and else of before.
+    A quick run measures no names: they stay as they were. Sums over all cases are those of now if it had all
+    of ``measurable``, the entries that have their libraries here, and else of before.
     """
     cases = {_name(case): case for case in before["cases"]}
     for case in now["cases"]:
@@ -42,7 +42,7 @@ def merged(before: Figures, now: Figures) -> Figures:
         cases[_name(case)] = {**case, **kept}
     cuts = {_cut_name(row): row for row in (*before["cuts"], *now["cuts"])}
     known = GROUP_OF.keys()
-    were = {_name(case) for case in before["cases"] if case["entry"] in known}
+    were = {_name(case) for case in before["cases"] if case["entry"] in known and case["entry"] in measurable}
     has_all = were <= {_name(case) for case in now["cases"]}
     return {
         **(now if has_all else before),

@@ -7,13 +7,15 @@
     python scripts/bench/classification/run.py --recordings FOLDER   keeps what was recorded for the next time
     python scripts/bench/classification/run.py --ablate         also what every rule is worth: ablation.json
 
-Needs torch; a GPU is simulated. The group "libraries" needs those of tests/ecosystem besides.
+Needs torch; a GPU is simulated. Most scripts need the libraries of tests/ecosystem besides, those of the last
+three groups those of libraries.txt: run it once in each environment.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,10 +23,9 @@ import torch
 from ablation import Ablation
 from cases import bare_snapshots
 from comparison import analysed, compare
-from entries import ENTRIES, GROUPS, NEEDED_LIBRARIES
+from entries import ENTRIES, GROUPS, needed_libraries
 from faults import faults_of
 from figures import as_text, figures, merged, worse_than
-from programs import Script
 from tables import markdown
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -49,14 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         print("\n".join(worse) or "nothing is worse than before", file=sys.stderr)
     if options.write:
-        RESULTS.write_text(as_text(merged(before, found)), encoding="utf-8")
+        RESULTS.write_text(as_text(merged(before, found, _measurable())), encoding="utf-8")
     return int(bool(worse))
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--entry", action="append", choices=ENTRIES, help="only this one; may be repeated")
-    parser.add_argument("--group", action="append", choices=GROUPS, help="only this group; may be repeated")
+    parser.add_argument(
+        "--entry", action="append", choices=ENTRIES, metavar="NAME", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        choices=GROUPS,
+        metavar="NAME",
+        help=f"only this group; may be repeated: {', '.join(GROUPS)}",
+    )
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--check", action="store_true", help=f"compare with {RESULTS.name}")
     parser.add_argument("--faults", action="store_true", help="list what is wrong or unknown instead")
@@ -69,14 +78,20 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _entries(options: argparse.Namespace) -> list[str]:
-    """The chosen entries; without a choice, all that have their libraries here."""
+    """The chosen entries; without a choice, all that can be measured here."""
     chosen = [*(options.entry or ()), *(entry for group in options.group or () for entry in GROUPS[group])]
     if chosen:
         return chosen
-    missing = [name for name in NEEDED_LIBRARIES if find_spec(name) is None]
-    if missing:
-        print(f"without the scripts: {', '.join(missing)} cannot be imported", file=sys.stderr)
-    return [name for name, entry in ENTRIES.items() if not (missing and isinstance(entry, Script))]
+    found = _measurable()
+    if left_out := len(ENTRIES) - len(found):
+        print(f"without {left_out} scripts, whose libraries cannot be imported", file=sys.stderr)
+    return found
+
+
+def _measurable() -> list[str]:
+    """All entries that have their libraries here."""
+    is_here = cache(lambda name: find_spec(name) is not None)
+    return [entry for entry in ENTRIES if all(map(is_here, needed_libraries(entry)))]
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ def faults_of(before, now):
     return called("worse_than", before, now)
 
 
-def called(function, before, now):
+def called(function, *arguments):
     found = subprocess.run(
         [sys.executable, "-c", COMPARE, str(BENCH), function],
-        input=json.dumps([before, now]),
+        input=json.dumps(arguments),
         capture_output=True,
         text=True,
         check=True,
@@ -50,11 +50,13 @@ def called(function, before, now):
     ids=["some", "all", "more"],
 )
 def test_a_measurement_of_some_programs_keeps_the_sums_over_all(measured, sums):
-    before = {"cases": [case(), case(entry="vae"), case(entry="gone")], "cuts": [], "rules": "before"}
-    now = {"cases": [case(entry=entry, names=0.8) for entry in measured], "cuts": [], "rules": "now"}
-    found = called("merged", before, now)
+    here, elsewhere = ("cnn", "vae", "vit"), "mushrooms"
+    before = [case(), case(entry="vae"), case(entry="gone"), case(entry=elsewhere)]
+    now = [case(entry=entry, names=0.8) for entry in measured]
+    sums_of = {"cases": before, "cuts": [], "rules": "before"}, {"cases": now, "cuts": [], "rules": "now"}
+    found = called("merged", *sums_of, here)
     assert found["rules"] == sums
-    assert {row["entry"] for row in found["cases"]} == {"cnn", "vae", *measured}
+    assert {row["entry"] for row in found["cases"]} == {"cnn", "vae", elsewhere, *measured}
     assert {row["names"] for row in found["cases"] if row["entry"] in measured} == {0.8}
 
 
