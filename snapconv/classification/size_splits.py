@@ -261,10 +261,9 @@ def split_by_copies(
     rows: Int64Column,
     sizes: Int64Column,
     reference: Int64Column,
+    known: Preexisting,
     *,
     by_gradients: bool,
-    has_second_model: bool,
-    most_states: int | None,
 ) -> None:
     """Per size: as many weights as the reference has; whole further copies are the other category.
 
@@ -272,10 +271,11 @@ def split_by_copies(
     be gradients. They stay open where one of them may be a second model.
     """
     of_weight, of_copies, category, most = (
-        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, max(most_states or 0, 2))
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, max(known.most_states or 0, 2))
         if by_gradients
         else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
     )
+    has_second_model = by_gradients and known.has_frozen_copy is True
     n_expected = counted(reference)
     for size, members in by_size(rows, sizes):
         expected = n_expected[size]

@@ -146,28 +146,13 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
     if known.has_several_steps:
         trained = live_at_once(allocations, known, rows)
     if by_gradients and known.n_states and len(trained):
-        split_by_states(
-            found,
-            rows,
-            sizes,
-            trained=trained,
-            made=made,
-            left=np.flatnonzero(known.may_have_left),
-            n_states=known.n_states,
-        )
+        left = np.flatnonzero(known.may_have_left)
+        n_states = known.n_states
+        split_by_states(found, rows, sizes, trained=trained, made=made, left=left, n_states=n_states)
     rows = rows[~is_among(sizes[rows], distinct(sizes[known.left]))]
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
-        has_second = by_gradients and known.has_frozen_copy is True
-        split_by_copies(
-            found,
-            rows,
-            sizes,
-            reference,
-            by_gradients=by_gradients,
-            has_second_model=has_second,
-            most_states=known.most_states,
-        )
+        split_by_copies(found, rows, sizes, reference, known, by_gradients=by_gradients)
     return _with_not_trained(found, rows, sizes, gradients, known) if by_gradients else found
 
 
