@@ -8,7 +8,7 @@
     python scripts/bench/classification/run.py --ablate         also what every rule is worth: ablation.json
 
 Needs torch; a GPU is simulated. Most scripts need the libraries of tests/ecosystem besides, those of the last
-three groups those of libraries.txt: run it once in each environment.
+four groups those of libraries.txt: run it once in each environment.
 """
 
 import argparse
