@@ -46,6 +46,7 @@ CRITERION = frames(
 ) + MAIN  # fmt: skip
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
+LAYER = frames(("forward", f"{TORCH}/nn/modules/linear.py")) + CALL
 SET_ATTRIBUTE = frames(("__setattr__", f"{TORCH}/nn/modules/module.py")) + FORWARD
 CACHE_UPDATE = frames(("update", f"{SITE}/transformers/cache_utils.py")) + FORWARD
 REORDER_CACHE = frames(("reorder_cache", f"{SITE}/transformers/cache_utils.py")) + MAIN
@@ -73,7 +74,6 @@ NESTED = frames(
 )
 # The sizes of a model's parameters.
 SHAPES = (7000, 9000)
-ANSWERS = frames(cpp("at::_ops::_softmax::call(at::Tensor const&, long, bool)")) + LOAD
 CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN

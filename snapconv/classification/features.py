@@ -254,7 +254,7 @@ def _uses(
         phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
     )
     may_be_data = mid_forward & _before_graph(phases, lives, origins)
-    mid_forward &= ~(may_be_data & _is_data(roles, stack, lives, origins, feeds_module))
+    mid_forward &= ~(may_be_data & _is_data(phases, roles, stack, lives, origins, feeds_module))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
     named = is_placement.copy()
@@ -269,20 +269,28 @@ def _uses(
 
 
 def _is_data(
-    roles: StackRoles, stack: Int32Column, lives: _Columns, origins: _Columns, feeds_module: BoolColumn
+    phases: Phases,
+    roles: StackRoles,
+    stack: Int32Column,
+    lives: _Columns,
+    origins: _Columns,
+    feeds_module: BoolColumn,
 ) -> BoolColumn:
     """What lines outside of modules make that may be a part of a batch, between modules that keep nothing.
 
-    What is computed once data has come is part of it. So is what a line makes of the results of modules, such
-    as one that pads or normalizes, and renews: but not the answers that one model is to learn from another.
+    What is computed once data has come is part of it, also by modules that have no weights, as a spectrogram
+    is, or an augmentation: but not what layers made of it, such as the answers of a teacher.
     """
     outside, alloc = origins["outside"], lives["alloc"]
     is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
+    of_layers = roles.of(Role.LAYER, stack) | roles.of(Role.COMPILED, stack)
     data, made = np.sort(alloc[outside & is_copied]), np.sort(alloc[origins["in_forward"]])
+    layers = np.sort(alloc[origins["in_forward"] & of_layers])
     found = origins["from_nothing"] | roles.of(Role.COLLECTED, stack)
     found |= outside & (last_before(data, alloc) > last_before(made, alloc))
     is_renewed = is_among(stack, stack[outside & lives["is_freed"]])
-    found |= feeds_module & is_renewed & ~roles.of(Role.PROBABILITIES, stack)
+    comes = np.maximum(last_before(data, alloc), last_before(phases.events_of_training, alloc))
+    found |= feeds_module & is_renewed & (comes > last_before(layers, alloc))
     return found
 
 

@@ -16,7 +16,8 @@ from snapconv.classification.size_splits import LEAST_SIZES
 from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, MOST_VECTOR_BYTES, table_of_words
 from snapconv.columns import Int64Column, is_among
 
-_LEAST_VECTORS = 2
+# A layer has a norm, and a model several layers.
+_LEAST_NORMS = 2
 # Of frozen layers in 50 programs 99 % and more are; of data that lies on the device 70 %.
 _NEARLY = 0.9
 
@@ -49,15 +50,18 @@ def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> In
 
 
 def have_width(features: Features, decided: Decided, rows: Int64Column) -> bool:
-    """Whether nearly all bytes are of whole rows: of several times a vector, as of a norm, that repeats."""
+    """Whether nearly all bytes are of whole rows: of several times a vector, as of a norm, that repeats.
+
+    True proves little, for what is a power of two divides another one; False shows that they are no layers.
+    """
     sizes = features.sizes
     may_be_weight = features.unrecorded & decided.has(Category.WEIGHT)
     may_be_weight[rows] = True
     vectors, counts = np.unique(sizes[may_be_weight], return_counts=True)
     is_vector = (vectors >= LEAST_VECTOR_BYTES) & (vectors <= MOST_VECTOR_BYTES)
-    vectors = vectors[is_vector & (counts >= _LEAST_VECTORS)]
+    vectors = vectors[is_vector & (counts >= _LEAST_NORMS)]
     of_rows, n_of_rows = np.unique(sizes[rows][sizes[rows] >= SMALL_BYTES], return_counts=True)
     several = of_rows[:, None] > vectors
     is_multiple = np.any(several & (of_rows[:, None] % vectors == 0), axis=1)
     n_bytes = of_rows * n_of_rows
-    return bool(n_bytes[is_multiple].sum() >= _NEARLY * n_bytes.sum())
+    return bool(n_bytes.any() and n_bytes[is_multiple].sum() >= _NEARLY * n_bytes.sum())

@@ -84,7 +84,7 @@ class Decided:
         return has_code(self.category, category)
 
     def shared(self, find: Callable[[Features, "Decided"], _Found], features: Features) -> _Found:
-        """What several neighbouring rules share: found when the first of them is evaluated, and kept."""
+        """What several rules share: found, from what is decided then, when the first of them is evaluated."""
         if find not in self._shared:
             self._shared[find] = find(features, self)
         found: _Found = self._shared[find]

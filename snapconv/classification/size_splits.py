@@ -267,11 +267,12 @@ def split_by_copies(
 ) -> None:
     """Per size: as many weights as the reference has; whole further copies are the other category.
 
-    Up to two further copies can be optimizer state, or what an optimizer keeps at most that is known; one can
-    be gradients. They stay open where one of them may be a second model.
+    As many further copies can be optimizer states as the optimizer keeps at most, or two if it is not known;
+    one can be gradients. They stay open where one of them may be a second model.
     """
+    most_states = 2 if known.most_states is None else known.most_states
     of_weight, of_copies, category, most = (
-        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, max(known.most_states or 0, 2))
+        (AS_GRADIENTS, COPIES_BESIDE_GRADIENTS, _S, most_states)
         if by_gradients
         else (AS_STATES, COPIES_BESIDE_STATES, _G, 1)
     )
@@ -353,7 +354,7 @@ def split_by_structure(
     usual = _COPIES_WITH_GRADIENTS if have_gradients else _COPIES
     by_states = _COPIES_BY_BUILT_STATES if known.states_are_built else _COPIES_BY_STATES
     n_states = None if known.has_several_steps else known.n_states
-    # Of more states nobody has seen a structure.
+    # With more than two states, copies are no structure: several other sums are as likely.
     for parts in by_states.get(n_states, ()) if n_states else usual:
         fitting = [(size, members) for size, members in groups if len(members) % len(parts) == 0]
         if (

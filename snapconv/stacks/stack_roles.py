@@ -94,7 +94,8 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
         rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
     in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
     in_closure |= _called_by_optimizer(stacks, matcher, stack_of_frame, place)
-    in_closure |= _through_closures(stacks, in_closure, innermost[Role.OPTIMIZER])
+    through_modules = innermost[[Role.MODULE_CALL, Role.LOSS]].min(axis=0) < innermost[Role.OPTIMIZER]
+    in_closure |= _through_closures(stacks, through_modules, innermost[Role.OPTIMIZER])
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
@@ -121,28 +122,29 @@ def _called_by_optimizer(
     return np.asarray((foreign < optimizer) & (optimizer < missing))
 
 
-def _through_closures(stacks: StackTable, in_closure: BoolColumn, step: Int64Column) -> BoolColumn:
+def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int64Column) -> BoolColumn:
     """The stacks through a function that a step calls, if a module runs through it in another stack.
 
     For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
-    the device, and computes what no module does. ``step``: the place of the innermost frame of an optimizer.
+    the device, and computes what no module does. It is not in the step's own file, where states are made.
+    ``step``: the place of the innermost frame of an optimizer.
     """
-    files = [normal(name) for name in stacks.frames.filenames]
-    names = stacks.frames.names
-    is_foreign = [is_python(name) and not _OF_TORCH.search(name) for name in files]
-
-    def called(stack: int) -> tuple[tuple[str, str], ...]:
-        """The step and the function that it calls: the outermost two within the optimizer's frame."""
-        within = stacks.frames_of(stack)[: int(step[stack])].tolist()[::-1]
-        return tuple((names[frame], files[frame]) for frame in within if is_foreign[frame])[:2]
-
+    found = np.zeros(len(step), np.bool_)
     through_step = np.flatnonzero(step < np.iinfo(np.int64).max)
-    if not in_closure[through_step].any():
-        return np.zeros(len(in_closure), np.bool_)
-    calls = {stack: called(stack) for stack in through_step.tolist()}
-    closures = {calls[stack] for stack in through_step[in_closure[through_step]].tolist()}
-    found = np.zeros(len(in_closure), np.bool_)
-    found[[stack for stack, call in calls.items() if len(call) == 2 and call in closures]] = True
+    if not through_modules[through_step].any():
+        return found
+    files, names = [normal(name) for name in stacks.frames.filenames], stacks.frames.names
+
+    def called(stack: int) -> tuple[str, str, str] | None:
+        """The step's file, and the first function of another one that it calls, if any."""
+        within = stacks.frames_of(stack)[: int(step[stack])].tolist()[::-1]
+        own = [frame for frame in within if is_python(files[frame]) and not _OF_TORCH.search(files[frame])]
+        other = next((frame for frame in own if files[frame] != files[own[0]]), None)
+        return None if other is None else (files[own[0]], names[other], files[other])
+
+    closures = {called(stack) for stack in through_step[through_modules[through_step]].tolist()} - {None}
+    if closures:
+        found[[stack for stack in through_step.tolist() if called(stack) in closures]] = True
     return found
 
 

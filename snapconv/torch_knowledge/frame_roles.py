@@ -37,7 +37,7 @@ class Role(IntEnum):
     NAMED_CACHE = 27
     ACCUMULATION = 28
     LOOKUP = 29
-    PROBABILITIES = 30
+    LAYER = 30
 
 
 # What a rule of a user says of code by giving it a role.
@@ -62,7 +62,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.RECOMPUTE: "runs a checkpointed forward again",
     Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
     Role.LOOKUP: "looks up rows of a table",
-    Role.PROBABILITIES: "turns answers of a model into probabilities",
+    Role.LAYER: "computes with the weights of a layer",
     Role.ZEROS: "fills a tensor with zeros",
     Role.CLONE: "copies a tensor on its device",
     Role.DEEP_COPY: "copies a tensor with all that holds it",

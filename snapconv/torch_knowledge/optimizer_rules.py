@@ -34,12 +34,12 @@ OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^SGD$", r"torch/optim/sgd\.py$", 0, 1, "momentum_buffer"),
     OptimizerRule(r"^RMSprop$", r"torch/optim/rmsprop\.py$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
     # From the sources of timm 1.0.31, pytorch_optimizer 4.1, schedulefree 1.4.1, prodigyopt 1.1.2 and MONAI
-    # 1.6: a class of one name keeps as much in all of them, or the range says so. What keeps factors or
-    # vectors besides (Adafactor, CAME, Shampoo, SOAP) is not here.
+    # 1.6, and from a first step of each: ranges where their options or two libraries differ. What keeps
+    # factors or vectors besides (Adafactor, CAME, Shampoo, SOAP) is not here.
     OptimizerRule(r"^AdamW?Legacy$|^FusedAdam$", "", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(r"^(Fused)?L(amb|AMB)$", "", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(
-        r"^(AdamP|Ada[hH]essian|Sophia[GH]?|Yogi|Adopt|ADOPT|La[pP]rop|FAdam|Grams|Kate|AvaGrad|EXAdam|SRMM)$",
+        r"^(AdamP|Yogi|Adopt|ADOPT|La[pP]rop|FAdam|Grams|Kate|AvaGrad|EXAdam|SRMM)$",
         "",
         2,
         2,
@@ -52,16 +52,19 @@ OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
         3,
         "exp_avg, exp_avg_sq, and with amsgrad the largest of those, or what rounding has lost",
     ),
+    OptimizerRule(r"^(Ada[hH]essian|Sophia[GH]?)$", "", 2, 3, "two averages, and the last Hessian"),
     OptimizerRule(r"^R?AdamW?ScheduleFree(Closure)?$|^ScheduleFreeR?AdamW?$", "", 2, 2, "z, exp_avg_sq"),
     OptimizerRule(r"^SGDScheduleFree(Closure)?$|^ScheduleFreeSGD$", "", 1, 1, "z"),
     OptimizerRule(r"^(Lion|Tiger|(Nv)?Novo[gG]rad)$", "", 1, 1, "exp_avg"),
     OptimizerRule(r"^(SGDP|SGDW|Lars|LARS|QHM)$", "", 0, 1, "momentum"),
     OptimizerRule(r"^RMSpropTF$", "", 1, 3, "square_avg, momentum_buffer, grad_avg"),
-    OptimizerRule(r"^AdEMAMix$", "", 3, 3, "exp_avg, exp_avg_slow, exp_avg_sq"),
+    # That of bitsandbytes 0.50 keeps the first two in one tensor of twice the size.
+    OptimizerRule(r"^AdEMAMix$", "", 1, 3, "exp_avg, exp_avg_slow, exp_avg_sq"),
     OptimizerRule(r"^DiffGrad$", "", 3, 4, "exp_avg, exp_avg_sq, previous_grad, max_exp_avg_sq"),
     OptimizerRule(r"^Ranger$", "", 3, 3, "exp_avg, exp_avg_sq, slow_buffer"),
     OptimizerRule(r"^(MADGRAD|MARS|Mars)$", "", 2, 3, "two sums or averages, and x0 or last_grad"),
     OptimizerRule(r"^Adan$", "", 4, 4, "exp_avg, exp_avg_sq, exp_avg_diff, neg_pre_grad"),
-    OptimizerRule(r"^Prodigy$", "", 3, 4, "s, exp_avg, exp_avg_sq, and p0 of what is not zero"),
+    # With slice_p, s and p0 have a part of the size.
+    OptimizerRule(r"^Prodigy$", "", 2, 4, "exp_avg, exp_avg_sq, s, and p0 of what is not zero"),
     OptimizerRule(r"^DAdaptAdam$", "", 3, 3, "s, exp_avg, exp_avg_sq"),
 )

@@ -81,13 +81,17 @@ def kept_into_backward(features: Features, decided: Decided) -> BoolColumn:
     """Made in forward, and in use when backward begins.
 
     What an attribute of a module holds until a later forward may be an average that is kept as well, unless
-    it is as large as a gradient: then it is what a layer computes of its weight, and trains.
+    backward makes a gradient and scratch of that size: then it is what a layer computes of a weight, as
+    ``weight_norm`` does, and trains.
     """
     found = features.in_forward & features.reaches_backward
     if not found.any():
         return found
-    of_gradients = distinct(features.sizes[decided.has(Category.GRADIENT) & features.by_engine])
-    return found & (~_held_by_attribute(features) | is_among(features.sizes, of_gradients))
+    sizes, by_engine = features.sizes, features.by_engine
+    of_gradients = distinct(sizes[decided.has(Category.GRADIENT) & by_engine])
+    of_scratch = sizes[decided.has(Category.TEMPORARY) & by_engine]
+    of_weights = np.intersect1d(of_gradients, of_scratch)
+    return found & (~_held_by_attribute(features) | is_among(sizes, of_weights))
 
 
 def _held_by_attribute(features: Features) -> BoolColumn:

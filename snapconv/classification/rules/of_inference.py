@@ -29,7 +29,8 @@ AS_LAYERS = Reason(
 BY_WIDTH = Reason(
     "layers-of-one-width",
     "pre-existing, where nothing is trained, of several sizes that repeat, nearly all of them several times "
-    "a vector, and more than two for every layer, or two that are four times as large as what has four",
+    "a vector, and more than two for every layer, or two that are four times as large as what has four and "
+    "the only ones that are larger",
 )
 OF_WORDS = Reason(
     "as-wide-as-what-the-last-layer-makes",
@@ -271,10 +272,18 @@ def layers_of_one_width(features: Features, decided: Decided) -> BoolColumn:
 
 
 def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
-    """Two for every layer, four times as large as a size that has four: as a transformer's layer has them."""
+    """Two for every layer, four times as large as a size that has four: as a transformer's layer has them.
+
+    If other sizes above that one repeat, they are what the layers widen to, and such a pair may be a cache.
+    """
     n_of = dict(np.column_stack((sizes, counts)).tolist())
-    quarters = [(n, n_of.get(size / _FEED_FORWARD, 0) // 4) for size, n in n_of.items()]
-    return np.array([n_layers >= _LEAST_TURNS and n == 2 * n_layers for n, n_layers in quarters], np.bool_)
+    n_layers = np.array([n_of.get(size / _FEED_FORWARD, 0) // 4 for size in n_of], np.int64)
+    pairs = sizes[(n_layers >= _LEAST_TURNS) & (counts == 2 * n_layers)]
+    if not len(pairs):
+        return is_among(sizes, pairs)
+    squares = pairs // _FEED_FORWARD
+    wider = sizes[(counts >= _LEAST_TURNS) & (sizes > squares.min())]
+    return is_among(sizes, pairs) & is_among(wider, np.concatenate((pairs, squares))).all()
 
 
 @rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)

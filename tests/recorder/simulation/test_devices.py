@@ -57,7 +57,9 @@ BY_NUMBER = {
     "to": lambda n: torch.zeros(3).to(n),
     "to, by name": lambda n: torch.zeros(3).to(device=n),
     "a module to the device of a tensor": lambda n: nn.Linear(3, 3).to(torch.zeros(3, device=n)).weight,
-    "a module to the device of a tensor, by name": lambda n: nn.Linear(3, 3).to(tensor=torch.zeros(3, device=n)).weight,
+    "a module to the device of a tensor, by name": lambda n: (
+        nn.Linear(3, 3).to(tensor=torch.zeros(3, device=n)).weight
+    ),
     "cuda": lambda n: torch.zeros(3).cuda(n),
     "new_zeros": lambda n: torch.zeros(3).new_zeros(3, device=n),
     "zeros_like": lambda n: torch.zeros_like(torch.zeros(3), device=n),

@@ -159,6 +159,13 @@ def test_where_several_optimizers_are_seen_no_more_copies_are_states_than_one_of
     assert found.get(Category.OPTIMIZER_STATE, 0) == n_states * TOTAL
 
 
+def test_where_the_optimizers_keep_one_state_at_most_two_further_copies_are_not_both_states():
+    rows = [*copies(PLAIN, 3), *copies(GRADIENT, 1, more=0)]
+    for most_states, n_states in ((None, 2), (2, 2), (1, 0)):
+        found, _ = sort(*rows, has_several_steps=True, most_states=most_states)
+        assert found.get(Category.OPTIMIZER_STATE, 0) == n_states * TOTAL
+
+
 def test_where_the_states_are_known_further_copies_are_a_second_model():
     found, reasons = sort(*copies(PLAIN, 5), *copies(GRADIENT, 1, more=0), whole=[0], n_states=2)
     assert found == {Category.WEIGHT: 3 * TOTAL, Category.OPTIMIZER_STATE: 2 * TOTAL}

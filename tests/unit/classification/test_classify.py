@@ -428,6 +428,25 @@ def test_what_a_closure_puts_on_the_device_is_a_batch_whatever_optimizer_calls_i
     assert categories(found(job, SUBJECT + 2)) == categories(found(job, SUBJECT + 3)) == [STATE] * 3
 
 
+def test_what_makes_states_in_a_step_and_calls_the_closure_too_is_no_closure(found):
+    step = frames(("step", f"{SITE}/own/lbfgs.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+    helper = frames(("_step", f"{SITE}/own/lbfgs.py")) + step
+    closure = frames(("closure", "/w/proj/train.py")) + helper
+    job = Job()
+    job.alloc(APPLY, SUBJECT + 4)
+    for _ in range(3):
+        batch = job.alloc(LOAD[:1] + closure, SUBJECT + 1)
+        saved = job.alloc(FORWARD[:-1] + closure, SUBJECT + 2)
+        job.does(ENGINE)
+        job.free(saved, RELEASE)
+        job.does(ENGINE)
+        job.free(batch, closure)
+        job.alloc(helper)
+        job.does(STEP)
+    assert categories(found(job)) == [STATE] * 3
+    assert categories(found(job, SUBJECT + 1)) == [INPUT] * 3
+
+
 @pytest.mark.parametrize("outer", [STEP, MAIN], ids=["by frames", "by an annotation"])
 def test_a_closure_that_a_step_calls_is_forward_and_backward(outer, found):
     job = Job()

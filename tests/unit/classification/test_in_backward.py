@@ -93,7 +93,7 @@ def test_the_results_of_another_backward_are_decided_by_themselves(found):
     assert categories(found(job)) == [UNKNOWN]
 
 
-def test_a_gradient_has_the_size_of_a_weight(found):
+def test_what_outlives_backward_but_not_the_next_forward_is_a_gradient_if_a_weight_is_as_large(found):
     job = Job()
     job.alloc(APPLY)
     job.alloc(ENGINE)

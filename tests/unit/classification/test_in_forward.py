@@ -7,15 +7,17 @@ import pytest
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
-    ANSWERS,
     APPLY,
     CACHE_UPDATE,
+    CALL,
+    COMPILED_FILE,
     COPY,
     CRITERION,
     DESTROYED,
     ENGINE,
     FORWARD,
     INDEX,
+    LAYER,
     LOAD,
     LOSS,
     MAIN,
@@ -123,20 +125,29 @@ def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
     assert categories(found(job)) == [Category.UNKNOWN] * 2
 
 
-def test_what_is_as_large_as_a_gradient_is_what_a_layer_computes_of_its_weight(found):
-    """A normed weight, or one with some of its numbers left out."""
+@pytest.mark.parametrize(
+    ("scratch", "expected"),
+    [(SUBJECT, ACTIVATION), (OTHER, Category.UNKNOWN)],
+    ids=["a normed weight", "an average of a weight"],
+)
+def test_what_is_as_large_as_a_gradient_and_scratch_is_what_a_layer_computes_of_its_weight(
+    scratch, expected, found
+):
+    """Its own gradient is scratch, from which that of the weight is computed."""
     job = Job()
     job.alloc(APPLY)
     computed = job.alloc(FORWARD)
     for _ in range(2):
+        through = job.alloc(ENGINE, scratch)
         gradient = job.alloc(ENGINE)
+        job.free(through, ENGINE)
         job.does(ENGINE, STEP)
         job.free(gradient, ZERO_GRAD)
         former, computed = computed, job.alloc(FORWARD)
         job.free(former, SET_ATTRIBUTE)
         job.does(FORWARD)
     job.does(ENGINE)
-    assert categories(found(job)).count(ACTIVATION) == 3
+    assert categories(found(job)).count(expected) == 3
 
 
 def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
@@ -164,13 +175,8 @@ def test_what_a_graph_held_after_its_forward_is_an_activation_without_a_backward
 
 @pytest.mark.parametrize(
     ("made_by", "saved_first", "expected"),
-    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, INPUT), (ANSWERS, False, ACTIVATION)],
-    ids=[
-        "rows of data",
-        "between the modules of one graph",
-        "computed of what the first forward made",
-        "answers",
-    ],
+    [(INDEX, False, INPUT), (INDEX, True, ACTIVATION), (LOAD, False, ACTIVATION)],
+    ids=["rows of data", "between the modules of one graph", "computed of what the first forward made"],
 )
 def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
     made_by, saved_first, expected, found
@@ -187,21 +193,33 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
 
 
 @pytest.mark.parametrize(
-    ("before", "made_by", "expected"),
+    ("before", "expected"),
     [
-        ((FORWARD, COPY), ANSWERS, INPUT),
-        ((COPY, FORWARD), ANSWERS, ACTIVATION),
-        ((FORWARD, LOAD), ANSWERS, ACTIVATION),
-        ((FORWARD, ZEROS), ANSWERS, ACTIVATION),
-        ((COPY, FORWARD), LOAD, INPUT),
+        ((LAYER, COPY), INPUT),
+        ((COPY, FORWARD), INPUT),
+        ((LAYER, ENGINE, STEP, FORWARD), INPUT),
+        ((COPY, LAYER), ACTIVATION),
+        ((COPY, frames(("call", COMPILED_FILE)) + CALL), ACTIVATION),
+        ((LAYER, ENGINE, STEP, LAYER), ACTIVATION),
+        ((FORWARD, LOAD), ACTIVATION),
+        ((FORWARD, ZEROS), ACTIVATION),
     ],
-    ids=["data came since", "a model ran since", "no data came", "only numbers were filled in", "no answers"],
+    ids=[
+        "data came since",
+        "a module without weights",
+        "a module without weights in the next iteration",
+        "a layer ran since",
+        "compiled layers ran since",
+        "a layer of the next iteration",
+        "no data came",
+        "only numbers were filled in",
+    ],
 )
-def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, made_by, expected, found):
+def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, expected, found):
     """Pictures that a module normalizes; what a student shall say, of what its teacher says."""
     job = Job()
-    job.does(FORWARD, *before)
-    subject, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
+    job.does(*before)
+    subject, saved = job.alloc(LOAD), job.alloc(FORWARD, OTHER)
     job.does(LOSS, ENGINE)
     job.free(saved, RELEASE)
     job.free(subject, MAIN)

@@ -56,6 +56,19 @@ def test_two_that_are_four_times_as_large_as_what_has_four_widen_and_narrow(size
     assert (reasons(found(job, size)) == {(Category.WEIGHT, OF_ONE_WIDTH)}) is is_weight
 
 
+def test_beside_what_layers_widen_to_two_for_every_layer_may_be_a_cache(found):
+    """Llama's layers have four squares and three that widen; a cache is as large as some words of a batch."""
+    job = side_by_side(others=[(4 * SQUARE, 10)])
+    assert reasons(found(job, 4 * SQUARE)) == {(Category.KV_CACHE, "one-for-every-layer")}
+
+
+def test_two_models_of_which_one_has_half_the_precision_widen_and_narrow_each(found):
+    """One has a layer of its own after the last."""
+    job = side_by_side(wide=0, others=[(4 * SQUARE, 10), (2 * SQUARE, 21), (8 * SQUARE, 10)])
+    for size in (4 * SQUARE, 8 * SQUARE):
+        assert reasons(found(job, size)) == {(Category.WEIGHT, OF_ONE_WIDTH)}
+
+
 @pytest.mark.parametrize(
     "job",
     [side_by_side(norms=0, others=[(SQUARE + 4, 20)]), side_by_side(n_copies=2), side_by_side(squares=0)],

@@ -8,6 +8,7 @@ from tests.classified_jobs import (
     ENGINE,
     FORWARD,
     INDEX,
+    LAYER,
     LOAD,
     LOSS,
     MAIN,
@@ -15,11 +16,9 @@ from tests.classified_jobs import (
     OTHER,
     STEP,
     SUBJECT,
-    TORCH,
     Job,
     categories,
     classified,
-    frames,
     job_of,
 )
 
@@ -30,10 +29,6 @@ ACTIVATION, INPUT, TEMPORARY, WORKSPACE = (
     Category.TEMPORARY,
     Category.WORKSPACE,
 )
-
-
-# The softmax of what a teacher answers.
-ANSWERS = frames(("softmax", f"{TORCH}/nn/functional.py")) + LOAD
 
 
 @pytest.fixture
@@ -105,11 +100,19 @@ def test_without_frames_of_cpp_what_is_as_large_as_an_activation_may_be_an_input
     assert categories(found(job)) == [ACTIVATION, INPUT]
 
 
-@pytest.mark.parametrize(("made_by", "expected"), [(LOAD, INPUT), (ANSWERS, Category.UNKNOWN)])
-def test_without_frames_of_cpp_what_is_made_before_the_first_graph_is_an_input_too(made_by, expected, found):
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ((LAYER, NO_FRAMES, STEP, FORWARD), INPUT),
+        ((LAYER, NO_FRAMES, STEP, LAYER), Category.UNKNOWN),
+        ((FORWARD,), Category.UNKNOWN),
+    ],
+    ids=["a module without weights", "a layer", "in the first iteration"],
+)
+def test_without_frames_of_cpp_what_is_made_before_the_first_graph_is_an_input_too(before, expected, found):
     job = Job()
-    job.does(LOAD, FORWARD)
-    subject, saved = job.alloc(made_by), job.alloc(FORWARD, OTHER)
+    job.does(*before)
+    subject, saved = job.alloc(LOAD), job.alloc(FORWARD, OTHER)
     job.does(FORWARD)
     job.free(saved, NO_FRAMES)
     job.does(NO_FRAMES)

@@ -94,6 +94,43 @@ def test_a_gradient_that_is_made_later_shows_that_the_weight_is_trained(found):
     assert found(job)[1] == IN_PLACE
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["a copy of a gradient", "a batch"])
+def test_a_weight_that_a_module_places_again_has_left_its_place_to_nothing(kept, found):
+    """Offloaded after every step; and its place is not where something else of the size is."""
+    job = Job()
+    weight, other = job.alloc(APPLY, SIZE), None
+    for _ in range(3):
+        other = other or job.alloc(COPIED, SIZE)
+        job.does(FORWARD)
+        gradient = job.alloc(ENGINE, SIZE)
+        job.does(ENGINE)
+        job.free(weight, RESTORE)
+        job.does(STEP)
+        job.free(gradient, ZERO_GRAD)
+        if not kept:
+            job.free(other, MAIN)
+            other = None
+        weight = job.alloc(APPLY, SIZE)
+    job.does(FORWARD)
+    assert IN_PLACE not in found(job)
+
+
+def test_what_is_gone_before_the_next_gradient_was_not_trained(found):
+    job = Job()
+    weight = job.alloc(APPLY, SIZE)
+    for turn in range(2):
+        batch = job.alloc(COPIED, SIZE)
+        job.does(FORWARD)
+        gradient = job.alloc(ENGINE, SIZE)
+        job.does(ENGINE)
+        if turn == 0:
+            job.free(weight, RESTORE)
+        job.does(STEP)
+        job.free(gradient, ZERO_GRAD)
+        job.free(batch, MAIN)
+    assert IN_PLACE not in found(job)
+
+
 def test_less_than_a_kibibyte_may_be_anything(found):
     def made(size: int) -> Job:
         job = Job()
@@ -141,6 +178,24 @@ def test_a_clone_takes_the_place_of_what_was_there_before_the_trace(found):
     rows = found(late())
     assert weights_of(rows) == ["in-place-of-a-weight"] * 2
     assert [row[0] for row in rows].count(Category.OPTIMIZER_STATE) == 2
+
+
+def test_of_two_parameters_of_a_size_what_is_freed_beside_one_gradient_may_be_the_other_one(found):
+    """The trace begins within a backward; the program clones each gradient and frees it."""
+    job = Job()
+    for size in (SIZE, SIZE, 9000):
+        job.older(NO_FRAMES, size)
+    earlier = job.older(NO_FRAMES, SIZE)
+    job.does(ENGINE)
+    later = job.alloc(ENGINE, SIZE)
+    for gradient in (earlier, later):
+        job.alloc(COPIED, SIZE)
+        job.free(gradient, RESTORE)
+    job.does(STEP, FORWARD)
+    for size in (SIZE, SIZE, 9000):
+        job.alloc(ENGINE, size)
+    job.does(ENGINE, STEP)
+    assert "in-place-of-a-weight" not in weights_of(found(job))
 
 
 def test_what_is_no_clone_may_be_a_state_but_then_no_weight_is_left_either(found):
