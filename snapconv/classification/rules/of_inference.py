@@ -13,7 +13,7 @@ from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.features import Features, next_of, of_fullest
 from snapconv.classification.frozen_layers import have_width
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.classification.tables_of_words import table_of_words
+from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, MOST_VECTOR_BYTES, table_of_words
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -31,6 +31,11 @@ BY_WIDTH = Reason(
     "pre-existing, where nothing is trained, of several sizes that repeat, nearly all of them several times "
     "a vector, and more than two for every layer, or two that are four times as large as what has four and "
     "the only ones that are larger",
+)
+BETWEEN_WIDTHS = Reason(
+    "matrix-between-two-widths",
+    "pre-existing, where nothing is trained and no cache lasts, and as large as a matrix between two vectors "
+    "of layers that repeat, or as its kernels of 3 x 3",
 )
 OF_WORDS = Reason(
     "as-wide-as-what-the-last-layer-makes",
@@ -72,6 +77,7 @@ _MOST_TABLES = 3
 # The table of words and its inverse; in half precision or in full. A norm is a vector.
 _MOST_OF_WORDS = 2
 _NUMBER_BYTES = (2, 4)
+_KERNEL_AREAS = (1, 9)
 _MOST_WIDTH_BYTES = 2**17
 # Of what forward makes, inference keeps a cache; training keeps most.
 MOST_KEPT = 0.4
@@ -286,6 +292,34 @@ def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
     return is_among(sizes, pairs) & is_among(wider, np.concatenate((pairs, squares))).all()
 
 
+@rule(BETWEEN_WIDTHS, Category.WEIGHT, Evidence.SIZES)
+def matrices_between_widths(features: Features, decided: Decided) -> BoolColumn:
+    """What has a number, or a kernel of 3 x 3, for each pair of numbers of two vectors of known layers.
+
+    A cache may be as large by chance. There is none from before the trace where forward looks up no words, or
+    makes its caches anew.
+    """
+    sizes, unrecorded = features.sizes, features.unrecorded
+    known, counts = np.unique(sizes[unrecorded & decided.has(Category.WEIGHT)], return_counts=True)
+    is_vector = (known >= LEAST_VECTOR_BYTES) & (known <= MOST_VECTOR_BYTES)
+    widths = known[is_vector & (counts >= _LEAST_TURNS)]
+    makes_caches = bool((decided.has(Category.KV_CACHE) & features.is_traced).any())
+    may_have_cache = not makes_caches and bool(features.made_through(Role.LOOKUP).any())
+    is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
+    if not len(widths) or may_have_cache or is_trained:
+        return np.zeros(len(sizes), np.bool_)
+    # A small matrix is as large as a vector may be.
+    widths = widths[~is_among(widths, _matrices_of(widths))]
+    is_open = unrecorded & decided.is_open & ~drawn_from(features, decided)
+    return np.asarray(is_open & (sizes > widths.max()) & is_among(sizes, _matrices_of(widths)))
+
+
+def _matrices_of(widths: Int64Column) -> Int64Column:
+    """The bytes of matrices and kernels between vectors; ``widths``: their bytes."""
+    pairs = distinct(np.outer(widths, widths).ravel())
+    return np.concatenate([pairs * area // n_bytes for area in _KERNEL_AREAS for n_bytes in _NUMBER_BYTES])
+
+
 @rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)
 def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     """Where layers are so small that they lie in other segments, the table of words is not beside them.
@@ -365,6 +399,7 @@ OF_INFERENCE: tuple[PipelineRule, ...] = (
     sizes_in_turn,
     as_often_as_layers,
     layers_of_one_width,
+    matrices_between_widths,
     tables_of_words,
     one_for_every_layer,
     caches_before,

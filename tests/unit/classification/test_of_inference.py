@@ -13,6 +13,7 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     OTHER,
+    TORCH,
     ZERO_GRAD,
     ZEROS,
     Job,
@@ -201,6 +202,7 @@ def test_a_table_with_as_many_words_as_a_part_of_a_layer_has_numbers_shows_nothi
     # What a module makes may be as many rows of that part.
     n_words = SQUARE // 4
     job = beside_a_table(1200 * KIB, n_words * NORM, made=3 * n_words * 4)
+    job.does(frames(("embedding", f"{TORCH}/nn/functional.py")) + FORWARD)
     assert found(job, n_words * NORM)[0][0] is Category.UNKNOWN
 
 

@@ -1,0 +1,90 @@
+"""Where nothing is trained, a block as large as a matrix between two widths of the layers is a weight."""
+
+import pytest
+
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import (
+    CACHE_UPDATE,
+    ENGINE,
+    FORWARD,
+    MAIN,
+    NO_FRAMES,
+    STEP,
+    TORCH,
+    Job,
+    classified,
+    frames,
+)
+
+KIB = 1024
+# Layers of 128 numbers that widen to 320, of four bytes each: a norm, a bias, and two matrices.
+NARROW, WIDE = 512, 1280
+MATRIX = 128 * 320 * 4
+LAYER = (NARROW, WIDE, MATRIX, 128 * 128 * 4)
+BETWEEN = (Category.WEIGHT, Evidence.SIZES, "matrix-between-two-widths")
+LOOKUP = frames(("embedding", f"{TORCH}/nn/functional.py")) + FORWARD
+# A kernel of 3 x 3 from 320 numbers to 320.
+KERNEL = 320 * 320 * 9 * 4
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+def beside_layers(*sizes, does=()):
+    job = Job()
+    for _ in range(4):
+        for size in LAYER:
+            job.older(NO_FRAMES, size)
+    for size in sizes:
+        # Far from the layers.
+        job.older(MAIN, 9 * KIB)
+        job.older(NO_FRAMES, size)
+    for _ in range(4):
+        job.does(FORWARD)
+    job.does(*does)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("size", "is_weight"),
+    [
+        (KERNEL, True),
+        (640 * 640 * 9 * 2, True),
+        (320 * 320 * 4, True),
+        (KERNEL // 2, False),
+        (KERNEL + 512, False),
+        (320 * 320 * 25 * 4, False),
+    ],
+    ids=["kernels", "of two bytes", "a matrix", "half of them", "another size", "kernels of 5 x 5"],
+)
+def test_a_block_as_large_as_a_matrix_between_two_widths_is_a_weight(size, is_weight, found):
+    assert (found(beside_layers(size), size) == [BETWEEN]) is is_weight
+
+
+@pytest.mark.parametrize("does", [(ENGINE,), (STEP,)], ids=["backward", "a step"])
+def test_where_something_is_trained_it_may_be_a_state(does, found):
+    assert found(beside_layers(KERNEL, does=does), KERNEL) != [BETWEEN]
+
+
+def test_where_words_are_looked_up_it_may_be_a_cache_unless_caches_are_made_anew(found):
+    assert found(beside_layers(KERNEL, does=(LOOKUP,)), KERNEL) != [BETWEEN]
+    job = beside_layers(KERNEL, does=(LOOKUP, MAIN))
+    cache = job.alloc(CACHE_UPDATE, 3000)
+    for n_words in range(2, 5):
+        job.does(*[FORWARD] * 4, MAIN)
+        former, cache = cache, job.alloc(CACHE_UPDATE, 3000 * n_words)
+        job.free(former, CACHE_UPDATE)
+    job.does(MAIN)
+    assert found(job, 3000)[0][0] == Category.KV_CACHE
+    assert found(job, KERNEL) == [BETWEEN]
+
+
+def test_without_vectors_of_known_layers_nothing_has_a_width(found):
+    job = Job()
+    for size in (NARROW, WIDE, KERNEL) * 2:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    assert BETWEEN not in found(job, KERNEL)
