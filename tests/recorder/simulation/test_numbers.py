@@ -99,6 +99,22 @@ def test_attention_of_which_one_part_alone_is_trained_has_the_gradient_of_plain_
     assert torch.allclose(found, gradient("cpu"), atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 3, 16), (4, 1, 3, 16)], ids=["samples", "heads"])
+def test_attention_whose_query_is_broadcast_has_the_result_of_plain_torch(shape):
+    """No fused kernel broadcasts, neither the CPU's nor CUDA's."""
+
+    def attended(device):
+        torch.manual_seed(3)
+        query, key, value = (torch.randn(size).to(device) for size in (shape, (4, 2, 8, 16), (4, 2, 8, 16)))
+        return F.scaled_dot_product_attention(query, key, value).cpu()
+
+    with simulated(SimulationOptions()):
+        found = attended("cuda")
+    assert torch.allclose(found, attended("cpu"), atol=1e-6)
+    with simulated(SimulationOptions(compute=False)):
+        assert attended("cuda").shape == found.shape
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_draws_the_same_mask_as_plain_torch(p):
     def run(device):

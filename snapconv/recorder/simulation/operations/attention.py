@@ -87,8 +87,10 @@ def _as_composed(operation: Any, torch: Any) -> Callable[..., Any]:
 
 
 def _is_fusable(tensors: tuple[Any, ...]) -> bool:
+    # The fused kernels broadcast neither samples nor heads (sdp_utils_cpp.h).
     return all(
         tensor.dim() == 4
+        and tensor.shape[:2] == tensors[0].shape[:2]
         and tensor.stride(-1) == 1
         and 0 < tensor.size(-1) <= _FLASH_MAX_HEAD_SIZE
         and tensor.numel() > 0
