@@ -140,6 +140,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13; seen 2.5-2.9",
     ),
     FrameRule(
+        "set-grad",
+        Role.ZERO_GRAD,
+        r"^THPVariable_set_grad\b",
+        "",
+        "an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)",
+        "2.0-2.15; seen 2.13-2.14",
+    ),
+    FrameRule(
         "module-call",
         Role.MODULE_CALL,
         r"^(_call_impl|_wrapped_call_impl)$",

@@ -428,6 +428,23 @@ def test_what_a_closure_puts_on_the_device_is_a_batch_whatever_optimizer_calls_i
     assert categories(found(job, SUBJECT + 2)) == categories(found(job, SUBJECT + 3)) == [STATE] * 3
 
 
+@pytest.mark.parametrize(
+    ("setter", "category"), [("THPVariable_set_grad", GRADIENT), ("THPVariable_set_data", INPUT)]
+)
+def test_zeros_that_an_assignment_to_grad_frees_were_a_gradient(setter, category, found):
+    """Some loops set gradients to new zeros, and backward adds to them."""
+    zeros = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)"), ("zero_grads", "/w/proj/train.py"))
+    assigned = frames(cpp(f"{setter}(THPVariable*, _object*, void*)"), ("zero_grads", "/w/proj/train.py"))
+    job = Job()
+    job.alloc(APPLY)
+    job.does(FORWARD, ENGINE, STEP)
+    for _ in range(3):
+        made = job.alloc(zeros + MAIN, SUBJECT + 1)
+        job.does(FORWARD, ENGINE, STEP)
+        job.free(made, assigned + MAIN)
+    assert categories(found(job, SUBJECT + 1)) == [category] * 3
+
+
 def test_what_makes_states_in_a_step_and_calls_the_closure_too_is_no_closure(found):
     step = frames(("step", f"{SITE}/own/lbfgs.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
     helper = frames(("_step", f"{SITE}/own/lbfgs.py")) + step
