@@ -168,7 +168,7 @@ def kept_for_step(features: Features, decided: Decided) -> BoolColumn:
     alloc, step = features.alloc, features.phases.next_after(Phase.OPTIMIZER, features.alloc)
     by_module = features.made_through(Role.MODULE_CALL) & ~features.made_through(Role.COMPILED)
     found = _kept(features, decided) & ~by_module & ~features.is_freed_by_engine & (features.end > step)
-    found &= (step < features.n_events) & (step <= features.next_forward)
+    found &= step <= features.next_forward
     if not found.any():
         return found
     by_program = features.roles.is_in_program(features.allocations.stack_id) & features.outside

@@ -98,6 +98,26 @@ def test_nearly_all_of_the_layers_are_whole_rows_of_a_vector_that_repeats(sizes,
     assert bool(chosen(frozen_layers, blocks)) == are_layers
 
 
+@pytest.mark.parametrize(("n_vectors", "are_layers"), [(1, False), (2, True)])
+def test_a_vector_that_occurs_once_shows_no_width(n_vectors, are_layers):
+    sizes = [WIDTH] * n_vectors + [24 * KIB, 16 * KIB, 9 * KIB] * 3 + [9 * KIB]
+    assert bool(chosen(frozen_layers, sizes)) == are_layers
+
+
+def test_what_is_all_smaller_than_a_kibibyte_is_no_layers():
+    assert chosen(frozen_layers, [128, 256, 512] * 3 + [128]) == []
+
+
+def test_what_batches_are_drawn_from_is_no_layer(monkeypatch):
+    sizes = [*LAYER * 3, TABLE, 10 * KIB]
+    assert chosen(frozen_layers, sizes) != []
+    monkeypatch.setattr(
+        "snapconv.classification.frozen_layers.drawn_from",
+        lambda features, _: np.ones(len(features.sizes), np.bool_),
+    )
+    assert chosen(frozen_layers, sizes) == []
+
+
 def test_with_only_two_sizes_that_repeat_nothing_is_a_layer():
     assert chosen(frozen_layers, LAYER[1:] * 4) == []
 

@@ -62,6 +62,11 @@ def test_beside_what_layers_widen_to_two_for_every_layer_may_be_a_cache(found):
     assert reasons(found(job, 4 * SQUARE)) == {(Category.KV_CACHE, "one-for-every-layer")}
 
 
+def test_two_layers_are_too_few_to_widen_and_narrow(found):
+    job = side_by_side(n_layers=2, wide=0, others=[(4 * SQUARE, 4)])
+    assert OF_ONE_WIDTH not in {reason for _, reason in reasons(found(job, 4 * SQUARE))}
+
+
 def test_two_models_of_which_one_has_half_the_precision_widen_and_narrow_each(found):
     """One has a layer of its own after the last."""
     job = side_by_side(wide=0, others=[(4 * SQUARE, 10), (2 * SQUARE, 21), (8 * SQUARE, 10)])
