@@ -15,6 +15,7 @@ from snapconv.columns import (
     Int8Column,
     Int32Column,
     Int64Column,
+    distinct,
     is_among,
     read_only,
     run_starts,
@@ -179,7 +180,7 @@ def find_features(
         sizes=allocations.requested_bytes,
         **lives,
         **origins,
-        **_uses(phases, roles, allocations.stack_id, lives, origins),
+        **_uses(allocations, phases, roles, lives, origins),
     )
     return read_only(found)
 
@@ -245,16 +246,17 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
 
 
 def _uses(
-    phases: Phases, roles: StackRoles, stack: Int32Column, lives: _Columns, origins: _Columns
+    allocations: AllocationTable, phases: Phases, roles: StackRoles, lives: _Columns, origins: _Columns
 ) -> _Columns:
     """The columns about what an allocation may be used for, by what ran after it."""
+    stack = allocations.stack_id
     outside, by_module, n_events = origins["outside"], origins["by_module"], len(phases.certain)
     by_loss = origins["in_forward"] & ~by_module
     mid_forward, feeds_module = _between_modules(
         phases, lives["alloc"], outside, by_module, by_loss, lives["next_backward"]
     )
     may_be_data = mid_forward & _before_graph(phases, lives, origins)
-    mid_forward &= ~(may_be_data & _is_data(phases, roles, stack, lives, origins, feeds_module))
+    mid_forward &= ~(may_be_data & _is_data(allocations, phases, roles, lives, origins, feeds_module))
     next_forward, is_placement = lives["next_forward"], roles.of(Role.PLACEMENT, stack)
     used_in_forward = (next_forward < n_events) & (lives["end"] >= next_forward)
     named = is_placement.copy()
@@ -269,9 +271,9 @@ def _uses(
 
 
 def _is_data(
+    allocations: AllocationTable,
     phases: Phases,
     roles: StackRoles,
-    stack: Int32Column,
     lives: _Columns,
     origins: _Columns,
     feeds_module: BoolColumn,
@@ -279,8 +281,10 @@ def _is_data(
     """What lines outside of modules make that may be a part of a batch, between modules that keep nothing.
 
     What is computed once data has come is part of it, also by modules that have no weights, as a spectrogram
-    is, or an augmentation: but not what layers made of it, such as the answers of a teacher.
+    is, or an augmentation: but not what layers made of it, such as the answers of a teacher. What is as large
+    as a copied batch is that batch, mixed or augmented.
     """
+    stack, sizes = allocations.stack_id, allocations.requested_bytes
     outside, alloc = origins["outside"], lives["alloc"]
     is_copied = roles.of(Role.COPY, stack) | roles.of(Role.COLLECTED, stack)
     of_layers = roles.of(Role.LAYER, stack) | roles.of(Role.COMPILED, stack)
@@ -290,7 +294,8 @@ def _is_data(
     found |= outside & (last_before(data, alloc) > last_before(made, alloc))
     is_renewed = is_among(stack, stack[outside & lives["is_freed"]])
     comes = np.maximum(last_before(data, alloc), last_before(phases.events_of_training, alloc))
-    found |= feeds_module & is_renewed & (comes > last_before(layers, alloc))
+    may_be = (comes > last_before(layers, alloc)) | is_among(sizes, distinct(sizes[outside & is_copied]))
+    found |= feeds_module & is_renewed & may_be
     return found
 
 

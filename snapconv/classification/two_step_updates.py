@@ -56,7 +56,7 @@ def _step_after(features: Features, rows: Int64Column, backward: EventColumn) ->
 
 def _freed_in_zero_grad(features: Features) -> BoolColumn:
     annotated = at(features.phases.in_zero_grad, features.end).astype(np.bool_)
-    return annotated | features.freed_through(Role.ZERO_GRAD)
+    return annotated | features.freed_through(Role.ZERO_GRAD) | features.freed_through(Role.SET_GRAD)
 
 
 def _bytes_of_runs(features: Features, found: BoolColumn) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@
 block of its size is in use then that nothing else explains, it is the parameter now.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from snapconv.classification.categories import Category
@@ -103,6 +105,8 @@ class _Size:
         self._features, self._rows = features, rows
         self._weights = set(of_size[rows.weights[of_size]].tolist())
         self._in_use: set[int] = set()
+        # How many in use a stack has made, and on which line.
+        self._made_by: Counter[tuple[int, int]] = Counter()
         is_gradient = rows.gradients[of_size]
         gradients = of_size[is_gradient & (features.alloc[of_size] > features.first(Phase.FORWARD))]
         self._made, self._ended = np.sort(features.alloc[gradients]), np.sort(features.end[gradients])
@@ -120,6 +124,17 @@ class _Size:
                 self._end(row)
             elif self._rows.candidates[row]:
                 self._in_use.add(row)
+                self._made_by[self._maker(row)] += 1
+
+    def _maker(self, row: int) -> tuple[int, int]:
+        return int(self._features.allocations.stack_id[row]), int(self._rows.made_on[row])
+
+    def _drop(self, row: int) -> None:
+        self._in_use.discard(row)
+        maker = self._maker(row)
+        self._made_by[maker] -= 1
+        if not self._made_by[maker]:
+            del self._made_by[maker]
 
     def _gradients_at(self, event: EventColumn) -> Int64Column:
         """How many gradients of whole backward passes are in use after each event."""
@@ -131,7 +146,7 @@ class _Size:
             if len(self._in_use) == 1:
                 self._weight_ends(int(self._features.end[row]), next(iter(self._in_use)))
         elif row in self._in_use:
-            self._in_use.discard(row)
+            self._drop(row)
         elif self._rows.preexisting[row] and self._in_use:
             self._preexisting_ends(row)
 
@@ -149,7 +164,8 @@ class _Size:
         n_gradients = self._gradients_at(self._features.end[[row]])[0]
         if not n_gradients or n_gradients < self._most_gradients:
             return
-        if all(self._is_called_by(new, int(self._rows.freed_on[row])) for new in self._in_use):
+        line = int(self._rows.freed_on[row])
+        if all(self._is_called_by(stack, made_on, line) for stack, made_on in self._made_by):
             self.may_be_state.append(row)
             return
         new = next(iter(self._in_use))
@@ -160,14 +176,14 @@ class _Size:
             self._takes_place(new)
         self.left.append(row)
 
-    def _is_called_by(self, row: int, line: int) -> bool:
-        """Whether it was made through a line, or in the function of that line."""
+    def _is_called_by(self, stack: int, made_on: int, line: int) -> bool:
+        """Whether the stack goes through a line, or ends in the function of that line."""
         stacks = self._features.roles.stacks
-        names, files, made_on = stacks.frames.names, stacks.frames.filenames, int(self._rows.made_on[row])
-        frames = stacks.frames_of(int(self._features.allocations.stack_id[row])).tolist()
-        return line in frames or (names[made_on], files[made_on]) == (names[line], files[line])
+        names, files = stacks.frames.names, stacks.frames.filenames
+        is_same = (names[made_on], files[made_on]) == (names[line], files[line])
+        return is_same or line in stacks.frames_of(stack)
 
     def _takes_place(self, new: int) -> None:
-        self._in_use.discard(new)
+        self._drop(new)
         self._weights.add(new)
         self.found.append(new)

@@ -126,8 +126,8 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     """The stacks through a function that a step calls, if a module runs through it in another stack.
 
     For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
-    the device, and computes what no module does. It is not in the step's own file, where states are made.
-    ``step``: the place of the innermost frame of an optimizer.
+    the device, and computes what no module does. In the step's own file, where states are made too, it is
+    known by its name. ``step``: the place of the innermost frame of an optimizer.
     """
     found = np.zeros(len(step), np.bool_)
     through_step = np.flatnonzero(step < np.iinfo(np.int64).max)
@@ -136,10 +136,11 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     files, names = [normal(name) for name in stacks.frames.filenames], stacks.frames.names
 
     def called(stack: int) -> tuple[str, str, str] | None:
-        """The step's file, and the first function of another one that it calls, if any."""
+        """The step's file, and the first closure or function of another file that it calls, if any."""
         within = stacks.frames_of(stack)[: int(step[stack])].tolist()[::-1]
         own = [frame for frame in within if is_python(files[frame]) and not _OF_TORCH.search(files[frame])]
-        other = next((frame for frame in own if files[frame] != files[own[0]]), None)
+        may_be = (frame for frame in own if files[frame] != files[own[0]] or names[frame] == "closure")
+        other = next(may_be, None)
         return None if other is None else (files[own[0]], names[other], files[other])
 
     closures = {called(stack) for stack in through_step[through_modules[through_step]].tolist()} - {None}

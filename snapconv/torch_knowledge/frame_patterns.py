@@ -141,7 +141,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
     ),
     FrameRule(
         "set-grad",
-        Role.ZERO_GRAD,
+        Role.SET_GRAD,
         r"^THPVariable_set_grad\b",
         "",
         "an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)",

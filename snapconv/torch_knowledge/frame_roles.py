@@ -38,6 +38,7 @@ class Role(IntEnum):
     ACCUMULATION = 28
     LOOKUP = 29
     LAYER = 30
+    SET_GRAD = 31
 
 
 # What a rule of a user says of code by giving it a role.
@@ -62,6 +63,7 @@ ROLE_MEANINGS: dict[Role, str] = {
     Role.RECOMPUTE: "runs a checkpointed forward again",
     Role.REENTERED: "runs backward inside backward, as the reentrant checkpoint does",
     Role.LOOKUP: "looks up rows of a table",
+    Role.SET_GRAD: "gives a tensor another gradient: counts on stacks that free",
     Role.LAYER: "computes with the weights of a layer",
     Role.ZEROS: "fills a tensor with zeros",
     Role.CLONE: "copies a tensor on its device",

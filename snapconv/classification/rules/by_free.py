@@ -17,7 +17,7 @@ USED_IN_FORWARD = Reason(
 FREED_BY_LINE = Reason(
     "freed-by-line-of-one-category", "pre-existing, freed by a line that frees only this category"
 )
-ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad")
+ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad, or where another gradient is assigned")
 
 
 def made_in_bulk(features: Features, decided: Decided) -> BoolColumn:
@@ -109,8 +109,9 @@ def freed_in_annotated_zero_grad(features: Features, _: Decided) -> BoolColumn:
 
 @rule(ZERO_GRAD, Category.GRADIENT, Evidence.FREE_SITE)
 def freed_through_zero_grad(features: Features, _: Decided) -> BoolColumn:
-    """Freed by zero_grad, as the free's stack has it."""
-    return _may_be_gradient(features) & features.freed_through(Role.ZERO_GRAD)
+    """Freed by zero_grad, or by an assignment to ``.grad``, as the free's stack has it."""
+    freed = features.freed_through(Role.ZERO_GRAD) | features.freed_through(Role.SET_GRAD)
+    return _may_be_gradient(features) & freed
 
 
 BY_FREE: tuple[PipelineRule, ...] = (

@@ -296,28 +296,44 @@ def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
 def matrices_between_widths(features: Features, decided: Decided) -> BoolColumn:
     """What has a number, or a kernel of 3 x 3, for each pair of numbers of two vectors of known layers.
 
-    A cache may be as large by chance. There is none from before the trace where forward looks up no words, or
-    makes its caches anew.
+    A cache may be as large by chance. There is none from before the trace where forward is seen to look up no
+    words, or makes its caches anew. Pictures and batches of them are powers of two, if there is only one.
     """
     sizes, unrecorded = features.sizes, features.unrecorded
-    known, counts = np.unique(sizes[unrecorded & decided.has(Category.WEIGHT)], return_counts=True)
-    is_vector = (known >= LEAST_VECTOR_BYTES) & (known <= MOST_VECTOR_BYTES)
-    widths = known[is_vector & (counts >= _LEAST_TURNS)]
     makes_caches = bool((decided.has(Category.KV_CACHE) & features.is_traced).any())
-    may_have_cache = not makes_caches and bool(features.made_through(Role.LOOKUP).any())
+    has_words = features.made_through(Role.LOOKUP) | features.made_through(Role.COMPILED)
     is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
-    if not len(widths) or may_have_cache or is_trained:
+    matrices = _matrices_of(sizes[unrecorded & decided.has(Category.WEIGHT)])
+    if is_trained or (has_words.any() and not makes_caches):
         return np.zeros(len(sizes), np.bool_)
-    # A small matrix is as large as a vector may be.
-    widths = widths[~is_among(widths, _matrices_of(widths))]
     is_open = unrecorded & decided.is_open & ~drawn_from(features, decided)
-    return np.asarray(is_open & (sizes > widths.max()) & is_among(sizes, _matrices_of(widths)))
+    found, counts = np.unique(sizes[is_open], return_counts=True)
+    is_power_of_two = found & (found - 1) == 0
+    return is_open & is_among(sizes, found[is_among(found, matrices) & ((counts > 1) | ~is_power_of_two)])
 
 
-def _matrices_of(widths: Int64Column) -> Int64Column:
-    """The bytes of matrices and kernels between vectors; ``widths``: their bytes."""
+def _matrices_of(weights: Int64Column) -> Int64Column:
+    """The bytes of matrices and kernels between the vectors that repeat among ``weights`` (bytes of each).
+
+    Numbers have as many bytes as explain most of the larger weights, and half of them at least.
+    """
+    found, counts = np.unique(weights, return_counts=True)
+    is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES) & (counts >= _LEAST_TURNS)
+    best, most = found[:0], 0
+    for n_bytes in _NUMBER_BYTES:
+        widths = found[is_vector]
+        # A small matrix is no larger than a vector may be.
+        widths = widths[~is_among(widths, _between_two_of(widths, n_bytes))]
+        matrices, larger = _between_two_of(widths, n_bytes), weights[weights > widths.max(initial=0)]
+        explained = int(larger[is_among(larger, matrices)].sum())
+        if explained > most and 2 * explained >= larger.sum():
+            best, most = matrices[matrices > widths.max()], explained
+    return best
+
+
+def _between_two_of(widths: Int64Column, n_bytes: int) -> Int64Column:
     pairs = distinct(np.outer(widths, widths).ravel())
-    return np.concatenate([pairs * area // n_bytes for area in _KERNEL_AREAS for n_bytes in _NUMBER_BYTES])
+    return np.concatenate([pairs * area // n_bytes for area in _KERNEL_AREAS])
 
 
 @rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)

@@ -428,6 +428,35 @@ def test_what_a_closure_puts_on_the_device_is_a_batch_whatever_optimizer_calls_i
     assert categories(found(job, SUBJECT + 2)) == categories(found(job, SUBJECT + 3)) == [STATE] * 3
 
 
+def test_a_closure_in_the_file_of_the_step_is_known_by_its_name(found):
+    step = frames(("step", "/w/proj/train.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+    job = Job()
+    job.alloc(APPLY, SUBJECT + 4)
+    for _ in range(3):
+        for name, size in (("closure", SUBJECT + 1), ("direction", SUBJECT + 2)):
+            called = frames((name, "/w/proj/train.py")) + step
+            job.does(FORWARD[:-1] + frames(("closure", "/w/proj/train.py")) + step)
+            job.alloc(LOAD[:1] + called, size)
+        job.does(ENGINE, STEP)
+    assert STATE not in categories(found(job, SUBJECT + 1))
+    assert categories(found(job, SUBJECT + 2)) == [STATE] * 3
+
+
+def test_an_assignment_to_grad_between_forward_and_loss_ends_no_forward(found):
+    assigned = frames(cpp("THPVariable_set_grad(THPVariable*, _object*, void*)")) + MAIN
+    job = Job()
+    job.alloc(APPLY, SUBJECT + 1)
+    gradient = job.alloc(ENGINE, SUBJECT + 1)
+    for _ in range(3):
+        job.does(STEP, FORWARD)
+        job.free(gradient, assigned)
+        result = job.alloc(MAIN)
+        gradient = job.alloc(ENGINE, SUBJECT + 1)
+        job.does(ENGINE)
+        job.free(result, MAIN)
+    assert categories(found(job)) == [ACTIVATION] * 3
+
+
 @pytest.mark.parametrize(
     ("setter", "category"), [("THPVariable_set_grad", GRADIENT), ("THPVariable_set_data", INPUT)]
 )

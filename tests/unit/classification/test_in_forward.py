@@ -226,6 +226,19 @@ def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(befo
     assert categories(found(job)) == [expected]
 
 
+def test_what_is_as_large_as_the_batch_after_a_teacher_ran_is_the_batch_mixed(found):
+    job = Job()
+    for _ in range(2):
+        batch = job.alloc(COPY)
+        job.does(LAYER)
+        mixed, saved = job.alloc(LOAD), job.alloc(FORWARD, OTHER)
+        job.does(LOSS, ENGINE)
+        job.free(saved, RELEASE)
+        for addr in (mixed, batch):
+            job.free(addr, MAIN)
+    assert categories(found(job)) == [INPUT] * 4
+
+
 def test_what_a_line_keeps_of_a_forward_without_a_graph_is_no_batch(found):
     """Features of a style that all pictures are compared with."""
     job = Job()

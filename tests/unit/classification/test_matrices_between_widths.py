@@ -5,6 +5,7 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     CACHE_UPDATE,
+    COMPILED_FILE,
     ENGINE,
     FORWARD,
     MAIN,
@@ -33,10 +34,10 @@ def found(tmp_path):
     return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
 
 
-def beside_layers(*sizes, does=()):
+def beside_layers(*sizes, does=(), layer=LAYER):
     job = Job()
     for _ in range(4):
-        for size in LAYER:
+        for size in layer:
             job.older(NO_FRAMES, size)
     for size in sizes:
         # Far from the layers.
@@ -52,21 +53,51 @@ def beside_layers(*sizes, does=()):
     ("size", "is_weight"),
     [
         (KERNEL, True),
-        (640 * 640 * 9 * 2, True),
+        (640 * 640 * 9 * 2, False),
         (320 * 320 * 4, True),
         (KERNEL // 2, False),
         (KERNEL + 512, False),
         (320 * 320 * 25 * 4, False),
     ],
-    ids=["kernels", "of two bytes", "a matrix", "half of them", "another size", "kernels of 5 x 5"],
+    ids=[
+        "kernels",
+        "of two bytes",
+        "a matrix",
+        "half of them",
+        "another size",
+        "kernels of 5 x 5",
+    ],
 )
 def test_a_block_as_large_as_a_matrix_between_two_widths_is_a_weight(size, is_weight, found):
     assert (found(beside_layers(size), size) == [BETWEEN]) is is_weight
 
 
+@pytest.mark.parametrize(("n", "is_weight"), [(1, False), (2, True)])
+def test_a_power_of_two_is_as_large_as_a_picture_if_there_is_one(n, is_weight, found):
+    layer = (NARROW, 2048, 128 * 512 * 4, 128 * 128 * 4)
+    assert (BETWEEN in found(beside_layers(*[512 * 512 * 4] * n, layer=layer), 512 * 512 * 4)) is is_weight
+
+
+def test_vectors_are_no_larger_than_those_of_models(found):
+    """A matrix that is smaller than a matrix of layers is one, too."""
+    layer = (*LAYER, 4 * 320 * 320 * 4)
+    assert found(beside_layers(320 * 320 * 4, layer=layer), 320 * 320 * 4) == [BETWEEN]
+
+
+def test_numbers_have_as_many_bytes_as_in_the_layers(found):
+    halves = tuple(size // 2 for size in LAYER)
+    assert found(beside_layers(KERNEL // 2, layer=halves), KERNEL // 2) == [BETWEEN]
+    assert found(beside_layers(KERNEL, layer=halves), KERNEL) != [BETWEEN]
+
+
 @pytest.mark.parametrize("does", [(ENGINE,), (STEP,)], ids=["backward", "a step"])
 def test_where_something_is_trained_it_may_be_a_state(does, found):
     assert found(beside_layers(KERNEL, does=does), KERNEL) != [BETWEEN]
+
+
+def test_compiled_code_may_look_up_words(found):
+    compiled = frames(("call", COMPILED_FILE)) + FORWARD
+    assert found(beside_layers(KERNEL, does=(compiled,)), KERNEL) != [BETWEEN]
 
 
 def test_where_words_are_looked_up_it_may_be_a_cache_unless_caches_are_made_anew(found):
