@@ -192,12 +192,16 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
     assert categories(found(job)) == [expected]
 
 
+RECOMPUTED_LAYER = LAYER[:1] + RECOMPUTE + ENGINE
+
+
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
         ((LAYER, COPY), INPUT),
         ((COPY, FORWARD), INPUT),
         ((LAYER, ENGINE, STEP, FORWARD), INPUT),
+        ((LAYER, ENGINE, RECOMPUTED_LAYER, FORWARD), INPUT),
         ((COPY, LAYER), ACTIVATION),
         ((COPY, frames(("call", COMPILED_FILE)) + CALL), ACTIVATION),
         ((LAYER, ENGINE, STEP, LAYER), ACTIVATION),
@@ -208,6 +212,7 @@ def test_what_is_put_together_after_a_forward_without_a_graph_is_a_batch(
         "data came since",
         "a module without weights",
         "a module without weights in the next iteration",
+        "a layer ran again in the backward before",
         "a layer ran since",
         "compiled layers ran since",
         "a layer of the next iteration",

@@ -8,6 +8,7 @@ from tests.classified_jobs import (
     COMPILED_FILE,
     ENGINE,
     FORWARD,
+    INDEX,
     MAIN,
     NO_FRAMES,
     STEP,
@@ -93,6 +94,19 @@ def test_numbers_have_as_many_bytes_as_in_the_layers(found):
 @pytest.mark.parametrize("does", [(ENGINE,), (STEP,)], ids=["backward", "a step"])
 def test_where_something_is_trained_it_may_be_a_state(does, found):
     assert found(beside_layers(KERNEL, does=does), KERNEL) != [BETWEEN]
+
+
+def test_what_batches_are_drawn_from_is_no_weight(found):
+    """Pictures and their labels, of which a forward gets the hundredth part."""
+    pictures, labels = KERNEL, 36 * KIB
+    job = beside_layers(pictures, labels)
+    assert found(job, pictures) == [BETWEEN]
+    for _ in range(3):
+        batch = [job.alloc(INDEX, size // 36) for size in (pictures, labels)]
+        job.does(*[FORWARD] * 4)
+        for addr in batch:
+            job.free(addr, MAIN)
+    assert BETWEEN not in found(job, pictures)
 
 
 def test_compiled_code_may_look_up_words(found):
