@@ -229,9 +229,9 @@ def test_unknown_is_a_small_part_of_the_adamw_peak(adamw_step):
     assert 0 <= unknown < 0.01 * adamw_step.replay.requested.peak
 
 
-# The elements of two models by their published shapes: Llama-2-7B, whose norms lie among other small blocks,
-# and a transformer of 12 layers with 768 features and two tables of rotations in each.
-LLAMA = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 2 * 32000 * 4096
+# The elements of two models by their published shapes: Llama-2-7B, and a transformer of 12 layers with 768
+# features and two tables of rotations in each.
+LLAMA = 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 4096 + 2 * 32000 * 4096
 SMALL = 12 * (4 * 768**2 + 3 * 768 * 3072 + 2 * 768 + 2 * 128 * 64) + 768 + 2 * 10_000 * 768
 
 
