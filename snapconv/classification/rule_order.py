@@ -19,7 +19,7 @@ from snapconv.classification.rules.in_backward import FOR_THE_STEP, IN_BACKWARD
 from snapconv.classification.rules.in_forward import BEFORE_THE_TRACE, IN_FORWARD
 from snapconv.classification.rules.of_batches import OF_BATCHES
 from snapconv.classification.rules.of_factors import OF_FACTORS
-from snapconv.classification.rules.of_inference import OF_INFERENCE
+from snapconv.classification.rules.of_inference import OF_CACHES, OF_LAYERS
 from snapconv.classification.rules.of_new_values import IN_PLACE_OF_WEIGHTS, OF_NEW_VALUES, OF_REPLACEMENTS
 from snapconv.classification.rules.of_program import OF_PROGRAM
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
@@ -27,6 +27,7 @@ from snapconv.classification.rules.of_samples import OF_SAMPLES
 from snapconv.classification.rules.of_state_dicts import OF_STATE_DICTS
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
+from snapconv.classification.rules.of_widths import OF_WIDTHS
 from snapconv.columns import Int64Column
 from snapconv.lazy_dataclass import dataclass
 from snapconv.stop_signals import stage
@@ -48,7 +49,9 @@ PIPELINE: tuple[PipelineRule, ...] = (
     *BEFORE_THE_TRACE,
     *BY_DIMENSIONS,
     *BY_COPIES,
-    *OF_INFERENCE,
+    *OF_LAYERS,
+    *OF_WIDTHS,
+    *OF_CACHES,
     *OF_RECORDING,
     *FOR_PARAMETERS,
     *OF_SAMPLES,

@@ -180,7 +180,7 @@ class _Size:
         """Whether the stack goes through a line, or ends in the function of that line."""
         stacks = self._features.roles.stacks
         names, files = stacks.frames.names, stacks.frames.filenames
-        is_same = (names[made_on], files[made_on]) == (names[line], files[line])
+        is_same = made_on >= 0 and (names[made_on], files[made_on]) == (names[line], files[line])
         return is_same or line in stacks.frames_of(stack)
 
     def _takes_place(self, new: int) -> None:

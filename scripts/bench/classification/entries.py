@@ -224,7 +224,12 @@ def needed_libraries(entry: str) -> tuple[str, ...]:
     """What an entry cannot be recorded without, as it is imported; nothing for the entries of this folder."""
     if not isinstance(ENTRIES[entry], Script):
         return ()
-    return _MORE_LIBRARIES if entry in _WITH_MORE_LIBRARIES else _NEEDED_LIBRARIES
+    return _MORE_LIBRARIES if needs_more_libraries(entry) else _NEEDED_LIBRARIES
+
+
+def needs_more_libraries(entry: str) -> bool:
+    """Whether it is one of the scripts around the libraries of libraries.txt."""
+    return entry in _WITH_MORE_LIBRARIES
 
 
 def run_entry(

@@ -23,7 +23,7 @@ import torch
 from ablation import Ablation
 from cases import bare_snapshots
 from comparison import analysed, compare
-from entries import ENTRIES, GROUPS, needed_libraries
+from entries import ENTRIES, GROUPS, needed_libraries, needs_more_libraries
 from faults import faults_of
 from figures import as_text, figures, merged, worse_than
 from tables import markdown
@@ -78,13 +78,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _entries(options: argparse.Namespace) -> list[str]:
-    """The chosen entries; without a choice, all that can be measured here."""
+    """The chosen entries; without a choice, those of this environment."""
     chosen = [*(options.entry or ()), *(entry for group in options.group or () for entry in GROUPS[group])]
     if chosen:
         return chosen
-    found = _measurable()
-    if left_out := len(ENTRIES) - len(found):
-        print(f"without {left_out} scripts, whose libraries cannot be imported", file=sys.stderr)
+    here = _measurable()
+    # Where the libraries of those are, the others have their figures of the other environment.
+    found = [entry for entry in here if needs_more_libraries(entry)] or here
+    print(f"without {len(ENTRIES) - len(found)} scripts of the other environment", file=sys.stderr)
     return found
 
 

@@ -9,11 +9,9 @@ from collections import Counter
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.features import Features, next_of, of_fullest
-from snapconv.classification.frozen_layers import have_width
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
-from snapconv.classification.tables_of_words import LEAST_VECTOR_BYTES, MOST_VECTOR_BYTES, table_of_words
+from snapconv.classification.tables_of_words import table_of_words
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, run_starts
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -25,23 +23,6 @@ AS_LAYERS = Reason(
     "as-often-as-layers-ran",
     "pre-existing, where nothing is trained, and so often for every layer that ran: three times and more, or "
     "among such blocks in memory",
-)
-BY_WIDTH = Reason(
-    "layers-of-one-width",
-    "pre-existing, where nothing is trained, of several sizes that repeat, nearly all of them several times "
-    "a vector, and more than two for every layer, or two that are four times as large as what has four and "
-    "the only ones that are larger",
-)
-BETWEEN_WIDTHS = Reason(
-    "matrix-between-two-widths",
-    "pre-existing, where nothing is trained and no cache lasts, and as large as a matrix between two vectors "
-    "of layers that repeat, or as its kernels of 3 x 3",
-)
-OF_WORDS = Reason(
-    "as-wide-as-what-the-last-layer-makes",
-    "pre-existing, where nothing is trained, larger than the weights of layers, and with as many rows as a "
-    "module makes numbers of every word, or with rows that one looks up: a table of words, or the layer that "
-    "is its inverse",
 )
 FOR_EVERY_LAYER = Reason(
     "one-for-every-layer",
@@ -58,27 +39,22 @@ AS_ITS_NEXT = Reason(
 _SMALL_POOL_BYTES = 2**20
 # A model has at least this many layers, with weights of this many sizes: two matrices and a vector, which
 # the allocator keeps elsewhere.
-_LEAST_TURNS = 3
-_LEAST_SIZES = 3
+LEAST_TURNS = 3
+LEAST_SIZES = 3
 _LEAST_IN_TURN = 2
 # What is smaller is no weight of a layer, but a counter or another scalar.
-_SMALL_BYTES = 128
+SMALL_BYTES = 128
 # A weight with its momentum, or with Adam's two states; with a gradient besides, they are twice two.
 _COPIES = (2, 3)
 # Full precision beside half, and bytes beside either; and how often the larger size occurs for the smaller
 # one: masters and two states, masters and momentum, or bytes for two states.
 _PRECISIONS = (2, 4)
-# What a transformer widens to has so many times as many numbers.
-_FEED_FORWARD = 4
 _TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
+# What a transformer widens to has so many times as many numbers.
+FEED_FORWARD = 4
 # A table of words is so much larger than that of positions, and this than one of kinds of text.
 _TABLE_TO_NEXT = 8
 _MOST_TABLES = 3
-# The table of words and its inverse; in half precision or in full. A norm is a vector.
-_MOST_OF_WORDS = 2
-_NUMBER_BYTES = (2, 4)
-_KERNEL_AREAS = (1, 9)
-_MOST_WIDTH_BYTES = 2**17
 # Of what forward makes, inference keeps a cache; training keeps most.
 MOST_KEPT = 0.4
 _MOST_LAYERS = 1000
@@ -109,11 +85,11 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
     weights = np.zeros(len(sizes), np.bool_)
     rows = np.flatnonzero(features.unrecorded & decided.is_open)
     rows = rows[np.argsort(addr[rows])]
-    found, counts = np.unique(sizes[rows][sizes[rows] >= _SMALL_BYTES], return_counts=True)
-    repeated, n_repeated = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
+    found, counts = np.unique(sizes[rows][sizes[rows] >= SMALL_BYTES], return_counts=True)
+    repeated, n_repeated = found[counts >= LEAST_TURNS], counts[counts >= LEAST_TURNS]
     # States show that something is trained, though the trace has only a forward of it.
     is_trained = bool(decided.has(Category.OPTIMIZER_STATE).any())
-    if not only_infers(features) or is_trained or len(repeated) < _LEAST_SIZES:
+    if not only_infers(features) or is_trained or len(repeated) < LEAST_SIZES:
         return weights
     turning = [(pool, _sizes_in_turn(sizes[pool])) for pool in _pools(rows, sizes)]
     if max(len(of_pool) for _, of_pool in turning) < _LEAST_IN_TURN:
@@ -125,7 +101,7 @@ def sizes_in_turn(features: Features, decided: Decided) -> BoolColumn:
         _layers_that_ran(features) in n_repeated[in_turn]
         or len(table_of_words(features, decided, rows[sizes[rows] > repeated.max()])) == 1
     )
-    if not is_one_model and _may_be_copies(repeated, n_repeated):
+    if not is_one_model and may_be_copies(repeated, n_repeated):
         return weights
     for pool, of_pool in turning:
         layers = np.flatnonzero(is_among(sizes[pool], of_pool))
@@ -150,7 +126,7 @@ def _between(sizes: Int64Column, layers: Int64Column) -> BoolColumn:
     inside = sizes[first : last + 1]
     of_size, counts = np.unique(sizes, return_counts=True)
     is_alone = is_among(inside, of_size[(counts == 1) & (of_size > sizes[layers].max())])
-    found[first : last + 1] = ~is_among(inside, sizes[n_equal >= _LEAST_TURNS]) & ~is_alone
+    found[first : last + 1] = ~is_among(inside, sizes[n_equal >= LEAST_TURNS]) & ~is_alone
     found[layers] = True
     return found
 
@@ -175,10 +151,10 @@ def _layers_that_ran(features: Features) -> int:
     rows = of_fullest(rows, forward, np.ones(len(forward), np.int64))
     made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
     _, counts = np.unique(made, axis=1, return_counts=True)
-    return int(np.gcd.reduce(counts[counts >= _LEAST_TURNS], initial=0))
+    return int(np.gcd.reduce(counts[counts >= LEAST_TURNS], initial=0))
 
 
-def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
+def may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
     """Whether sizes may occur so often because a model was trained, and has gradients or states.
 
     Then all counts are multiples, or most bytes are of sizes that have another size beside them so many times
@@ -193,7 +169,7 @@ def _may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
             pairs = [size for size, n in n_of.items() if n_of[larger * size] * less == n * more]
             paired = set(pairs) | {larger * size for size in pairs}
             # A transformer's layer has four squares, and two matrices four times as large: one such pair.
-            are_layers = larger == _FEED_FORWARD and len(pairs) == 1
+            are_layers = larger == FEED_FORWARD and len(pairs) == 1
             if not are_layers and sum(size * n_of[size] for size in paired) > _NEARLY * total:
                 return True
     return False
@@ -210,7 +186,7 @@ def _sizes_in_turn(sizes: Int64Column) -> list[int]:
     for size, length in np.column_stack((sizes[begins], length_of_runs)).tolist():
         lengths.setdefault(size, []).append(length)
     return [
-        size for size, found in lengths.items() if len(found) >= _LEAST_TURNS and 2 * max(found) <= sum(found)
+        size for size, found in lengths.items() if len(found) >= LEAST_TURNS and 2 * max(found) <= sum(found)
     ]
 
 
@@ -223,18 +199,18 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
     """
     sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
     n_layers = _layers_that_ran(features)
-    if n_layers < _LEAST_TURNS or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+    if n_layers < LEAST_TURNS or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
         return weights
     rows = np.flatnonzero(
-        features.unrecorded & (decided.is_open | decided.has(Category.WEIGHT)) & (sizes >= _SMALL_BYTES)
+        features.unrecorded & (decided.is_open | decided.has(Category.WEIGHT)) & (sizes >= SMALL_BYTES)
     )
     found, counts = np.unique(sizes[rows], return_counts=True)
     times, rest = np.divmod(counts, n_layers)
     is_of_layers = (times >= 1) & (rest <= 1)
     is_one_model = np.any(is_of_layers & ((counts == n_layers) | (rest == 1)))
-    if np.count_nonzero(is_of_layers) < _LEAST_SIZES or not is_one_model:
+    if np.count_nonzero(is_of_layers) < LEAST_SIZES or not is_one_model:
         return weights
-    if _may_be_copies(found[is_of_layers], counts[is_of_layers]):
+    if may_be_copies(found[is_of_layers], counts[is_of_layers]):
         return weights
     sure = is_among(sizes, found[is_of_layers & ((times >= _LEAST_OF_WEIGHTS) | (rest == 1))])
     for pool in _pools(rows[np.argsort(features.allocations.addr[rows])], sizes):
@@ -252,118 +228,6 @@ def as_often_as_layers(features: Features, decided: Decided) -> BoolColumn:
     return weights
 
 
-@rule(BY_WIDTH, Category.WEIGHT, Evidence.SIZES)
-def layers_of_one_width(features: Features, decided: Decided) -> BoolColumn:
-    """Layers of several models, or that ran differently often: by a vector that divides them.
-
-    Of what a cache has as well, once or twice for every layer, nothing is said.
-    """
-    sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    if not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
-        return weights
-    may_be_weight = (decided.is_open & ~drawn_from(features, decided)) | decided.has(Category.WEIGHT)
-    rows = np.flatnonzero(features.unrecorded & may_be_weight & (sizes >= _SMALL_BYTES))
-    found, counts = np.unique(sizes[rows], return_counts=True)
-    repeats = counts >= _LEAST_TURNS
-    if np.count_nonzero(repeats) < _LEAST_SIZES or _may_be_copies(found[repeats], counts[repeats]):
-        return weights
-    of_layers = rows[is_among(sizes[rows], found[repeats])]
-    if not have_width(features, decided, of_layers):
-        return weights
-    n_layers = _layers(sizes[of_layers])
-    sure = repeats & (counts > 2 * n_layers) & (n_layers >= _LEAST_TURNS)
-    sure |= repeats & _are_feed_forward(found, counts)
-    weights[rows] = is_among(sizes[rows], found[sure])
-    return weights
-
-
-def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
-    """Two for every layer, four times as large as a size that has four: as a transformer's layer has them.
-
-    If other sizes above that one repeat, they are what the layers widen to, and such a pair may be a cache.
-    """
-    n_of = dict(np.column_stack((sizes, counts)).tolist())
-    n_layers = np.array([n_of.get(size / _FEED_FORWARD, 0) // 4 for size in n_of], np.int64)
-    pairs = sizes[(n_layers >= _LEAST_TURNS) & (counts == 2 * n_layers)]
-    if not len(pairs):
-        return is_among(sizes, pairs)
-    squares = pairs // _FEED_FORWARD
-    wider = sizes[(counts >= _LEAST_TURNS) & (sizes > squares.min())]
-    return is_among(sizes, pairs) & is_among(wider, np.concatenate((pairs, squares))).all()
-
-
-@rule(BETWEEN_WIDTHS, Category.WEIGHT, Evidence.SIZES)
-def matrices_between_widths(features: Features, decided: Decided) -> BoolColumn:
-    """What has a number, or a kernel of 3 x 3, for each pair of numbers of two vectors of known layers.
-
-    A cache may be as large by chance. There is none from before the trace where forward is seen to look up no
-    words, or makes its caches anew. Pictures and batches of them are powers of two, if there is only one.
-    """
-    sizes, unrecorded = features.sizes, features.unrecorded
-    makes_caches = bool((decided.has(Category.KV_CACHE) & features.is_traced).any())
-    has_words = features.made_through(Role.LOOKUP) | features.made_through(Role.COMPILED)
-    is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
-    matrices = _matrices_of(sizes[unrecorded & decided.has(Category.WEIGHT)])
-    if is_trained or (has_words.any() and not makes_caches):
-        return np.zeros(len(sizes), np.bool_)
-    is_open = unrecorded & decided.is_open & ~drawn_from(features, decided)
-    found, counts = np.unique(sizes[is_open], return_counts=True)
-    is_power_of_two = found & (found - 1) == 0
-    return is_open & is_among(sizes, found[is_among(found, matrices) & ((counts > 1) | ~is_power_of_two)])
-
-
-def _matrices_of(weights: Int64Column) -> Int64Column:
-    """The bytes of matrices and kernels between the vectors that repeat among ``weights`` (bytes of each).
-
-    Numbers have as many bytes as explain most of the larger weights, and half of them at least.
-    """
-    found, counts = np.unique(weights, return_counts=True)
-    is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES) & (counts >= _LEAST_TURNS)
-    best, most = found[:0], 0
-    for n_bytes in _NUMBER_BYTES:
-        widths = found[is_vector]
-        # A small matrix is no larger than a vector may be.
-        widths = widths[~is_among(widths, _between_two_of(widths, n_bytes))]
-        matrices, larger = _between_two_of(widths, n_bytes), weights[weights > widths.max(initial=0)]
-        explained = int(larger[is_among(larger, matrices)].sum())
-        if explained > most and 2 * explained >= larger.sum():
-            best, most = matrices[matrices > widths.max()], explained
-    return best
-
-
-def _between_two_of(widths: Int64Column, n_bytes: int) -> Int64Column:
-    pairs = distinct(np.outer(widths, widths).ravel())
-    return np.concatenate([pairs * area // n_bytes for area in _KERNEL_AREAS])
-
-
-@rule(OF_WORDS, Category.WEIGHT, Evidence.SIZES)
-def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
-    """Where layers are so small that they lie in other segments, the table of words is not beside them.
-
-    It has a row of one width, that of a norm, for every word, and the last layer makes a number of each, or
-    the first one looks rows up.
-    """
-    sizes, weights = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    weight_like = features.unrecorded & decided.has(Category.WEIGHT)
-    layers, n_layers = np.unique(sizes[weight_like], return_counts=True)
-    widths = layers[(n_layers >= _LEAST_TURNS) & (layers <= _MOST_WIDTH_BYTES)]
-    if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
-        return weights
-    made = distinct(sizes[features.by_module])
-    rows = np.flatnonzero(features.unrecorded & decided.is_open & (sizes > layers.max()))
-    found, counts = np.unique(sizes[rows], return_counts=True)
-    for size in found[counts <= _MOST_OF_WORDS].tolist():
-        for n_bytes in _NUMBER_BYTES:
-            # More words than a row has numbers, and another number than a part of the layers.
-            in_all = size * n_bytes
-            of_words = in_all // widths[(in_all % widths == 0) & (in_all >= widths**2)]
-            of_words = of_words[~np.any(layers[:, None] % of_words == 0, axis=0)]
-            if np.any(made[:, None] % of_words == 0):
-                weights[rows[sizes[rows] == size]] = True
-    weights[table_of_words(features, decided, rows[~weights[rows]])] = True
-    return weights
-
-
 def _pools(rows: Int64Column, sizes: Int64Column) -> tuple[Int64Column, Int64Column]:
     is_small = sizes[rows] <= _SMALL_POOL_BYTES
     return rows[is_small], rows[~is_small]
@@ -377,7 +241,7 @@ def one_for_every_layer(features: Features, decided: Decided) -> BoolColumn:
     """
     sizes = features.sizes
     weights = sizes[decided.has(Category.WEIGHT)]
-    n_layers = _layers(weights)
+    n_layers = number_of_layers(weights)
     if not only_infers(features):
         return np.zeros(len(sizes), np.bool_)
     from_elsewhere = features.made_through(Role.COPY) | features.made_through(Role.CLONE)
@@ -402,21 +266,15 @@ def caches_before(features: Features, decided: Decided) -> BoolColumn:
     return former & is_among(sizes, freed[of_freed[is_same]])
 
 
-def _layers(weights: Int64Column) -> int:
+def number_of_layers(weights: Int64Column) -> int:
     """How many layers a model has: the largest number that divides how often nearly all sizes occur."""
     found, counts = np.unique(weights, return_counts=True)
-    found, counts = found[counts >= _LEAST_TURNS], counts[counts >= _LEAST_TURNS]
+    found, counts = found[counts >= LEAST_TURNS], counts[counts >= LEAST_TURNS]
     n_bytes = found * counts
     numbers = range(min(int(counts.max(initial=1)), _MOST_LAYERS), 0, -1)
     return next(n for n in numbers if n_bytes[counts % n == 0].sum() >= _NEARLY * n_bytes.sum())
 
 
-OF_INFERENCE: tuple[PipelineRule, ...] = (
-    sizes_in_turn,
-    as_often_as_layers,
-    layers_of_one_width,
-    matrices_between_widths,
-    tables_of_words,
-    one_for_every_layer,
-    caches_before,
-)
+OF_LAYERS: tuple[PipelineRule, ...] = (sizes_in_turn, as_often_as_layers)
+# After the weights: what is none of them.
+OF_CACHES: tuple[PipelineRule, ...] = (one_for_every_layer, caches_before)

@@ -11,10 +11,11 @@ from snapconv.classification.rules.by_dimensions import BY_DIMENSIONS
 from snapconv.classification.rules.by_record import RECORDED
 from snapconv.classification.rules.of_batches import OF_BATCHES
 from snapconv.classification.rules.of_factors import OF_FACTORS
-from snapconv.classification.rules.of_inference import OF_INFERENCE
+from snapconv.classification.rules.of_inference import OF_CACHES, OF_LAYERS
 from snapconv.classification.rules.of_recording import LAST, OF_RECORDING
 from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
+from snapconv.classification.rules.of_widths import OF_WIDTHS
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 from tests.classified_jobs import (
@@ -375,8 +376,8 @@ def test_the_catalog_says_of_what_is_decided_by_phases_that_it_may_be_recorded()
 
 
 # In tests of their own, and the recorder's tests of metadata.
-OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_FACTORS, *OF_INFERENCE, *OF_UPDATES}
-OF_OTHER_TESTS |= {*OF_UNKNOWN, *BY_DIMENSIONS, *OF_BATCHES}
+OF_OTHER_TESTS = {*BY_COPIES, *RECORDED, *OF_RECORDING, *LAST, *OF_FACTORS, *OF_UPDATES, *OF_UNKNOWN}
+OF_OTHER_TESTS |= {*OF_LAYERS, *OF_WIDTHS, *OF_CACHES, *BY_DIMENSIONS, *OF_BATCHES}
 
 
 def test_every_reason_has_a_job_that_it_decides():
