@@ -180,7 +180,8 @@ def test_a_clone_takes_the_place_of_what_was_there_before_the_trace(found):
     assert [row[0] for row in rows].count(Category.OPTIMIZER_STATE) == 2
 
 
-def test_of_two_parameters_of_a_size_what_is_freed_beside_one_gradient_may_be_the_other_one(found):
+@pytest.mark.parametrize("n_later", [0, 1])
+def test_of_two_parameters_of_a_size_what_is_freed_beside_one_gradient_may_be_the_other_one(n_later, found):
     """The trace begins within a backward; the program clones each gradient and frees it."""
     job = Job()
     for size in (SIZE, SIZE, 9000):
@@ -192,7 +193,23 @@ def test_of_two_parameters_of_a_size_what_is_freed_beside_one_gradient_may_be_th
         job.alloc(COPIED, SIZE)
         job.free(gradient, RESTORE)
     job.does(STEP, FORWARD)
+    for size in (SIZE, SIZE, 9000) * n_later:
+        job.alloc(ENGINE, size)
+    job.does(ENGINE, STEP)
+    assert "in-place-of-a-weight" not in weights_of(found(job))
+
+
+def test_while_one_of_two_gradients_of_a_size_is_there_what_is_freed_may_be_the_other_one(found):
+    """That of the step before, which a hook lets go just before the new one is made."""
+    job = Job()
     for size in (SIZE, SIZE, 9000):
+        job.older(NO_FRAMES, size)
+    before = job.older(NO_FRAMES, SIZE)
+    job.does(FORWARD)
+    job.alloc(ENGINE, SIZE)
+    job.alloc(COPIED, SIZE)
+    job.free(before, RESTORE)
+    for size in (SIZE, 9000):
         job.alloc(ENGINE, size)
     job.does(ENGINE, STEP)
     assert "in-place-of-a-weight" not in weights_of(found(job))
