@@ -27,7 +27,8 @@ class Preexisting:
     backward the trace has from its beginning. ``n_states``: how many states every optimizer keeps for each of
     its parameters, if that is known; ``states_range``: the least and the most of them; ``most_states``: the
     most that any of several keeps; ``states_are_built``: they are made before the first gradients;
-    ``has_several_steps``: whether there may be several optimizers.
+    ``has_several_steps``: whether there may be several optimizers; ``has_sparse_steps``: whether one takes
+    only sparse gradients.
     ``has_frozen_copy``: an average of the weights is updated, or the trained modules also ran without saving
     anything, so that there may be another model of the kind; None where that may have been a validation, or
     the states are known without it. ``left``: what was a weight at the start, and was freed;
@@ -49,6 +50,7 @@ class Preexisting:
     has_frozen_copy: bool | None
     states_are_built: bool
     has_several_steps: bool
+    has_sparse_steps: bool
     left: BoolColumn
     may_have_left: BoolColumn
 
@@ -85,22 +87,36 @@ def live_at_once(allocations: AllocationTable, known: Preexisting, rows: Int64Co
     gradients = np.flatnonzero(known.gradients & (sizes >= SMALL_BYTES))
     if not len(gradients) or not len(known.whole) or known.n_states is None:
         return gradients[:0]
-    end = allocations.end_event[gradients]
-    end = np.where(end < 0, np.iinfo(np.int32).max, end)
-    found, which = np.unique(sizes[gradients], return_inverse=True)
-    size = np.concatenate((which, which))
-    change = np.repeat((-1, 1), len(gradients))
-    order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[gradients])), size))
-    n_live = np.cumsum(change[order])
-    begins = run_starts(size[order])
-    most = np.maximum.reduceat(n_live, begins)
-    times_made = np.bincount(which) / most
+    found, most, n_made = _most_live(allocations, gradients)
     of_rows = np.sort(sizes[rows])
     n_blocks = np.searchsorted(of_rows, found, side="right") - np.searchsorted(of_rows, found)
     is_explained = n_blocks <= most * (2 + known.n_states)
-    if np.diff(times_made).any() or not is_explained.all():
+    if np.diff(n_made / most).any() or not is_explained.all():
         return gradients[:0]
     return np.repeat(found, most)
+
+
+def least_trained(allocations: AllocationTable, known: Preexisting) -> dict[int, int]:
+    """How many parameters of a size are trained at least: as many as have gradients at the same time."""
+    gradients = np.flatnonzero(known.gradients)
+    if not len(gradients):
+        return {}
+    found, most, _ = _most_live(allocations, gradients)
+    return dict(zip(found.tolist(), most.tolist(), strict=True))
+
+
+def _most_live(
+    allocations: AllocationTable, rows: Int64Column
+) -> tuple[Int64Column, Int64Column, Int64Column]:
+    """The sizes of the rows, the most of each that are live at the same time, and how many there are."""
+    end = allocations.end_event[rows]
+    end = np.where(end < 0, np.iinfo(np.int32).max, end)
+    found, which = np.unique(allocations.requested_bytes[rows], return_inverse=True)
+    size = np.concatenate((which, which))
+    change = np.repeat((-1, 1), len(rows))
+    order = np.lexsort((change, np.concatenate((end, allocations.alloc_event[rows])), size))
+    n_live = np.cumsum(change[order])
+    return found, np.maximum.reduceat(n_live, run_starts(size[order])), np.bincount(which)
 
 
 def one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int64Column:

@@ -84,6 +84,7 @@ _COPIES_BY_STATES: dict[int, _Copies] = {
 }
 # One that makes its states before the first backward.
 _COPIES_BY_BUILT_STATES: dict[int, _Copies] = {1: ((_W, _S, _G), (_W, _S))}
+_OF_SPARSE = (_W, _S, _S)
 _COPIES_WITH_GRADIENTS: _Copies = ((_W, _O, _O, _O), (_W, _O, _O), (_W, _G))
 REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 
@@ -176,6 +177,35 @@ def split_by_states(
             # Models are built before the first step, and so their weights come first.
             found.mark(BESIDE_STATES, _W, members[:n_weights])
             found.mark(STATES, _S, members[n_weights:])
+
+
+def split_by_bounds(
+    found: SizeSplit, rows: Int64Column, sizes: Int64Column, trained: dict[int, int], n_states: int
+) -> Int64Column:
+    """Per size: what must be weights and what must be states, where it is not known how many are trained.
+
+    At least as many as have gradients at the same time (``trained``), as several optimizers step in turn, and
+    no more than there are blocks for. Returns the rows of the sizes of which that says something: none at all
+    if some have too few blocks.
+    """
+    groups = [(size, members) for size, members in by_size(rows, sizes) if size in trained]
+    has_room = {size: len(members) >= (1 + n_states) * trained[size] for size, members in groups}
+    total = sum(size * len(members) for size, members in groups)
+    fitting = sum(size * len(members) for size, members in groups if has_room[size])
+    if fitting < NEEDED_SHARE * total:
+        return rows[:0]
+    known = [rows[:0]]
+    for size, members in groups:
+        least, n_blocks = trained[size], len(members)
+        if not has_room[size]:
+            continue
+        most = n_blocks // (1 + n_states)
+        # Two optimizers may step on the same parameters.
+        n_weights = least if n_blocks >= (1 + 2 * n_states) * least else n_blocks - n_states * most
+        found.mark(BESIDE_STATES, _W, members[:n_weights])
+        found.mark(STATES, _S, members[n_blocks - n_states * least :])
+        known.append(members)
+    return np.concatenate(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +396,19 @@ def split_by_structure(
             _mark_parts(found, members, parts)
         return True
     return False
+
+
+def split_of_sparse(found: SizeSplit, rows: Int64Column, sizes: Int64Column) -> None:
+    """Tables with sparse gradients, which are as large as no parameter: a weight and SparseAdam's two states.
+
+    Believed only if nearly all bytes (``rows``: of the sizes of no gradient) are such threes.
+    """
+    groups = [(size, members) for size, members in by_size(rows, sizes) if size >= SMALL_BYTES]
+    total = sum(size * len(members) for size, members in groups)
+    fitting = [(size, members) for size, members in groups if len(members) % len(_OF_SPARSE) == 0]
+    if sum(size * len(members) for size, members in fitting) >= NEEDED_SHARE * total:
+        for _, members in fitting:
+            _mark_parts(found, members, _OF_SPARSE)
 
 
 def _occur_once_in_copies(

@@ -53,6 +53,11 @@ def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
     return bool(seen) and all(rule is not None and rule.is_built for rule in seen)
 
 
+def takes_sparse_gradients(snapshot: Snapshot, roles: StackRoles) -> bool:
+    """Whether an optimizer is seen whose parameters all have sparse gradients."""
+    return any(rule is not None and rule.is_sparse for rule in _optimizers(snapshot, roles))
+
+
 def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
     """Whether there may be several optimizers: an iteration then has the gradients of one of several models.
 

@@ -28,6 +28,7 @@ from snapconv.phases.optimizers_seen import (
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
+    takes_sparse_gradients,
 )
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
@@ -70,7 +71,8 @@ class Phases:
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
     None where that is not known. ``most_states``: the most that any of several keeps. ``states_are_built``:
-    they are made before the first gradients. ``has_several_steps``: whether there may be several.
+    they are made before the first gradients. ``has_several_steps``: whether there may be several;
+    ``has_sparse_steps``: whether one takes only sparse gradients.
     ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
@@ -89,6 +91,7 @@ class Phases:
     most_states: int | None = None
     states_are_built: bool = False
     has_several_steps: bool = False
+    has_sparse_steps: bool = False
     oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
     ends_in_oom: bool = False
 
@@ -168,6 +171,7 @@ def find_phases(
         most_states=most_states(snapshot, roles),
         states_are_built=states_are_built(snapshot, roles),
         has_several_steps=steps_on_several_lines(snapshot, roles),
+        has_sparse_steps=takes_sparse_gradients(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )

@@ -21,6 +21,7 @@ from snapconv.classification.size_references import (
     NEEDED_SHARE,
     Preexisting,
     in_half,
+    least_trained,
     live_at_once,
     of_one_model,
     one_copy_of_states,
@@ -41,11 +42,13 @@ from snapconv.classification.size_splits import (
     SizeSplit,
     options_left,
     split_by_added,
+    split_by_bounds,
     split_by_copies,
     split_by_options,
     split_by_precision,
     split_by_states,
     split_by_structure,
+    split_of_sparse,
 )
 from snapconv.classification.two_step_updates import kept_between_two_steps
 from snapconv.classification.weight_averages import averages_are_updated
@@ -83,6 +86,7 @@ def _split(features: Features, decided: Decided) -> SizeSplit:
         states_are_built=features.phases.states_are_built,
         has_frozen_copy=_has_second_model(features),
         has_several_steps=features.phases.has_several_steps,
+        has_sparse_steps=features.phases.has_sparse_steps,
         left=in_place.left,
         may_have_left=in_place.left | in_place.may_be_state,
     )
@@ -149,11 +153,18 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
         left = np.flatnonzero(known.may_have_left)
         n_states = known.n_states
         split_by_states(found, rows, sizes, trained=trained, made=made, left=left, n_states=n_states)
+    elif by_gradients and known.n_states and not len(made):
+        bounded = split_by_bounds(found, rows, sizes, least_trained(allocations, known), known.n_states)
+        rows = rows[~is_among(rows, bounded)]
     rows = rows[~is_among(sizes[rows], distinct(sizes[known.left]))]
     options = options_left(known, sizes[gradients], made)
     if not (by_gradients and is_whole and split_by_options(found, rows, sizes, sizes[gradients], options)):
         split_by_copies(found, rows, sizes, reference, known, by_gradients=by_gradients)
-    return _with_not_trained(found, rows, sizes, gradients, known) if by_gradients else found
+    if not by_gradients:
+        return found
+    if known.has_sparse_steps:
+        split_of_sparse(found, rows[~is_among(sizes[rows], sizes[known.gradients])], sizes)
+    return _with_not_trained(found, rows, sizes, gradients, known)
 
 
 def _with_not_trained(
