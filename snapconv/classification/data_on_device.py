@@ -4,6 +4,8 @@ A batch takes the same number of rows of each tensor, so that all are as many ti
 from them.
 """
 
+from math import gcd
+
 import numpy as np
 
 from snapconv.classification.categories import Category
@@ -20,6 +22,8 @@ _LEAST_SIZES = 2
 _NEARLY = 0.8
 # Beside labels of a size, there may be an order in which samples are drawn.
 _MOST_FOR_A_BATCH = 2
+# Of a batch.
+_MOST_ROWS = 4096
 # Of more sizes nothing is looked for.
 _MOST_SIZES = 200
 
@@ -37,6 +41,36 @@ def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     # Without C++ frames all that may be a batch counts as chosen, and weights may be as large by chance.
     is_most = 2 * sizes[data].sum() >= sizes[open_rows].sum()
     return data & np.bool_(features.has_cpp or is_most)
+
+
+def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
+    """What rows must have been chosen from: the open blocks of the one size that is larger and on the device.
+
+    Rows of a batch have a whole number of bytes, of which the data are a multiple.
+    """
+    sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
+    if not features.has_cpp:
+        return found
+    is_open = features.unrecorded & decided.is_open & features.is_live_at_dump & (sizes >= SMALL_BYTES)
+    of_model = decided.has(Category.WEIGHT) | decided.has(Category.GRADIENT)
+    of_model |= decided.has(Category.OPTIMIZER_STATE)
+    others = (features.is_traced | features.preexisting_outside) & ~of_model & ~is_open
+    others |= decided.has(Category.INPUT)
+    chosen = np.flatnonzero(_chosen_by_number(features) & ~decided.has(Category.KV_CACHE))
+    of_open, of_chosen = distinct(sizes[is_open]), distinct(sizes[chosen])
+    if not len(of_open) or len(of_chosen) > _MOST_SIZES:
+        return found
+    # Of several sizes only the largest can be the only one that is larger.
+    source = int(of_open[-1])
+    second = int(of_open[-2]) if len(of_open) > 1 else 0
+    for size in of_chosen[(of_chosen >= second) & (of_chosen < source)].tolist():
+        larger = np.flatnonzero(others & (sizes > size))
+        drawn = features.alloc[chosen[sizes[chosen] == size]]
+        n_before = np.searchsorted(np.sort(features.alloc[larger]), drawn)
+        n_ended = np.searchsorted(np.sort(features.end[larger]), drawn, side="right")
+        if np.any(n_before == n_ended) and gcd(source, size) * _MOST_ROWS >= size:
+            return np.asarray(is_open & (sizes == source))
+    return found
 
 
 def _chosen_by_number(features: Features) -> BoolColumn:

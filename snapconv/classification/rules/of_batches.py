@@ -4,7 +4,7 @@ A buffer of what an agent saw, a rollout, a set of pictures: several tensors wit
 """
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.data_on_device import drawn_from
+from snapconv.classification.data_on_device import drawn_from, only_source_of_batches
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.columns import BoolColumn
@@ -14,6 +14,11 @@ DRAWN_FROM = Reason(
     "kept since before the first forward, of several sizes, each as many times as large as rows that are "
     "chosen by number outside of modules: the data that batches are drawn from",
 )
+ONLY_SOURCE = Reason(
+    "all-that-a-batch-can-be-drawn-from",
+    "pre-existing, and of the only size on the device that is larger than rows which are chosen by number "
+    "outside of modules: the data that these are drawn from",
+)
 
 
 @rule(DRAWN_FROM, Category.INPUT, Evidence.SIZES)
@@ -22,4 +27,10 @@ def drawn_from_in_batches(features: Features, decided: Decided) -> BoolColumn:
     return drawn_from(features, decided)
 
 
-OF_BATCHES: tuple[PipelineRule, ...] = (drawn_from_in_batches,)
+@rule(ONLY_SOURCE, Category.INPUT, Evidence.SIZES)
+def only_source(features: Features, decided: Decided) -> BoolColumn:
+    """One table of samples, or several of one size, where everything else is known to be of the model."""
+    return only_source_of_batches(features, decided)
+
+
+OF_BATCHES: tuple[PipelineRule, ...] = (drawn_from_in_batches, only_source)
