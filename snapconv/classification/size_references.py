@@ -119,6 +119,13 @@ def _most_live(
     return found, np.maximum.reduceat(n_live, run_starts(size[order])), np.bincount(which)
 
 
+def may_have_states(sizes: Int64Column, known: Preexisting) -> bool:
+    """Whether most sizes occur as often as weights with their states: of a model that was not trained yet."""
+    _, counts = np.unique(sizes[sizes >= SMALL_BYTES], return_counts=True)
+    copies = (2, 3) if known.n_states is None else (1 + known.n_states,)
+    return any(2 * np.count_nonzero(counts % n_copies == 0) >= len(counts) for n_copies in copies)
+
+
 def one_copy_of_states(allocations: AllocationTable, known: Preexisting) -> Int64Column:
     """One state per parameter: Adam makes its two moments on two lines, and some make them anew each step.
 

@@ -23,6 +23,7 @@ from snapconv.classification.size_references import (
     in_half,
     least_trained,
     live_at_once,
+    may_have_states,
     of_one_model,
     one_copy_of_states,
 )
@@ -171,9 +172,13 @@ def _with_not_trained(
     found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
 ) -> SizeSplit:
     """The same with the rows as large as none of the gradients, where these are of a whole iteration."""
-    if not is_among(known.iteration[gradients], known.whole).any():
+    if is_among(known.iteration[gradients], known.whole).any():
+        return replace(found, not_trained=rows[~is_among(sizes[rows], sizes[gradients])])
+    if not (known.has_several_steps and len(known.whole)):
         return found
-    return replace(found, not_trained=rows[~is_among(sizes[rows], sizes[gradients])])
+    # Whole iterations of one optimizer: another one's gradients are of others, or were there before.
+    without = rows[~is_among(sizes[rows], sizes[known.gradients])]
+    return found if may_have_states(sizes[without], known) else replace(found, not_trained=without)
 
 
 def _fullest_gradients(sizes: Int64Column, known: Preexisting) -> Int64Column:
