@@ -91,28 +91,32 @@ def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
 def matrices_between_widths(features: Features, decided: Decided) -> BoolColumn:
     """What has a number, or a kernel of 3 x 3, for each pair of numbers of two vectors of known layers.
 
-    A cache may be as large by chance. There is none from before the trace where forward is seen to look up no
-    words, or makes its caches anew. Pictures and batches of them are powers of two, if there is only one.
+    A cache may be as large by chance, and has as many keys as values. There is none from before the trace
+    where forward is seen to look up no words, or makes its caches anew. Pictures and batches of them are
+    powers of two, if there is only one.
     """
     sizes, unrecorded = features.sizes, features.unrecorded
+    if not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+        return np.zeros(len(sizes), np.bool_)
     makes_caches = bool((decided.has(Category.KV_CACHE) & features.is_traced).any())
     has_words = features.made_through(Role.LOOKUP) | features.made_through(Role.COMPILED)
-    is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
-    if is_trained or (has_words.any() and not makes_caches):
-        return np.zeros(len(sizes), np.bool_)
-    matrices = _matrices_of(sizes[unrecorded & decided.has(Category.WEIGHT)])
+    may_have_cache = bool(has_words.any()) and not makes_caches
+    weights = unrecorded & decided.has(Category.WEIGHT)
     is_open = unrecorded & decided.is_open & ~drawn_from(features, decided)
+    matrices = _matrices_of(sizes[weights], sizes[weights | is_open])
     found, counts = np.unique(sizes[is_open], return_counts=True)
     is_power_of_two = found & (found - 1) == 0
-    return is_open & is_among(sizes, found[is_among(found, matrices) & ((counts > 1) | ~is_power_of_two)])
+    is_no_cache = (counts >= LEAST_TURNS) & (counts % 2 == 1)
+    is_clear = is_no_cache if may_have_cache else (counts > 1) | ~is_power_of_two
+    return is_open & is_among(sizes, found[is_among(found, matrices) & is_clear])
 
 
-def _matrices_of(weights: Int64Column) -> Int64Column:
-    """The bytes of matrices and kernels between the vectors that repeat among ``weights`` (bytes of each).
+def _matrices_of(weights: Int64Column, vectors: Int64Column) -> Int64Column:
+    """The bytes of matrices and kernels between those of the ``vectors`` that repeat (all: bytes of each).
 
-    Numbers have as many bytes as explain most of the larger weights, and half of them at least.
+    Numbers have as many bytes as explain most of the larger ``weights``, and half of them at least.
     """
-    found, counts = np.unique(weights, return_counts=True)
+    found, counts = np.unique(vectors, return_counts=True)
     is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES) & (counts >= LEAST_TURNS)
     best, most = found[:0], 0
     for n_bytes in _NUMBER_BYTES:
