@@ -262,6 +262,14 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13",
     ),
     FrameRule(
+        "stacked-parameters",
+        Role.PLACEMENT,
+        r"^(stack_module_state|combine_state_for_ensemble|construct_stacked_leaf)$",
+        r"torch/_functorch/(functional_call|make_functional)\.py$",
+        "torch.func stacks the parameters of an ensemble",
+        "2.0-2.13",
+    ),
+    FrameRule(
         "checkpoint-load",
         Role.PLACEMENT,
         r"^(from_pretrained|_load_pretrained_model|_load_state_dict_into_meta_model|set_module_tensor_to_device"
