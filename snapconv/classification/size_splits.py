@@ -67,7 +67,6 @@ LEAST_SIZES = 3
 
 # A number has so many times as many bytes as one of a state in bytes.
 _PRECISIONS = (2, 4)
-
 # The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
 _FULL_COPIES = (3, 2, 1)
 
@@ -317,11 +316,11 @@ def split_by_copies(
             continue
         found.mark(of_weight, _W, members[:expected])
         copies, rest = divmod(len(members) - expected, expected)
+        may_be_stateless = by_gradients and known.n_states is None and size >= SMALL_BYTES
         # No optimizer keeps states for some parameters of a size only: beside them is a part that is frozen.
         # But those of larger ones may be as large, in bytes instead of numbers.
-        if by_gradients and known.n_states is None and not copies and size >= SMALL_BYTES:
-            if not any(times * size in n_expected for times in _PRECISIONS):
-                found.mark(of_weight, _W, members)
+        if may_be_stateless and not copies and not any(n * size in n_expected for n in _PRECISIONS):
+            found.mark(of_weight, _W, members)
         if not rest and copies <= most and not has_second_model:
             found.mark(of_copies, category, members[expected:])
 

@@ -85,6 +85,7 @@ def sort(
     states_are_built=False,
     has_frozen_copy=False,
     has_several_steps=False,
+    has_sparse_steps=False,
 ):
     """Sort rows of (role, size, more): a gradient's iteration, or a state's stack + 100 x iteration.
 
@@ -107,6 +108,7 @@ def sort(
         states_are_built=states_are_built,
         has_frozen_copy=has_frozen_copy,
         has_several_steps=has_several_steps,
+        has_sparse_steps=has_sparse_steps,
         left=kinds == LEFT,
         may_have_left=(kinds == LEFT) | (kinds == MAY_HAVE_LEFT),
         iteration=np.where(kinds == STATE, extra // 100, extra),
@@ -322,9 +324,96 @@ def test_states_that_are_made_in_the_trace_are_not_looked_for_before_it():
     assert sort(*rows, whole=[0], n_states=1)[0] == {Category.WEIGHT: 2 * TOTAL}
 
 
-def test_where_a_gradient_may_be_missing_states_are_not_counted():
-    rows = [*copies(PLAIN, 5), *copies(GRADIENT, 1, more=0)]
-    assert sort(*rows, whole=[1], n_states=2)[0] == {Category.WEIGHT: TOTAL, Category.UNKNOWN: 4 * TOTAL}
+@pytest.mark.parametrize(
+    ("n_copies", "n_states", "n_weights", "n_sure"),
+    [(3, 2, 1, 2), (4, 2, 2, 2), (5, 2, 1, 2), (2, 1, 1, 1), (3, 1, 1, 1)],
+)
+def test_where_a_gradient_may_be_missing_what_has_one_has_its_states(n_copies, n_states, n_weights, n_sure):
+    """As many copies more may be another model that is trained, or the states of a second optimizer."""
+    rows = [*copies(PLAIN, n_copies), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[1], n_states=n_states)
+    n_open = n_copies - n_weights - n_sure
+    expected = {Category.WEIGHT: n_weights, Category.OPTIMIZER_STATE: n_sure, Category.UNKNOWN: n_open}
+    assert found == {category: n * TOTAL for category, n in expected.items() if n}
+
+
+@pytest.mark.parametrize(("n_blocks", "n_weights", "n_sure"), [(14, 6, 8), (17, 7, 8), (20, 4, 8)])
+def test_no_more_is_trained_than_there_are_blocks_for(n_blocks, n_weights, n_sure):
+    """Four have gradients: of 14 blocks, a fifth would need 15; of 17, a fifth and no sixth."""
+    rows = [*copies(PLAIN, n_blocks, (20 * KIB,)), *copies(GRADIENT, 4, (20 * KIB,), more=0)]
+    found, _ = sort(*rows, whole=[1], n_states=2)
+    assert found[Category.WEIGHT] == n_weights * 20 * KIB
+    assert found[Category.OPTIMIZER_STATE] == n_sure * 20 * KIB
+
+
+@pytest.mark.parametrize(("n_more", "is_sure"), [(0, True), (1, False)])
+def test_where_a_size_has_no_room_for_the_states_of_its_gradients_nothing_is_sure(n_more, is_sure):
+    more = copies(GRADIENT, n_more, (20 * KIB,), more=0)
+    found, _ = sort(*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), *more, whole=[1], n_states=2)
+    assert (Category.UNKNOWN not in found) is is_sure
+
+
+# As many blocks of a kind as there are tables with sparse gradients.
+TABLES = (40 * KIB, 48 * KIB)
+
+
+@pytest.mark.parametrize("has_sparse_steps", [True, False])
+def test_tables_with_sparse_gradients_have_the_two_states_of_their_optimizer(has_sparse_steps):
+    """As large as no gradient, which has only the rows that were looked up."""
+    rows = [*copies(PLAIN, 2), *copies(PLAIN, 3, TABLES), *copies(GRADIENT, 1, more=0)]
+    found, reasons = sort(*rows, whole=[0], has_several_steps=True, has_sparse_steps=has_sparse_steps)
+    of_tables = {Category.WEIGHT: 1, Category.OPTIMIZER_STATE: 2} if has_sparse_steps else {}
+    for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
+        assert found[category] == TOTAL + of_tables.get(category, 0) * sum(TABLES)
+    assert ("3-copies-of-every-size" in reasons) is has_sparse_steps
+
+
+@pytest.mark.parametrize(("size", "are_tables"), [(1 * KIB, True), (8 * KIB, False), (1000, True)])
+def test_nearly_all_that_has_no_gradient_must_be_tables_with_their_states(size, are_tables):
+    """Of 272 KiB, 2 % are more than 5; what is less than a KiB does not count."""
+    rows = [*copies(PLAIN, 2), *copies(PLAIN, 3, TABLES), (PLAIN, size), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], has_sparse_steps=True)
+    assert (found[Category.OPTIMIZER_STATE] == TOTAL + 2 * sum(TABLES)) is are_tables
+
+
+@pytest.mark.parametrize(
+    ("n_trained", "n_blocks", "more", "n_weights"),
+    [(10, 19, (), 19), (10, 20, (), 10), (10, 19, (40 * KIB,), 10), (10, 19, (80 * KIB,), 10)],
+    ids=["no room", "room", "one twice as large", "one four times as large"],
+)
+def test_where_an_optimizer_has_no_room_for_states_of_a_size_the_rest_is_frozen(
+    n_trained, n_blocks, more, n_weights
+):
+    """States in bytes, of what is twice or four times as large, may have the size."""
+    size = 20 * KIB
+    rows = [*copies(PLAIN, n_blocks, (size,)), *copies(GRADIENT, n_trained, (size,), more=0)]
+    rows += [*copies(PLAIN, 1, more), *copies(GRADIENT, 1, more, more=0)]
+    found, _ = sort(*rows, whole=[0])
+    assert found[Category.WEIGHT] == n_weights * size + sum(more)
+
+
+FROZEN = (24 * KIB, 28 * KIB, 32 * KIB, 36 * KIB)
+
+
+@pytest.mark.parametrize(
+    ("several", "counts", "n_states", "is_frozen"),
+    [
+        (True, (4, 2, 2, 2), 2, True),
+        (False, (4, 2, 2, 2), 2, False),
+        (True, (3, 3, 2, 2), 2, False),
+        (True, (3, 2, 2, 2), 2, True),
+        (True, (4, 2, 5, 5), None, False),
+        (True, (4, 5, 5, 5), None, True),
+    ],
+)
+def test_beside_several_optimizers_frozen_layers_have_the_size_of_none_of_all_gradients(
+    several, counts, n_states, is_frozen
+):
+    """A model that was not trained in the trace has its states beside it: threes, or twos."""
+    rows = [row for size, n in zip(FROZEN, counts, strict=True) for row in copies(PLAIN, n, (size,))]
+    rows += [*copies(PLAIN, 3), *copies(GRADIENT, 1, more=-1), *copies(PLAIN, 4, (512,))]
+    _, reasons = sort(*rows, whole=[0], n_states=n_states, has_several_steps=several)
+    assert ("kept-without-gradient" in reasons) is is_frozen
 
 
 def twice(shapes):
@@ -832,6 +921,7 @@ def sizes_live_at_once(*gradients, n_blocks=3, n_states=1):
         states_are_built=False,
         has_frozen_copy=None,
         has_several_steps=False,
+        has_sparse_steps=False,
         left=np.zeros(n, np.bool_),
         may_have_left=np.zeros(n, np.bool_),
     )

@@ -67,6 +67,7 @@ MADE_BY = {
     "module-apply": (("_apply", f"{TORCH}/nn/modules/module.py"), WEIGHT),
     "module-init": (("__init__", f"{TORCH}/nn/modules/linear.py"), WEIGHT),
     "parameter-new": (("__new__", f"{TORCH}/nn/parameter.py"), WEIGHT),
+    "stacked-parameters": (("stack_module_state", f"{TORCH}/_functorch/functional_call.py"), WEIGHT),
     "checkpoint-load": (("load_file", f"{SITE}/safetensors/torch.py"), WEIGHT),
     "weights-cast": (("cast_training_params", f"{SITE}/diffusers/training_utils.py"), WEIGHT),
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),

@@ -127,6 +127,20 @@ def test_where_words_are_looked_up_it_may_be_a_cache_unless_caches_are_made_anew
     assert found(job, KERNEL) == [BETWEEN]
 
 
+@pytest.mark.parametrize(("n", "is_weight"), [(1, False), (2, False), (3, True), (6, False), (7, True)])
+def test_an_odd_number_of_blocks_is_no_cache_which_has_as_many_keys_as_values(n, is_weight, found):
+    assert (found(beside_layers(*[KERNEL] * n, does=(LOOKUP,)), KERNEL) == [BETWEEN] * n) is is_weight
+
+
+@pytest.mark.parametrize(("n_vectors", "is_weight"), [(2, False), (3, True)])
+def test_vectors_that_repeat_are_widths_though_nothing_else_is_known_of_them(n_vectors, is_weight, found):
+    """Those of a second model, of 192 numbers each."""
+    kernel = 192 * 320 * 9 * 4
+    job = beside_layers(*[192 * 4] * n_vectors, kernel)
+    assert found(job, 192 * 4)[0][0] == Category.UNKNOWN
+    assert (found(job, kernel) == [BETWEEN]) is is_weight
+
+
 def test_without_vectors_of_known_layers_nothing_has_a_width(found):
     job = Job()
     for size in (NARROW, WIDE, KERNEL) * 2:

@@ -162,3 +162,78 @@ def test_what_modules_choose_by_number_is_drawn_from_no_data(said):
     stack = INDEX[:1] + FORWARD
     job.free(job.alloc(stack, 50_000), stack)
     assert said(job)[0] == [Category.INPUT] * 3
+
+
+ONLY_SOURCE = "all-that-a-batch-can-be-drawn-from"
+# 4,000 samples of 40 bytes, of which a batch has 128.
+SAMPLES, BATCH = 160_000, 5_120
+
+
+def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, engine=ENGINE):
+    """A set of samples and what else is there: open, drawn from as well, or made in the trace before."""
+    job = Job()
+    for size in (WEIGHT, *[SAMPLES] * n_samples, *others, *known):
+        job.older(NO_FRAMES, size)
+    kept = [job.alloc(MAIN, size) for size in made]
+    drawn = [job.alloc(line, batch)]
+    job.does(FORWARD)
+    gradient = job.alloc(engine, WEIGHT)
+    for addr in (*drawn, *kept):
+        job.free(addr, MAIN)
+    job.free(gradient, ZERO_GRAD)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("job", "is_source"),
+    [
+        (beside(), True),
+        (beside(n_samples=2), True),
+        (beside(BATCH), True),
+        (beside(BATCH + 8), False),
+        (beside(made=[BATCH]), True),
+        (beside(made=[BATCH + 8]), False),
+        (beside(line=CAT), False),
+        (beside(line=MAIN), False),
+        (beside(line=MAIN, engine=NO_FRAMES), False),
+        (beside(batch=SAMPLES), False),
+    ],
+    ids=[
+        "one",
+        "two of a size",
+        "beside what is as large as the batch",
+        "beside what is larger",
+        "after something as large was made",
+        "after something larger was made",
+        "put together",
+        "computed",
+        "without C++ frames",
+        "as large as the batch",
+    ],
+)
+def test_a_batch_was_drawn_from_the_only_thing_that_is_larger(job, is_source, tmp_path):
+    rows = classified(job, tmp_path / "snapshot.pickle", SAMPLES)
+    old = [reason for *_, reason in rows if reason != "made-outside-modules-used-in-forward"]
+    assert all((reason == ONLY_SOURCE) is is_source for reason in old)
+    assert old
+
+
+def test_what_is_larger_may_be_gone_again_before_the_batch_is_drawn(tmp_path):
+    job = Job()
+    for size in (WEIGHT, SAMPLES):
+        job.older(NO_FRAMES, size)
+    job.free(job.alloc(MAIN, BATCH + 8), MAIN)
+    drawn = job.alloc(INDEX, BATCH)
+    job.does(FORWARD)
+    gradient = job.alloc(ENGINE, WEIGHT)
+    job.free(drawn, MAIN)
+    job.free(gradient, ZERO_GRAD)
+    assert classified(job, tmp_path / "snapshot.pickle", SAMPLES)[0][2] == ONLY_SOURCE
+
+
+@pytest.mark.parametrize(("size", "is_source"), [(160_000, True), (160_001, False)])
+def test_a_batch_has_no_more_than_4096_rows_of_whole_bytes(size, is_source, tmp_path):
+    """Of 160,001 bytes, 5,120 would be rows of one byte each."""
+    job = beside(n_samples=0)
+    job.older(NO_FRAMES, size)
+    assert (classified(job, tmp_path / "snapshot.pickle", size)[0][2] == ONLY_SOURCE) is is_source

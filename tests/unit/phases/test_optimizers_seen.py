@@ -13,6 +13,7 @@ from snapconv.phases.optimizers_seen import (
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
+    takes_sparse_gradients,
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
@@ -30,7 +31,12 @@ from tests.classified_jobs import (
     frames,
 )
 
-WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+WEIGHT, GRADIENT, STATE, UNKNOWN = (
+    Category.WEIGHT,
+    Category.GRADIENT,
+    Category.OPTIMIZER_STATE,
+    Category.UNKNOWN,
+)
 
 
 @pytest.fixture
@@ -194,6 +200,17 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
         assert steps_on_several_lines(snapshot, assign_roles(snapshot.stacks)) == (line == 2)
 
 
+@pytest.mark.parametrize(
+    ("names", "is_seen"),
+    [(("SparseAdam",), True), (("Adagrad", "SparseAdam"), True), (("Adam", "Own"), False)],
+)
+def test_sparse_adam_takes_only_sparse_gradients(names, is_seen, tmp_path):
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(stepped(*names).snapshot()))
+    snapshot = load_snapshot(path)
+    assert takes_sparse_gradients(snapshot, assign_roles(snapshot.stacks)) is is_seen
+
+
 def test_a_name_is_better_than_a_file(tmp_path):
     job = stepped("Adagrad")
     job.alloc(frames(("_multi_tensor_adam", f"{TORCH}/optim/adam.py")))
@@ -241,10 +258,12 @@ def test_optimizers_of_a_kind_that_step_in_turn_have_the_states_of_all_that_is_t
         assert said == {WEIGHT: n + 2, STATE: 2 * n, GRADIENT: 2 * n}
 
 
-def test_gradients_that_are_not_held_at_once_do_not_show_how_much_is_trained(found):
+def test_gradients_that_are_not_held_at_once_show_the_least_that_is_trained(found):
+    """Of 4,096 bytes two are held at once; of the third one, the states may as well be weights."""
     job = trained_in_turn(drops_after_step=True)
-    said = {category for size in TRAINED_IN_TURN for category in categories(found(job, size))}
-    assert STATE not in said
+    said = {size: Counter(categories(found(job, size))) for size in TRAINED_IN_TURN}
+    assert said[4096] == {WEIGHT: 2, STATE: 4, UNKNOWN: 5, GRADIENT: 6}
+    assert said[6000] == {WEIGHT: 4, STATE: 4, GRADIENT: 4}
 
 
 def two_models(sizes, *, n_optimizers=1):
