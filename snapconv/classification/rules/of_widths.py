@@ -116,18 +116,22 @@ def _matrices_of(weights: Int64Column, vectors: Int64Column) -> Int64Column:
 
     Numbers have as many bytes as explain most of the larger ``weights``, and half of them at least.
     """
-    found, counts = np.unique(vectors, return_counts=True)
-    is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES) & (counts >= LEAST_TURNS)
+    found = _repeated_vectors(vectors)
     best, most = found[:0], 0
     for n_bytes in _NUMBER_BYTES:
-        widths = found[is_vector]
         # A small matrix is no larger than a vector may be.
-        widths = widths[~is_among(widths, _between_two_of(widths, n_bytes))]
+        widths = found[~is_among(found, _between_two_of(found, n_bytes))]
         matrices, larger = _between_two_of(widths, n_bytes), weights[weights > widths.max(initial=0)]
         explained = int(larger[is_among(larger, matrices)].sum())
         if explained > most and 2 * explained >= larger.sum():
             best, most = matrices[matrices > widths.max()], explained
     return best
+
+
+def _repeated_vectors(sizes: Int64Column) -> Int64Column:
+    found, counts = np.unique(sizes, return_counts=True)
+    is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES)
+    return np.asarray(found[is_vector & (counts >= LEAST_TURNS)])
 
 
 def _between_two_of(widths: Int64Column, n_bytes: int) -> Int64Column:
@@ -148,6 +152,8 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     widths = layers[(n_layers >= LEAST_TURNS) & (layers <= MOST_VECTOR_BYTES)]
     if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
         return weights
+    open_vectors = _repeated_vectors(sizes[features.unrecorded & decided.is_open])
+    widths = distinct(np.concatenate((widths, open_vectors)))
     made = distinct(sizes[features.by_module])
     rows = np.flatnonzero(features.unrecorded & decided.is_open & (sizes > layers.max()))
     found, counts = np.unique(sizes[rows], return_counts=True)

@@ -181,6 +181,14 @@ def test_a_table_far_from_the_layers_has_a_row_for_every_number_of_the_last_laye
     assert found(job, TABLE) == [expected] * n_tables
 
 
+@pytest.mark.parametrize(("n_vectors", "is_table"), [(2, False), (3, True)])
+def test_a_table_is_as_wide_as_vectors_that_repeat_though_they_are_not_known(n_vectors, is_table, found):
+    """Those of a second model, of 180 numbers each."""
+    job = beside_a_table(N_WORDS * 720, *[720] * n_vectors, made=3 * N_WORDS * 4)
+    assert found(job, 720)[0][0] is Category.UNKNOWN
+    assert (found(job, N_WORDS * 720)[0][0] is Category.WEIGHT) is is_table
+
+
 @pytest.mark.parametrize(
     ("sizes", "made", "stack"),
     [
