@@ -51,14 +51,16 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
     if not features.has_cpp:
         return found
-    is_open = features.unrecorded & decided.is_open & features.is_live_at_dump & (sizes >= SMALL_BYTES)
+    is_open = features.unrecorded & decided.is_open & features.is_live_at_dump
     of_model = decided.has(Category.WEIGHT) | decided.has(Category.GRADIENT)
     of_model |= decided.has(Category.OPTIMIZER_STATE)
-    others = (features.is_traced | features.preexisting_outside) & ~of_model & ~is_open
-    others |= decided.has(Category.INPUT)
-    chosen = np.flatnonzero(_chosen_by_number(features) & ~decided.has(Category.KV_CACHE))
+    # What forward made is still there when the next batch is drawn.
+    made_before = ~features.is_traced & (decided.has(Category.ACTIVATION) | ~features.is_live_at_dump)
+    others = ~(is_open | of_model | made_before)
+    # What backward needs is no batch, and may be drawn from a weight.
+    chosen = np.flatnonzero(_chosen_by_number(features) & decided.has(Category.INPUT))
     of_open, of_chosen = distinct(sizes[is_open]), distinct(sizes[chosen])
-    if not len(of_open) or len(of_chosen) > _MOST_SIZES:
+    if not len(of_open) or of_open[-1] < SMALL_BYTES or len(of_chosen) > _MOST_SIZES:
         return found
     # Of several sizes only the largest can be the only one that is larger.
     source = int(of_open[-1])
