@@ -57,7 +57,6 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     # What forward made is still there when the next batch is drawn.
     made_before = ~features.is_traced & (decided.has(Category.ACTIVATION) | ~features.is_live_at_dump)
     others = ~(is_open | of_model | made_before)
-    # What backward needs is no batch, and may be drawn from a weight.
     chosen = np.flatnonzero(_chosen_by_number(features) & decided.has(Category.INPUT))
     of_open, of_chosen = distinct(sizes[is_open]), distinct(sizes[chosen])
     if not len(of_open) or of_open[-1] < SMALL_BYTES or len(of_chosen) > _MOST_SIZES:

@@ -11,7 +11,6 @@ from tests.classified_jobs import (
     LOAD,
     MAIN,
     NO_FRAMES,
-    RELEASE,
     REORDER_CACHE,
     STEP,
     ZERO_GRAD,
@@ -170,7 +169,7 @@ ONLY_SOURCE = "all-that-a-batch-can-be-drawn-from"
 SAMPLES, BATCH = 160_000, 5_120
 
 
-def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, engine=ENGINE, free=MAIN):
+def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, engine=ENGINE):
     """A set of samples and what else is there: open, drawn from as well, or made in the trace before."""
     job = Job()
     for size in (WEIGHT, *[SAMPLES] * n_samples, *others, *known):
@@ -179,8 +178,7 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
     drawn = job.alloc(line, batch)
     job.does(FORWARD)
     gradient = job.alloc(engine, WEIGHT)
-    job.free(drawn, free)
-    for addr in kept:
+    for addr in (drawn, *kept):
         job.free(addr, MAIN)
     job.free(gradient, ZERO_GRAD)
     return job
@@ -201,7 +199,6 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
         (beside(batch=SAMPLES), False),
         (beside(600, batch=512), False),
         (beside(500, batch=512), True),
-        (beside(free=RELEASE), False),
     ],
     ids=[
         "one",
@@ -216,7 +213,6 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
         "as large as the batch",
         "beside something small that is larger",
         "beside something smaller",
-        "needed by backward, as rows of a weight",
     ],
 )
 def test_a_batch_was_drawn_from_the_only_thing_that_is_larger(job, is_source, tmp_path):
