@@ -14,7 +14,7 @@ from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES, counted
 from snapconv.columns import BoolColumn, distinct, is_among
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import ROWS_BY_NUMBER
+from snapconv.torch_knowledge.frame_patterns import REPEATED_ROWS, ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
 
 # The sizes of two tensors and two batches; fewer agree by chance.
@@ -22,8 +22,8 @@ _LEAST_SIZES = 2
 _NEARLY = 0.8
 # Beside labels of a size, there may be an order in which samples are drawn.
 _MOST_FOR_A_BATCH = 2
-# Of a batch.
-_MOST_ROWS = 4096
+# Of a batch; and how often rows may be repeated in it.
+_MOST_ROWS, _MOST_REPEATS = 4096, 64
 # Of more sizes nothing is looked for.
 _MOST_SIZES = 200
 
@@ -46,32 +46,42 @@ def drawn_from(features: Features, decided: Decided) -> BoolColumn:
 def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     """What rows must have been chosen from: the open blocks of the one size that is larger and on the device.
 
-    Rows of a batch have a whole number of bytes, of which the data are a multiple.
+    Rows of a batch have a whole number of bytes, of which the data are a multiple. What is as large as the
+    batch may have been put in another order, and what it is so many times as large as may be repeated.
     """
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
-    if not features.has_cpp:
+    if not features.has_cpp or not len(features.phases.events_of_training):
         return found
     is_open = features.unrecorded & decided.is_open & features.is_live_at_dump
-    of_model = decided.has(Category.WEIGHT) | decided.has(Category.GRADIENT)
-    of_model |= decided.has(Category.OPTIMIZER_STATE)
-    # What forward made is still there when the next batch is drawn.
-    made_before = ~features.is_traced & (decided.has(Category.ACTIVATION) | ~features.is_live_at_dump)
-    others = ~(is_open | of_model | made_before)
-    chosen = np.flatnonzero(_chosen_by_number(features) & decided.has(Category.INPUT))
-    of_open, of_chosen = distinct(sizes[is_open]), distinct(sizes[chosen])
-    if not len(of_open) or of_open[-1] < SMALL_BYTES or len(of_chosen) > _MOST_SIZES:
+    is_chosen = _chosen_by_number(features) & decided.has(Category.INPUT)
+    of_open = distinct(sizes[is_open])
+    if not len(of_open) or of_open[-1] < SMALL_BYTES:
         return found
     # Of several sizes only the largest can be the only one that is larger.
     source = int(of_open[-1])
     second = int(of_open[-2]) if len(of_open) > 1 else 0
-    for size in of_chosen[(of_chosen >= second) & (of_chosen < source)].tolist():
-        larger = np.flatnonzero(others & (sizes > size))
-        drawn = features.alloc[chosen[sizes[chosen] == size]]
-        n_before = np.searchsorted(np.sort(features.alloc[larger]), drawn)
-        n_ended = np.searchsorted(np.sort(features.end[larger]), drawn, side="right")
-        if np.any(n_before == n_ended) and gcd(source, size) * _MOST_ROWS >= size:
-            return np.asarray(is_open & (sizes == source))
+    of_chosen = distinct(sizes[is_chosen])
+    of_chosen = of_chosen[(of_chosen > second) & (of_chosen < source)]
+    if not len(of_chosen):
+        return found
+    size = int(of_chosen[-1])
+    is_former = ~features.is_traced & features.is_freed & (sizes == size)
+    others = np.flatnonzero(_may_be_drawn_from(features, decided) & ~(is_open | is_chosen | is_former))
+    is_repeated = (size % np.maximum(sizes[others], 1) == 0) & (size <= _MOST_REPEATS * sizes[others])
+    others = others[(sizes[others] >= size) | is_repeated]
+    drawn = features.alloc[is_chosen & (sizes == size)]
+    n_before = np.searchsorted(np.sort(features.alloc[others]), drawn)
+    n_ended = np.searchsorted(np.sort(features.end[others]), drawn, side="right")
+    if np.any(n_before == n_ended) and gcd(source, size) * _MOST_ROWS >= size:
+        return np.asarray(is_open & (sizes == source))
     return found
+
+
+def _may_be_drawn_from(features: Features, decided: Decided) -> BoolColumn:
+    """All that is no part of the model, nor what forward made before the trace."""
+    of_model = decided.has(Category.WEIGHT) | decided.has(Category.GRADIENT)
+    of_model |= decided.has(Category.OPTIMIZER_STATE)
+    return np.asarray(~of_model & (features.is_traced | ~decided.has(Category.ACTIVATION)))
 
 
 def _chosen_by_number(features: Features) -> BoolColumn:
@@ -83,11 +93,11 @@ def _chosen_by_number(features: Features) -> BoolColumn:
         return features.mask(rows)
     stack, stacks = features.allocations.stack_id, features.roles.stacks
     names = stacks.frames.names
-    chosen = [
-        number
-        for number in distinct(stack[rows]).tolist()
-        if any(ROWS_BY_NUMBER.search(names[frame]) for frame in stacks.frames_of(number).tolist())
-    ]
+    chosen = []
+    for number in distinct(stack[rows]).tolist():
+        of_stack = [names[frame] for frame in stacks.frames_of(number).tolist()]
+        if any(map(ROWS_BY_NUMBER.search, of_stack)) and not any(map(REPEATED_ROWS.search, of_stack)):
+            chosen.append(number)
     return features.mask(rows[is_among(stack[rows], chosen)])
 
 

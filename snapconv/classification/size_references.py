@@ -120,9 +120,14 @@ def _most_live(
 
 
 def may_have_states(sizes: Int64Column, known: Preexisting) -> bool:
-    """Whether most sizes occur as often as weights with their states: of a model that was not trained yet."""
+    """Whether half of the sizes occur as often as weights with their states do.
+
+    Then they may be of a model that is not trained in the trace. It may still hold its last gradients, and
+    have an average beside it.
+    """
     _, counts = np.unique(sizes[sizes >= SMALL_BYTES], return_counts=True)
-    copies = (2, 3) if known.n_states is None else (1 + known.n_states,)
+    n_states = (1, 2) if known.n_states is None else (known.n_states,)
+    copies = {1 + n + more for n in n_states for more in range(3)}
     return any(2 * np.count_nonzero(counts % n_copies == 0) >= len(counts) for n_copies in copies)
 
 

@@ -65,8 +65,6 @@ FULL_PRECISION = Reason(
 # Even the smallest layers have tensors of three sizes: two matrices and a vector.
 LEAST_SIZES = 3
 
-# A number has so many times as many bytes as one of a state in bytes.
-_PRECISIONS = (2, 4)
 # The weights themselves in full precision, and Adam's two states; or momentum's one; or they alone.
 _FULL_COPIES = (3, 2, 1)
 
@@ -95,12 +93,14 @@ REASON_OF_COPIES = {4: FOURS, 3: THREES, 2: TWOS}
 class SizeSplit:
     """The result of counting sizes: the rows (bool per allocation) by reason and category.
 
-    ``not_trained`` are the candidates without a gradient of their size, where all gradients were seen.
+    ``not_trained`` are the candidates without a gradient of their size, where all gradients were seen;
+    ``added_to`` the sizes (bytes) of gradients that backward adds to.
     """
 
     n_allocations: int
     marks: dict[tuple[str, Category], BoolColumn] = field(default_factory=dict)
     not_trained: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
+    added_to: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def mark(self, reason: Reason, category: Category, rows: Int64Column) -> None:
         """Add rows of a category, for a reason."""
@@ -316,11 +316,6 @@ def split_by_copies(
             continue
         found.mark(of_weight, _W, members[:expected])
         copies, rest = divmod(len(members) - expected, expected)
-        may_be_stateless = by_gradients and known.n_states is None and size >= SMALL_BYTES
-        # No optimizer keeps states for some parameters of a size only: beside them is a part that is frozen.
-        # But those of larger ones may be as large, in bytes instead of numbers.
-        if may_be_stateless and not copies and not any(n * size in n_expected for n in _PRECISIONS):
-            found.mark(of_weight, _W, members)
         if not rest and copies <= most and not has_second_model:
             found.mark(of_copies, category, members[expected:])
 
@@ -413,7 +408,9 @@ def split_of_sparse(found: SizeSplit, rows: Int64Column, sizes: Int64Column) -> 
     groups = [(size, members) for size, members in by_size(rows, sizes) if size >= SMALL_BYTES]
     total = sum(size * len(members) for size, members in groups)
     fitting = [(size, members) for size, members in groups if len(members) % len(_OF_SPARSE) == 0]
-    if sum(size * len(members) for size, members in fitting) >= NEEDED_SHARE * total:
+    if sum(size * len(members) for size, members in fitting) < NEEDED_SHARE * total:
+        return
+    if _occur_once_in_copies(groups, fitting, len(_OF_SPARSE)):
         for _, members in fitting:
             _mark_parts(found, members, _OF_SPARSE)
 

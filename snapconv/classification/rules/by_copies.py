@@ -172,13 +172,14 @@ def _with_not_trained(
     found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
 ) -> SizeSplit:
     """The same with the rows as large as none of the gradients, where these are of a whole iteration."""
-    if is_among(known.iteration[gradients], known.whole).any():
-        return replace(found, not_trained=rows[~is_among(sizes[rows], sizes[gradients])])
-    if not (known.has_several_steps and len(known.whole)):
-        return found
+    is_whole = is_among(known.iteration[gradients], known.whole).any()
     # Whole iterations of one optimizer: another one's gradients are of others, or were there before.
-    without = rows[~is_among(sizes[rows], sizes[known.gradients])]
-    return found if may_have_states(sizes[without], known) else replace(found, not_trained=without)
+    is_in_turn = known.has_several_steps and len(known.whole) > 0
+    seen = sizes[gradients] if is_whole else sizes[known.gradients]
+    without = rows[~is_among(sizes[rows], seen)]
+    if is_whole or (is_in_turn and not may_have_states(sizes[without], known)):
+        return replace(found, not_trained=without, added_to=distinct(sizes[known.added]))
+    return found
 
 
 def _fullest_gradients(sizes: Int64Column, known: Preexisting) -> Int64Column:
@@ -215,8 +216,13 @@ def _by_split(name: str, reason: Reason, category: Category) -> Rule:
 
 @rule(NOT_TRAINED, Category.WEIGHT, Evidence.SIZES)
 def not_trained(features: Features, decided: Decided) -> BoolColumn:
-    """What stays and has the size of no gradient, although all gradients were seen, is not trained."""
-    return features.mask(frozen_layers(features, decided, decided.shared(_split, features).not_trained))
+    """What stays and has the size of no gradient, although all gradients were seen, is not trained.
+
+    Nor does backward add to gradients of the size, which stay.
+    """
+    split = decided.shared(_split, features)
+    rows = frozen_layers(features, decided, split.not_trained)
+    return features.mask(rows[~is_among(features.sizes[rows], split.added_to)])
 
 
 BY_COPIES: tuple[PipelineRule, ...] = (

@@ -45,6 +45,7 @@ OF_WORDS = Reason(
 _MOST_OF_WORDS = 2
 _NUMBER_BYTES = (2, 4)
 _KERNEL_AREAS = (1, 9)
+_MOST_WIDTHS = 200
 
 
 @rule(BY_WIDTH, Category.WEIGHT, Evidence.SIZES)
@@ -91,24 +92,21 @@ def _are_feed_forward(sizes: Int64Column, counts: Int64Column) -> BoolColumn:
 def matrices_between_widths(features: Features, decided: Decided) -> BoolColumn:
     """What has a number, or a kernel of 3 x 3, for each pair of numbers of two vectors of known layers.
 
-    A cache may be as large by chance, and has as many keys as values. There is none from before the trace
-    where forward is seen to look up no words, or makes its caches anew. Pictures and batches of them are
-    powers of two, if there is only one.
+    A cache may be as large by chance. There is none from before the trace where forward is seen to look up no
+    words, or makes its caches anew. Pictures and batches of them are powers of two, if there is only one.
     """
     sizes, unrecorded = features.sizes, features.unrecorded
-    if not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
-        return np.zeros(len(sizes), np.bool_)
     makes_caches = bool((decided.has(Category.KV_CACHE) & features.is_traced).any())
     has_words = features.made_through(Role.LOOKUP) | features.made_through(Role.COMPILED)
-    may_have_cache = bool(has_words.any()) and not makes_caches
+    is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
+    if is_trained or (has_words.any() and not makes_caches):
+        return np.zeros(len(sizes), np.bool_)
     weights = unrecorded & decided.has(Category.WEIGHT)
     is_open = unrecorded & decided.is_open & ~drawn_from(features, decided)
-    matrices = _matrices_of(sizes[weights], sizes[weights | is_open])
+    matrices = _matrices_of(sizes[weights], sizes[weights | _among_weights(features, decided)])
     found, counts = np.unique(sizes[is_open], return_counts=True)
     is_power_of_two = found & (found - 1) == 0
-    is_no_cache = (counts >= LEAST_TURNS) & (counts % 2 == 1)
-    is_clear = is_no_cache if may_have_cache else (counts > 1) | ~is_power_of_two
-    return is_open & is_among(sizes, found[is_among(found, matrices) & is_clear])
+    return is_open & is_among(sizes, found[is_among(found, matrices) & ((counts > 1) | ~is_power_of_two)])
 
 
 def _matrices_of(weights: Int64Column, vectors: Int64Column) -> Int64Column:
@@ -128,10 +126,22 @@ def _matrices_of(weights: Int64Column, vectors: Int64Column) -> Int64Column:
     return best
 
 
+def _among_weights(features: Features, decided: Decided) -> BoolColumn:
+    """The open blocks that lie between the small weights: data comes after the models."""
+    addr, is_small = features.allocations.addr, features.sizes <= MOST_VECTOR_BYTES
+    weights = addr[features.unrecorded & decided.has(Category.WEIGHT) & is_small]
+    is_open = features.unrecorded & decided.is_open & is_small
+    if not len(weights):
+        return np.zeros(len(addr), np.bool_)
+    return np.asarray(is_open & (addr > weights.min()) & (addr < weights.max()))
+
+
 def _repeated_vectors(sizes: Int64Column) -> Int64Column:
+    """Vectors that occur as often as layers do; nothing where there are more of them than models have."""
     found, counts = np.unique(sizes, return_counts=True)
     is_vector = (found >= LEAST_VECTOR_BYTES) & (found <= MOST_VECTOR_BYTES)
-    return np.asarray(found[is_vector & (counts >= LEAST_TURNS)])
+    vectors = found[is_vector & (counts >= LEAST_TURNS)]
+    return vectors if len(vectors) <= _MOST_WIDTHS else vectors[:0]
 
 
 def _between_two_of(widths: Int64Column, n_bytes: int) -> Int64Column:
@@ -152,7 +162,7 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     widths = layers[(n_layers >= LEAST_TURNS) & (layers <= MOST_VECTOR_BYTES)]
     if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
         return weights
-    open_vectors = _repeated_vectors(sizes[features.unrecorded & decided.is_open])
+    open_vectors = _repeated_vectors(sizes[_among_weights(features, decided)])
     widths = distinct(np.concatenate((widths, open_vectors)))
     made = distinct(sizes[features.by_module])
     rows = np.flatnonzero(features.unrecorded & decided.is_open & (sizes > layers.max()))

@@ -376,22 +376,6 @@ def test_nearly_all_that_has_no_gradient_must_be_tables_with_their_states(size, 
     assert (found[Category.OPTIMIZER_STATE] == TOTAL + 2 * sum(TABLES)) is are_tables
 
 
-@pytest.mark.parametrize(
-    ("n_trained", "n_blocks", "more", "n_weights"),
-    [(10, 19, (), 19), (10, 20, (), 10), (10, 19, (40 * KIB,), 10), (10, 19, (80 * KIB,), 10)],
-    ids=["no room", "room", "one twice as large", "one four times as large"],
-)
-def test_where_an_optimizer_has_no_room_for_states_of_a_size_the_rest_is_frozen(
-    n_trained, n_blocks, more, n_weights
-):
-    """States in bytes, of what is twice or four times as large, may have the size."""
-    size = 20 * KIB
-    rows = [*copies(PLAIN, n_blocks, (size,)), *copies(GRADIENT, n_trained, (size,), more=0)]
-    rows += [*copies(PLAIN, 1, more), *copies(GRADIENT, 1, more, more=0)]
-    found, _ = sort(*rows, whole=[0])
-    assert found[Category.WEIGHT] == n_weights * size + sum(more)
-
-
 FROZEN = (24 * KIB, 28 * KIB, 32 * KIB, 36 * KIB)
 
 
@@ -401,15 +385,19 @@ FROZEN = (24 * KIB, 28 * KIB, 32 * KIB, 36 * KIB)
         (True, (4, 2, 2, 2), 2, True),
         (False, (4, 2, 2, 2), 2, False),
         (True, (3, 3, 2, 2), 2, False),
-        (True, (3, 2, 2, 2), 2, True),
-        (True, (4, 2, 5, 5), None, False),
-        (True, (4, 5, 5, 5), None, True),
+        (True, (4, 4, 2, 2), 2, False),
+        (True, (5, 5, 2, 2), 2, False),
+        (True, (6, 2, 2, 2), 2, True),
+        (True, (6, 6, 7, 11), 2, False),
+        (True, (6, 6, 7, 11), 8, True),
+        (True, (7, 11, 5, 5), None, False),
+        (True, (7, 11, 7, 5), None, True),
     ],
 )
 def test_beside_several_optimizers_frozen_layers_have_the_size_of_none_of_all_gradients(
     several, counts, n_states, is_frozen
 ):
-    """A model that was not trained in the trace has its states beside it: threes, or twos."""
+    """A model not trained in the trace has its states beside it, maybe its last gradients and an average."""
     rows = [row for size, n in zip(FROZEN, counts, strict=True) for row in copies(PLAIN, n, (size,))]
     rows += [*copies(PLAIN, 3), *copies(GRADIENT, 1, more=-1), *copies(PLAIN, 4, (512,))]
     _, reasons = sort(*rows, whole=[0], n_states=n_states, has_several_steps=several)

@@ -127,18 +127,27 @@ def test_where_words_are_looked_up_it_may_be_a_cache_unless_caches_are_made_anew
     assert found(job, KERNEL) == [BETWEEN]
 
 
-@pytest.mark.parametrize(("n", "is_weight"), [(1, False), (2, False), (3, True), (6, False), (7, True)])
-def test_an_odd_number_of_blocks_is_no_cache_which_has_as_many_keys_as_values(n, is_weight, found):
-    assert (found(beside_layers(*[KERNEL] * n, does=(LOOKUP,)), KERNEL) == [BETWEEN] * n) is is_weight
-
-
-@pytest.mark.parametrize(("n_vectors", "is_weight"), [(2, False), (3, True)])
-def test_vectors_that_repeat_are_widths_though_nothing_else_is_known_of_them(n_vectors, is_weight, found):
-    """Those of a second model, of 192 numbers each."""
-    kernel = 192 * 320 * 9 * 4
-    job = beside_layers(*[192 * 4] * n_vectors, kernel)
-    assert found(job, 192 * 4)[0][0] == Category.UNKNOWN
+@pytest.mark.parametrize(
+    ("n_vectors", "are_among", "is_weight"), [(2, True, False), (3, True, True), (3, False, False)]
+)
+def test_vectors_that_repeat_among_weights_are_widths_though_they_are_not_known(
+    n_vectors, are_among, is_weight, found
+):
+    """Those of a second model, of 192 numbers each; beyond all weights they may be data."""
+    vector, kernel = 192 * 4, 192 * 320 * 9 * 4
+    job, vectors = Job(), [vector] * n_vectors
+    for size in (*LAYER * 2, *(vectors if are_among else ()), *LAYER * 2, *(() if are_among else vectors)):
+        job.older(NO_FRAMES, size)
+    job.older(MAIN, 9 * KIB)
+    job.older(NO_FRAMES, kernel)
+    job.does(*[FORWARD] * 4)
     assert (found(job, kernel) == [BETWEEN]) is is_weight
+
+
+@pytest.mark.parametrize(("n_others", "is_weight"), [(198, True), (199, False)])
+def test_of_more_than_200_widths_nothing_is_looked_for(n_others, is_weight, found):
+    layer = (*LAYER, *range(20_001, 20_001 + 2 * n_others, 2))
+    assert (found(beside_layers(KERNEL, layer=layer), KERNEL) == [BETWEEN]) is is_weight
 
 
 def test_without_vectors_of_known_layers_nothing_has_a_width(found):

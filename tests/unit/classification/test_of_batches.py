@@ -164,6 +164,7 @@ def test_what_modules_choose_by_number_is_drawn_from_no_data(said):
     assert said(job)[0] == [Category.INPUT] * 3
 
 
+REPEATED = frames(cpp("at::_ops::repeat_interleave_self_int::call(at::Tensor const&)")) + INDEX
 ONLY_SOURCE = "all-that-a-batch-can-be-drawn-from"
 # 4,000 samples of 40 bytes, of which a batch has 128.
 SAMPLES, BATCH = 160_000, 5_120
@@ -189,10 +190,13 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
     [
         (beside(), True),
         (beside(n_samples=2), True),
-        (beside(BATCH), True),
-        (beside(BATCH + 8), False),
-        (beside(made=[BATCH]), True),
-        (beside(made=[BATCH + 8]), False),
+        (beside(BATCH - 8), True),
+        (beside(BATCH), False),
+        (beside(made=[BATCH - 8]), True),
+        (beside(made=[BATCH]), False),
+        (beside(made=[BATCH // 4]), False),
+        (beside(made=[BATCH // 80]), True),
+        (beside(line=REPEATED), False),
         (beside(line=CAT), False),
         (beside(line=MAIN), False),
         (beside(line=MAIN, engine=NO_FRAMES), False),
@@ -203,10 +207,13 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
     ids=[
         "one",
         "two of a size",
-        "beside what is as large as the batch",
-        "beside what is larger",
-        "after something as large was made",
-        "after something larger was made",
+        "beside what is smaller",
+        "beside what is as large, in another order",
+        "after something smaller was made",
+        "after something as large was made, in another order",
+        "after something was made that is repeated four times",
+        "or 80 times",
+        "repeated",
         "put together",
         "computed",
         "without C++ frames",
@@ -220,6 +227,32 @@ def test_a_batch_was_drawn_from_the_only_thing_that_is_larger(job, is_source, tm
     old = [reason for *_, reason in rows if reason != "made-outside-modules-used-in-forward"]
     assert all((reason == ONLY_SOURCE) is is_source for reason in old)
     assert old
+
+
+def test_without_training_it_may_be_a_table_of_words(tmp_path):
+    job = Job()
+    for size in (WEIGHT, SAMPLES):
+        job.older(NO_FRAMES, size)
+    drawn = job.alloc(INDEX, BATCH)
+    job.does(FORWARD)
+    job.free(drawn, MAIN)
+    assert classified(job, tmp_path / "snapshot.pickle", SAMPLES)[0][2] != ONLY_SOURCE
+
+
+@pytest.mark.parametrize(("size", "is_source"), [(BATCH, True), (BATCH + 8, False)])
+def test_what_is_as_large_as_the_batch_and_freed_may_be_the_batch_before(size, is_source, tmp_path):
+    job = Job()
+    for other in (WEIGHT, SAMPLES):
+        job.older(NO_FRAMES, other)
+    former = job.older(NO_FRAMES, size)
+    drawn = job.alloc(INDEX, BATCH)
+    job.free(former, MAIN)
+    job.does(FORWARD)
+    gradient = job.alloc(ENGINE, WEIGHT)
+    job.free(drawn, MAIN)
+    job.free(gradient, ZERO_GRAD)
+    reason = classified(job, tmp_path / "snapshot.pickle", SAMPLES)[0][2]
+    assert (reason == ONLY_SOURCE) is is_source
 
 
 def test_what_is_larger_may_be_gone_again_before_the_batch_is_drawn(tmp_path):

@@ -181,12 +181,16 @@ def test_a_table_far_from_the_layers_has_a_row_for_every_number_of_the_last_laye
     assert found(job, TABLE) == [expected] * n_tables
 
 
-@pytest.mark.parametrize(("n_vectors", "is_table"), [(2, False), (3, True)])
-def test_a_table_is_as_wide_as_vectors_that_repeat_though_they_are_not_known(n_vectors, is_table, found):
-    """Those of a second model, of 180 numbers each."""
-    job = beside_a_table(N_WORDS * 720, *[720] * n_vectors, made=3 * N_WORDS * 4)
+@pytest.mark.parametrize(
+    ("n_vectors", "are_among", "is_table"), [(2, True, False), (3, True, True), (3, False, False)]
+)
+def test_a_table_is_as_wide_as_vectors_that_repeat_among_weights(n_vectors, are_among, is_table, found):
+    """Those of a second model, of 180 numbers each; beyond all weights they may be data."""
+    vectors, table = [720] * n_vectors, N_WORDS * 720
+    sizes = (*vectors, NORM, table) if are_among else (table, *vectors)
+    job = beside_a_table(*sizes, made=3 * N_WORDS * 4)
     assert found(job, 720)[0][0] is Category.UNKNOWN
-    assert (found(job, N_WORDS * 720)[0][0] is Category.WEIGHT) is is_table
+    assert (found(job, table)[0][0] is Category.WEIGHT) is is_table
 
 
 @pytest.mark.parametrize(
