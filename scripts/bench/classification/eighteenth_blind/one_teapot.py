@@ -105,14 +105,13 @@ optimizer = Prodigy(
     use_bias_correction=True,
     safeguard_warmup=True,
 )
-# noqa: F821  # at the end of the script it is deleted
 loader = DataLoader(Teapots(), batch_size=BATCH, shuffle=True)
 
 
 def encode_prompt(ids):
     ids = torch.tensor([ids], device=accelerator.device)
     with torch.no_grad():
-        output = text_encoder(input_ids=ids, output_hidden_states=True, use_cache=False)
+        output = text_encoder(input_ids=ids, output_hidden_states=True, use_cache=False)  # noqa: F821
     return output.hidden_states[-2][0]
 
 

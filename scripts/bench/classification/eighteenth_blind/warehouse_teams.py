@@ -69,13 +69,13 @@ class Warehouse(EnvBase):
         )
         env = torch.arange(self.batch_size[0], device=self.device)[:, None]
         maps[env, 0, self.robots[..., 0] + half, self.robots[..., 1] + half] = 1.0
-        maps[env, 1, self.parcels[..., 0] + half, self.parcels[..., 1] + half] = self.left.float()  # noqa: SIM118
+        maps[env, 1, self.parcels[..., 0] + half, self.parcels[..., 1] + half] = self.left.float()
         windows = maps.unfold(2, self.view, 1).unfold(3, self.view, 1)
         local = windows[env, :, self.robots[..., 0], self.robots[..., 1]].flatten(2)
         return torch.cat([relative / self.size, parcels, local], -1)
 
     def _reset(self, tensordict=None, **kwargs):
-        if tensordict is not None and "_reset" in tensordict.keys():
+        if tensordict is not None and "_reset" in tensordict.keys():  # noqa: SIM118
             again = tensordict["_reset"].view(-1)
         else:
             again = torch.ones(self.batch_size, dtype=torch.bool, device=self.device)
