@@ -12,7 +12,7 @@ from snapconv.classification.categories import Category
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES, counted
-from snapconv.columns import BoolColumn, distinct, is_among
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import REPEATED_ROWS, ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
@@ -99,6 +99,28 @@ def _chosen_by_number(features: Features) -> BoolColumn:
         if any(map(ROWS_BY_NUMBER.search, of_stack)) and not any(map(REPEATED_ROWS.search, of_stack)):
             chosen.append(number)
     return features.mask(rows[is_among(stack[rows], chosen)])
+
+
+def may_be_drawn_from(features: Features, decided: Decided, rows: Int64Column) -> bool:
+    """Whether most bytes of the rows are as many times as large as batches are, which may be chance.
+
+    Beside a memory of steps there are rollouts, whose sizes are others.
+    """
+    kept = counted(features.sizes[rows])
+    drawn = distinct(features.sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])
+    if not kept or max(len(kept), len(drawn)) > _MOST_SIZES:
+        return False
+    from fractions import Fraction
+
+    by_times: dict[Fraction, set[int]] = {}
+    for size in kept:
+        for batch in drawn[drawn < size].tolist():
+            by_times.setdefault(Fraction(size, batch), set()).add(size)
+    total = sum(size * n for size, n in kept.items())
+    return any(
+        len(found) >= _LEAST_SIZES and 2 * sum(size * kept[size] for size in found) >= total
+        for found in by_times.values()
+    )
 
 
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
