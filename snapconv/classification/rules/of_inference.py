@@ -46,10 +46,9 @@ _LEAST_IN_TURN = 2
 SMALL_BYTES = 128
 # A weight with its momentum, or with Adam's two states; with a gradient besides, they are twice two.
 _COPIES = (2, 3)
-# Full precision beside half, and bytes beside either; and how often the larger size occurs for the smaller
-# one: masters and two states, masters and momentum, or bytes for two states.
-_PRECISIONS = (2, 4)
-_TIMES_AS_OFTEN = ((3, 1), (2, 1), (1, 2))
+# How many times as large a size is as one beside it, and how often it occurs for that one: full precision
+# beside half, for masters and two states or masters and momentum; and two states in bytes beside either.
+_OTHER_PRECISIONS = ((2, 3, 1), (2, 2, 1), (2, 1, 2), (4, 1, 2))
 # What a transformer widens to has so many times as many numbers.
 FEED_FORWARD = 4
 # A table of words is so much larger than that of positions, and this than one of kinds of text.
@@ -164,14 +163,13 @@ def may_be_copies(sizes: Int64Column, counts: Int64Column) -> bool:
         return True
     n_of = Counter(dict(np.column_stack((sizes, counts)).tolist()))
     total = sum(size * n for size, n in n_of.items())
-    for larger in _PRECISIONS:
-        for more, less in _TIMES_AS_OFTEN:
-            pairs = [size for size, n in n_of.items() if n_of[larger * size] * less == n * more]
-            paired = set(pairs) | {larger * size for size in pairs}
-            # A transformer's layer has four squares, and two matrices four times as large: one such pair.
-            are_layers = larger == FEED_FORWARD and len(pairs) == 1
-            if not are_layers and sum(size * n_of[size] for size in paired) > _NEARLY * total:
-                return True
+    for larger, more, less in _OTHER_PRECISIONS:
+        pairs = [size for size, n in n_of.items() if n_of[larger * size] * less == n * more]
+        paired = set(pairs) | {larger * size for size in pairs}
+        # A transformer's layer has four squares, and two matrices four times as large: one such pair.
+        are_layers = larger == FEED_FORWARD and len(pairs) == 1
+        if not are_layers and sum(size * n_of[size] for size in paired) > _NEARLY * total:
+            return True
     return False
 
 
