@@ -29,9 +29,20 @@ _MOST_SIZES = 200
 
 
 def drawn_from(features: Features, decided: Decided) -> BoolColumn:
-    """What nearly all batches, by bytes, are drawn from."""
+    """What nearly all batches, by bytes, are drawn from.
+
+    It was there before the first forward, or else before the first backward: a memory of steps may be made
+    for the first ones that an agent does, which runs forward for them.
+    """
+    found = _drawn_from_before(features, decided, features.first(Phase.FORWARD))
+    if found.any() or not features.has_cpp or not len(features.phases.events_of_training):
+        return found
+    return _drawn_from_before(features, decided, features.first(Phase.BACKWARD))
+
+
+def _drawn_from_before(features: Features, decided: Decided, begins: int) -> BoolColumn:
     sizes = features.sizes
-    made = features.outside & features.is_live_at_dump & (features.alloc < features.first(Phase.FORWARD))
+    made = features.outside & features.is_live_at_dump & (features.alloc < begins)
     open_rows = (features.unrecorded | made) & decided.is_open & (sizes >= SMALL_BYTES)
     kept = counted(sizes[open_rows])
     # A search by beams chooses rows of its caches, too.

@@ -66,6 +66,7 @@ def decided_by_copies(allocations, known):
         alloc=np.full(len(sizes), -1),
         first=lambda _: 0,
         has_cpp=True,
+        phases=SimpleNamespace(events_of_training=()),
         made_through=lambda _: np.zeros(len(sizes), np.bool_),
     )
     decided = Decided(len(sizes))

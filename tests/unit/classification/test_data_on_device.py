@@ -7,7 +7,7 @@ import pytest
 
 from snapconv.classification.data_on_device import drawn_from
 from snapconv.classification.rule import Decided
-from tests.classified_jobs import INDEX, NO_FRAMES, Job, features_of
+from tests.classified_jobs import ENGINE, FORWARD, INDEX, MAIN, NO_FRAMES, Job, cpp, features_of, frames
 
 # A memory of 30,000 steps in its columns, and batches of 512: 58.59 times as large.
 MEMORY = (30_000, 960_000, 3_840_000)
@@ -40,6 +40,32 @@ def test_of_several_numbers_the_one_counts_that_explains_most_of_the_batches(siz
 def test_four_fifths_of_the_batches_must_come_from_it(sizes_found):
     assert sizes_found(MEMORY, [*BATCH, 20_604]) == sorted(MEMORY)
     assert sizes_found(MEMORY, [*BATCH, 20_612]) == []
+
+
+FILL = frames(cpp("at::_ops::empty_like::call(at::Tensor const&)")) + MAIN
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_data"),
+    [
+        ((), (FORWARD, ENGINE), True),
+        ((FORWARD,), (FORWARD, ENGINE), True),
+        ((FORWARD, ENGINE), (FORWARD, ENGINE), False),
+        ((FORWARD,), (FORWARD,), False),
+    ],
+    ids=["first", "after an agent acted", "after it was trained", "without training"],
+)
+def test_a_memory_may_be_made_for_the_first_steps_that_an_agent_does(before, after, is_data, tmp_path):
+    job = Job()
+    job.does(*before)
+    for size in MEMORY:
+        job.alloc(FILL, size)
+    for size in BATCH:
+        job.alloc(INDEX, size)
+    job.does(*after)
+    features = features_of(job, tmp_path / "snapshot.pickle")
+    rows = drawn_from(features, Decided(len(features.alloc)))
+    assert sorted(set(features.sizes[rows].tolist())) == (sorted(MEMORY) if is_data else [])
 
 
 @pytest.mark.parametrize(("other", "is_data"), [(4_830_000, True), (4_830_008, False)])

@@ -40,6 +40,7 @@ def chosen(choose, sizes, *, looked_up=LOOKED_UP, weights=()):
         alloc=np.where(is_older, -1, 0),
         first=lambda _: 0,
         has_cpp=True,
+        phases=SimpleNamespace(events_of_training=()),
     )
     decided = Decided(len(of_all))
     is_weight = is_older & (rows >= len(sizes))

@@ -1,8 +1,10 @@
 """Where nothing is trained, the order of sizes shows weights, and the number of layers shows caches."""
 
+import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rules.of_inference import may_be_copies
 from tests.classified_jobs import (
     CACHE_UPDATE,
     CALL,
@@ -225,6 +227,20 @@ def test_results_of_which_some_filled_holes_are_no_weights(found):
     job.does(FORWARD)
     assert {category for category, *_ in found(job, result)} == {Category.UNKNOWN}
     assert {category for category, *_ in found(job, LAYER[1])} == {Category.WEIGHT}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts", "may_be"),
+    [
+        ((1536, 512, 256, 384, 128, 1), (18, 12, 12, 6, 4, 13), False),
+        ((1536, 384, 4096, 1024, 1), (6, 12, 6, 12, 13), True),
+        ((1536, 768, 1), (18, 6, 13), True),
+    ],
+    ids=["a gate and two more beside a query", "two states in bytes", "masters and two states"],
+)
+def test_three_matrices_four_times_as_large_as_a_fourth_are_of_a_layer(sizes, counts, may_be):
+    """Of Qwen3 with heads of 128 numbers; nothing in full precision is beside bytes three times as often."""
+    assert may_be_copies(KIB * np.array(sizes), np.array(counts)) is may_be
 
 
 HALF, FULL, BYTES = 1, 2, 0.5
