@@ -4,6 +4,7 @@ A batch takes the same number of rows of each tensor, so that all are as many ti
 from them.
 """
 
+import re
 from math import gcd
 
 import numpy as np
@@ -14,7 +15,7 @@ from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES, counted
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import REPEATED_ROWS, ROWS_BY_NUMBER
+from snapconv.torch_knowledge.frame_patterns import REPEATED_ROWS, ROWS_BY_INDEX, ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
 
 # The sizes of two tensors and two batches; fewer agree by chance.
@@ -22,8 +23,8 @@ _LEAST_SIZES = 2
 _NEARLY = 0.8
 # Beside labels of a size, there may be an order in which samples are drawn.
 _MOST_FOR_A_BATCH = 2
-# Of a batch; and how often rows may be repeated in it.
-_MOST_ROWS, _MOST_REPEATS = 4096, 64
+# Of a batch.
+_MOST_ROWS = 4096
 # Of more sizes nothing is looked for.
 _MOST_SIZES = 200
 
@@ -58,13 +59,13 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     """What rows must have been chosen from: the open blocks of the one size that is larger and on the device.
 
     Rows of a batch have a whole number of bytes, of which the data are a multiple. What is as large as the
-    batch may have been put in another order, and what it is so many times as large as may be repeated.
+    batch may have been put in another order.
     """
     sizes, found = features.sizes, np.zeros(len(features.alloc), np.bool_)
     if not features.has_cpp or not len(features.phases.events_of_training):
         return found
     is_open = features.unrecorded & decided.is_open & features.is_live_at_dump
-    is_chosen = _chosen_by_number(features) & decided.has(Category.INPUT)
+    is_chosen = _chosen_by_number(features, ROWS_BY_INDEX) & decided.has(Category.INPUT)
     of_open = distinct(sizes[is_open])
     if not len(of_open) or of_open[-1] < SMALL_BYTES:
         return found
@@ -78,8 +79,7 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     size = int(of_chosen[-1])
     is_former = ~features.is_traced & features.is_freed & (sizes == size)
     others = np.flatnonzero(_may_be_drawn_from(features, decided) & ~(is_open | is_chosen | is_former))
-    is_repeated = (size % np.maximum(sizes[others], 1) == 0) & (size <= _MOST_REPEATS * sizes[others])
-    others = others[(sizes[others] >= size) | is_repeated]
+    others = others[sizes[others] >= size]
     drawn = features.alloc[is_chosen & (sizes == size)]
     n_before = np.searchsorted(np.sort(features.alloc[others]), drawn)
     n_ended = np.searchsorted(np.sort(features.end[others]), drawn, side="right")
@@ -95,7 +95,7 @@ def _may_be_drawn_from(features: Features, decided: Decided) -> BoolColumn:
     return np.asarray(~of_model & (features.is_traced | ~decided.has(Category.ACTIVATION)))
 
 
-def _chosen_by_number(features: Features) -> BoolColumn:
+def _chosen_by_number(features: Features, operations: re.Pattern[str] = ROWS_BY_NUMBER) -> BoolColumn:
     """Rows of other tensors, and not pieces side by side. Without C++ frames, all that may be batches."""
     if not features.has_cpp:
         return features.may_be_input
@@ -107,7 +107,7 @@ def _chosen_by_number(features: Features) -> BoolColumn:
     chosen = []
     for number in distinct(stack[rows]).tolist():
         of_stack = [names[frame] for frame in stacks.frames_of(number).tolist()]
-        if any(map(ROWS_BY_NUMBER.search, of_stack)) and not any(map(REPEATED_ROWS.search, of_stack)):
+        if any(map(operations.search, of_stack)) and not any(map(REPEATED_ROWS.search, of_stack)):
             chosen.append(number)
     return features.mask(rows[is_among(stack[rows], chosen)])
 

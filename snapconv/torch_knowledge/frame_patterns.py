@@ -515,5 +515,7 @@ CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
 
 # Of what puts tensors together: rows of one that lies on the device, by their numbers.
 ROWS_BY_NUMBER = re.compile(r"^at::_ops::(index_Tensor|index_select|gather|take)::(call|redispatch)")
+# Without those that repeat rows of what may be smaller, as programs and older torch do with index_select.
+ROWS_BY_INDEX = re.compile(r"^at::_ops::(index_Tensor|take)::(call|redispatch)")
 # It chooses rows of what may be smaller than its result (aten/src/ATen/native/Repeat.cpp).
 REPEATED_ROWS = re.compile(r"^at::_ops::repeat_interleave")

@@ -160,7 +160,10 @@ def tables_of_words(features: Features, decided: Decided) -> BoolColumn:
     weight_like = features.unrecorded & decided.has(Category.WEIGHT)
     layers, n_layers = np.unique(sizes[weight_like], return_counts=True)
     widths = layers[(n_layers >= LEAST_TURNS) & (layers <= MOST_VECTOR_BYTES)]
-    if not len(widths) or not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any():
+    has_words = features.made_through(Role.LOOKUP) | features.made_through(Role.COMPILED)
+    is_trained = not only_infers(features) or decided.has(Category.OPTIMIZER_STATE).any()
+    # Without words, rows of a width are those of an index that pictures are looked up in.
+    if not len(widths) or is_trained or not has_words.any():
         return weights
     open_vectors = _repeated_vectors(sizes[_among_weights(features, decided)])
     widths = distinct(np.concatenate((widths, open_vectors)))

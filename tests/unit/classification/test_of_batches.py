@@ -173,6 +173,7 @@ def test_columns_of_steps_and_of_the_next_ones_are_no_frozen_layers(line, is_fro
 
 
 REPEATED = frames(cpp("at::_ops::repeat_interleave_self_int::call(at::Tensor const&)")) + INDEX
+SELECT = frames(cpp("at::_ops::index_select::call(at::Tensor const&, long, at::Tensor const&)")) + LOAD
 ONLY_SOURCE = "all-that-a-batch-can-be-drawn-from"
 # 4,000 samples of 40 bytes, of which a batch has 128.
 SAMPLES, BATCH = 160_000, 5_120
@@ -202,8 +203,7 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
         (beside(BATCH), False),
         (beside(made=[BATCH - 8]), True),
         (beside(made=[BATCH]), False),
-        (beside(made=[BATCH // 4]), False),
-        (beside(made=[BATCH // 80]), True),
+        (beside(line=SELECT), False),
         (beside(line=REPEATED), False),
         (beside(line=CAT), False),
         (beside(line=MAIN), False),
@@ -219,8 +219,7 @@ def beside(*others, known=(), made=(), n_samples=1, batch=BATCH, line=INDEX, eng
         "beside what is as large, in another order",
         "after something smaller was made",
         "after something as large was made, in another order",
-        "after something was made that is repeated four times",
-        "or 80 times",
+        "by a line that may repeat rows of less",
         "repeated",
         "put together",
         "computed",

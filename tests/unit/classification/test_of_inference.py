@@ -167,9 +167,13 @@ N_WORDS = 1500
 TABLE = N_WORDS * NORM
 
 
-def beside_a_table(*sizes, made, stack=FORWARD):
+LOOKUP = frames(("embedding", f"{TORCH}/nn/functional.py")) + FORWARD
+
+
+def beside_a_table(*sizes, made, stack=FORWARD, lookup=LOOKUP):
     """Layers in segments for small blocks, large blocks elsewhere, and what a forward makes besides."""
     job = beside_layers(*sizes)
+    job.does(lookup)
     job.free(job.alloc(stack, made), stack)
     return job
 
@@ -181,6 +185,11 @@ def test_a_table_far_from_the_layers_has_a_row_for_every_number_of_the_last_laye
     job = beside_a_table(*[TABLE] * n_tables, made=3 * N_WORDS * n_bytes)
     expected = (Category.WEIGHT, Evidence.SIZES, "as-wide-as-what-the-last-layer-makes")
     assert found(job, TABLE) == [expected] * n_tables
+
+
+def test_where_no_words_are_looked_up_rows_may_be_those_of_an_index(found):
+    job = beside_a_table(TABLE, made=3 * N_WORDS * 4, lookup=FORWARD)
+    assert found(job, TABLE)[0][0] is Category.UNKNOWN
 
 
 @pytest.mark.parametrize(
