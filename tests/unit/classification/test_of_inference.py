@@ -752,6 +752,7 @@ def test_a_table_is_as_wide_as_a_norm_of_three_layers(n_norms, category, found):
         job.older(NO_FRAMES, size)
     for _ in range(2):
         job.does(*[FORWARD] * 3, CALL, MAIN)
+    job.does(LOOKUP)
     job.free(job.alloc(FORWARD, 3 * N_WORDS * 4), FORWARD)
     assert set(categories(found(job, SQUARE))) == {Category.WEIGHT}
     assert categories(found(job, TABLE)) == [category]
