@@ -5,7 +5,9 @@ from them.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import REPEATED_ROWS, ROWS_BY_INDEX, ROWS_BY_NUMBER
 from snapconv.torch_knowledge.frame_roles import Role
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 # The sizes of two tensors and two batches; fewer agree by chance.
 _LEAST_SIZES = 2
@@ -32,8 +37,8 @@ _MOST_SIZES = 200
 def drawn_from(features: Features, decided: Decided) -> BoolColumn:
     """What nearly all batches, by bytes, are drawn from.
 
-    It was there before the first forward, or else before the first backward: a memory of steps may be made
-    for the first ones that an agent does, which runs forward for them.
+    It was there before the first forward, or else before the first backward: a replay buffer may be made when
+    the first steps of an agent are put into it, and these needed forwards.
     """
     found = _drawn_from_before(features, decided, features.first(Phase.FORWARD))
     if found.any() or not features.has_cpp or not len(features.phases.events_of_training):
@@ -78,7 +83,7 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
         return found
     size = int(of_chosen[-1])
     is_former = ~features.is_traced & features.is_freed & (sizes == size)
-    others = np.flatnonzero(_may_be_drawn_from(features, decided) & ~(is_open | is_chosen | is_former))
+    others = np.flatnonzero(_no_part_of_the_model(features, decided) & ~(is_open | is_chosen | is_former))
     others = others[sizes[others] >= size]
     drawn = features.alloc[is_chosen & (sizes == size)]
     n_before = np.searchsorted(np.sort(features.alloc[others]), drawn)
@@ -88,8 +93,8 @@ def only_source_of_batches(features: Features, decided: Decided) -> BoolColumn:
     return found
 
 
-def _may_be_drawn_from(features: Features, decided: Decided) -> BoolColumn:
-    """All that is no part of the model, nor what forward made before the trace."""
+def _no_part_of_the_model(features: Features, decided: Decided) -> BoolColumn:
+    """Nor what forward made before the trace."""
     of_model = decided.has(Category.WEIGHT) | decided.has(Category.GRADIENT)
     of_model |= decided.has(Category.OPTIMIZER_STATE)
     return np.asarray(~of_model & (features.is_traced | ~decided.has(Category.ACTIVATION)))
@@ -112,21 +117,18 @@ def _chosen_by_number(features: Features, operations: re.Pattern[str] = ROWS_BY_
     return features.mask(rows[is_among(stack[rows], chosen)])
 
 
-def may_be_drawn_from(features: Features, decided: Decided, rows: Int64Column) -> bool:
+def may_be_data(features: Features, decided: Decided, rows: Int64Column) -> bool:
     """Whether most bytes of the rows are as many times as large as batches are, which may be chance.
 
-    Beside a memory of steps there are rollouts, whose sizes are others.
+    Beside a replay buffer there are rollouts, whose sizes are others.
     """
     kept = counted(features.sizes[rows])
-    drawn = distinct(features.sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)])
-    if not kept or max(len(kept), len(drawn)) > _MOST_SIZES:
+    drawn = distinct(features.sizes[_chosen_by_number(features) & ~decided.has(Category.KV_CACHE)]).tolist()
+    if max(len(kept), len(drawn)) > _MOST_SIZES:
         return False
-    from fractions import Fraction
-
     by_times: dict[Fraction, set[int]] = {}
-    for size in kept:
-        for batch in drawn[drawn < size].tolist():
-            by_times.setdefault(Fraction(size, batch), set()).add(size)
+    for times, size, _ in _times_as_large(kept, drawn):
+        by_times.setdefault(times, set()).add(size)
     total = sum(size * n for size, n in kept.items())
     return any(
         len(found) >= _LEAST_SIZES and 2 * sum(size * kept[size] for size in found) >= total
@@ -134,22 +136,29 @@ def may_be_drawn_from(features: Features, decided: Decided, rows: Int64Column) -
     )
 
 
+def _times_as_large(kept: Iterable[int], drawn: Iterable[int]) -> Iterator[tuple["Fraction", int, int]]:
+    """How many times as large as a batch something is, for all pairs of a larger size and that of a batch."""
+    from fractions import Fraction  # takes 1.4 ms, and few files have both
+
+    for size in kept:
+        for batch in drawn:
+            if size > batch:
+                yield Fraction(size, batch), size, batch
+
+
 def _sizes_drawn_from(kept: dict[int, int], drawn: dict[int, int]) -> set[int]:
     if not (kept and drawn):
         return set()
-    from fractions import Fraction  # takes 1.4 ms, and few files have both
-
-    # By how many times as large as a batch.
     by_times: dict[Fraction, set[int]] = {}
-    for size, n in kept.items():
-        for batch, n_batches in drawn.items():
-            if size > batch and n <= _MOST_FOR_A_BATCH * n_batches:
-                by_times.setdefault(Fraction(size, batch), set()).add(batch)
+    for times, size, batch in _times_as_large(kept, drawn):
+        if kept[size] <= _MOST_FOR_A_BATCH * drawn[batch]:
+            by_times.setdefault(times, set()).add(batch)
+    if not by_times:
+        return set()
     # Sizes that are powers of two have several such numbers by chance: the one that explains most.
     total = sum(batch * n for batch, n in drawn.items())
     explained = {times: sum(batch * drawn[batch] for batch in batches) for times, batches in by_times.items()}
-    best = max(by_times, key=lambda times: (explained[times], len(by_times[times])), default=Fraction(0))
-    batches = by_times.get(best, set())
-    if len(batches) < _LEAST_SIZES or explained[best] < _NEARLY * total:
+    best = max(by_times, key=lambda times: (explained[times], len(by_times[times])))
+    if len(by_times[best]) < _LEAST_SIZES or explained[best] < _NEARLY * total:
         return set()
-    return {int(best * batch) for batch in batches}
+    return {int(best * batch) for batch in by_times[best]}

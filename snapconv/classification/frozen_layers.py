@@ -7,7 +7,7 @@ weight.
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.classification.data_on_device import drawn_from, may_be_drawn_from
+from snapconv.classification.data_on_device import drawn_from, may_be_data
 from snapconv.classification.factored_states import sizes_made_in_steps
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
@@ -39,10 +39,11 @@ def frozen_layers(features: Features, decided: Decided, rows: Int64Column) -> In
         return rows[:0]
     of_layers = rows[is_among(sizes[rows], found[repeats])]
     n_bytes = found * counts
-    # A memory of steps has most columns twice: of a step, and of the next one.
+    # A replay buffer has most columns twice: of a step, and of the next one.
     are_pairs = 2 * n_bytes[counts == 2].sum() > n_bytes[repeats].sum()
-    may_be_data = are_pairs and may_be_drawn_from(features, decided, of_layers)
-    if may_be_data or not have_width(features, decided, of_layers):
+    if are_pairs and may_be_data(features, decided, of_layers):
+        return rows[:0]
+    if not have_width(features, decided, of_layers):
         return rows[:0]
     known = np.concatenate(
         (of_layers, table_of_words(features, decided, rows[sizes[rows] > found[repeats].max()]))

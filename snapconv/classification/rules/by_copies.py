@@ -171,7 +171,10 @@ def split_by_sizes(allocations: AllocationTable, known: Preexisting) -> SizeSpli
 def _with_not_trained(
     found: SizeSplit, rows: Int64Column, sizes: Int64Column, gradients: Int64Column, known: Preexisting
 ) -> SizeSplit:
-    """The same with the rows as large as none of the gradients, where these are of a whole iteration."""
+    """The same with the rows as large as none of the gradients, where these are of a whole iteration.
+
+    Or of whole iterations of one of several optimizers, unless the rows may be a model of another one.
+    """
     is_whole = is_among(known.iteration[gradients], known.whole).any()
     # Whole iterations of one optimizer: another one's gradients are of others, or were there before.
     is_in_turn = known.has_several_steps and len(known.whole) > 0

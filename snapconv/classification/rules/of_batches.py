@@ -11,8 +11,8 @@ from snapconv.columns import BoolColumn
 
 DRAWN_FROM = Reason(
     "as-many-times-as-large-as-batches",
-    "kept since before the first forward, of several sizes, each as many times as large as rows that are "
-    "chosen by number outside of modules: the data that batches are drawn from",
+    "kept since before the first forward or backward, of several sizes, each as many times as large as rows "
+    "that are chosen by number outside of modules: the data that batches are drawn from",
 )
 ONLY_SOURCE = Reason(
     "all-that-a-batch-can-be-drawn-from",

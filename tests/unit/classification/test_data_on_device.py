@@ -55,7 +55,7 @@ FILL = frames(cpp("at::_ops::empty_like::call(at::Tensor const&)")) + MAIN
     ],
     ids=["first", "after an agent acted", "after it was trained", "without training"],
 )
-def test_a_memory_may_be_made_for_the_first_steps_that_an_agent_does(before, after, is_data, tmp_path):
+def test_a_replay_buffer_may_be_made_with_the_first_steps_of_an_agent(before, after, is_data, tmp_path):
     job = Job()
     job.does(*before)
     for size in MEMORY:
