@@ -377,6 +377,20 @@ def test_nearly_all_that_has_no_gradient_must_be_tables_with_their_states(size, 
     assert (found[Category.OPTIMIZER_STATE] == TOTAL + 2 * sum(TABLES)) is are_tables
 
 
+@pytest.mark.parametrize(("n_blocks", "are_tables"), [(3, True), (6, False)])
+def test_six_of_every_table_may_be_others_that_are_frozen_beside_one_with_states(n_blocks, are_tables):
+    rows = [*copies(PLAIN, 2), *copies(PLAIN, n_blocks, TABLES), *copies(GRADIENT, 1, more=0)]
+    found, _ = sort(*rows, whole=[0], has_sparse_steps=True)
+    assert (found[Category.OPTIMIZER_STATE] > TOTAL) is are_tables
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_beside_states_that_are_made_in_the_trace_nothing_is_sure_of_those_before(is_made):
+    rows = [*copies(PLAIN, 4), *copies(GRADIENT, 1, more=0), *copies(STATE, int(is_made), more=1)]
+    found, _ = sort(*rows, whole=[1], n_states=2)
+    assert (Category.UNKNOWN in found) is is_made
+
+
 FROZEN = (24 * KIB, 28 * KIB, 32 * KIB, 36 * KIB)
 
 
@@ -403,6 +417,15 @@ def test_beside_several_optimizers_frozen_layers_have_the_size_of_none_of_all_gr
     rows += [*copies(PLAIN, 3), *copies(GRADIENT, 1, more=-1), *copies(PLAIN, 4, (512,))]
     _, reasons = sort(*rows, whole=[0], n_states=n_states, has_several_steps=several)
     assert ("kept-without-gradient" in reasons) is is_frozen
+
+
+@pytest.mark.parametrize("is_added_to", [False, True])
+def test_what_backward_adds_to_gradients_of_is_not_frozen(is_added_to):
+    rows = [row for size in FROZEN for row in copies(PLAIN, 4, (size,))] + copies(PLAIN, 4, (512,))
+    rows += [*copies(PLAIN, 3), *copies(GRADIENT, 1, more=0), *copies(ADDED, int(is_added_to), FROZEN[:1])]
+    found, reasons = sort(*rows, whole=[0])
+    assert "kept-without-gradient" in reasons
+    assert found.get(Category.UNKNOWN, 0) == is_added_to * 4 * FROZEN[0]
 
 
 def twice(shapes):

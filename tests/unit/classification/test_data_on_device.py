@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from snapconv.classification.data_on_device import drawn_from
+from snapconv.classification.data_on_device import drawn_from, may_be_data
 from snapconv.classification.rule import Decided
 from tests.classified_jobs import ENGINE, FORWARD, INDEX, MAIN, NO_FRAMES, Job, cpp, features_of, frames
 
@@ -40,6 +40,18 @@ def test_of_several_numbers_the_one_counts_that_explains_most_of_the_batches(siz
 def test_four_fifths_of_the_batches_must_come_from_it(sizes_found):
     assert sizes_found(MEMORY, [*BATCH, 20_604]) == sorted(MEMORY)
     assert sizes_found(MEMORY, [*BATCH, 20_612]) == []
+
+
+@pytest.mark.parametrize(("other", "is_data"), [(4_830_000, True), (4_830_001, False)])
+def test_most_bytes_are_as_many_times_as_large_as_batches_where_they_may_be_data(other, is_data, tmp_path):
+    job = Job()
+    for size in (*MEMORY, other):
+        job.older(NO_FRAMES, size)
+    for size in BATCH:
+        job.alloc(INDEX, size)
+    features = features_of(job, tmp_path / "snapshot.pickle")
+    rows = np.flatnonzero(~features.is_traced)
+    assert may_be_data(features, Decided(len(features.alloc)), rows) is is_data
 
 
 FILL = frames(cpp("at::_ops::empty_like::call(at::Tensor const&)")) + MAIN

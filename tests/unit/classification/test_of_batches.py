@@ -164,12 +164,14 @@ def test_what_modules_choose_by_number_is_drawn_from_no_data(said):
     assert said(job)[0] == [Category.INPUT] * 3
 
 
-@pytest.mark.parametrize(("line", "is_frozen"), [(INDEX, False), (CAT, True)])
-def test_columns_of_steps_and_of_the_next_ones_are_no_frozen_layers(line, is_frozen, tmp_path):
+@pytest.mark.parametrize(
+    ("n_columns", "line", "is_frozen"), [(2, INDEX, False), (2, CAT, True), (5, INDEX, True)]
+)
+def test_columns_of_steps_and_of_the_next_ones_are_no_frozen_layers(n_columns, line, is_frozen, tmp_path):
     """Beside batches, so much is drawn from a rollout that these are not nearly all."""
-    job = drawn(DATA * 2, line=line, others=(30_001, 40_001))
+    job = drawn(DATA * n_columns, line=line, others=(30_001, 40_001))
     rows = classified(job, tmp_path / "snapshot.pickle", DATA[0])
-    assert [reason == "kept-without-gradient" for *_, reason in rows] == [is_frozen] * 2
+    assert [reason == "kept-without-gradient" for *_, reason in rows] == [is_frozen] * n_columns
 
 
 REPEATED = frames(cpp("at::_ops::repeat_interleave_self_int::call(at::Tensor const&)")) + INDEX
