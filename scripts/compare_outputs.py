@@ -1,158 +1,346 @@
-"""Compare what two versions of snapconv print and write for the same files: a check for rebuilding the code.
+"""Compare what two checkouts of snapconv print and write for the same files: a check for rebuilding the code.
 
-    python scripts/compare_outputs.py dump OUT FILE_OR_FOLDER...   # what this checkout makes of the files
-    python scripts/compare_outputs.py diff OLD NEW [--words FILE]  # empty, but for what FILE says was renamed
+    python scripts/compare_outputs.py dump OUT FILE_OR_FOLDER... [--only oom,tree] [--jobs 2]
+    python scripts/compare_outputs.py record OUT ENTRY...    # captures of training scripts, without a GPU
+    python scripts/compare_outputs.py diff OLD NEW [--words FILE] [--only oom,tree]
 
-``dump`` writes one text file per input: the text and JSON of every command, and every table of every report,
-row by row. ``--words`` names a JSON object {old text: new text}. It is applied to the old dump before the
-comparison; a key that is found nowhere in the old dump is an error, so that the list stays true.
+``dump`` runs every command, as text and as JSON, and every export on every input, by the code of the checkout
+that the script stands in, and writes one JSON file per input: exit code, output, errors, and the rows, values
+or bytes of every file written. ``record`` writes the same of ``record --simulate``, computing and not, with
+times masked. ``diff`` prints what differs and ends with 1 if anything does: JSON and tables are compared as
+values, all else as text. ``--words`` names a JSON object {old text: new text}, applied to the old texts;
+a key that is found nowhere is an error, so that the list stays true.
 """
 
 import argparse
+import base64
 import contextlib
 import difflib
+import gzip
 import hashlib
 import io
 import json
 import os
 import re
 import sqlite3
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT))
 
-from snapconv.cli.app import main
+# What is run on every input; FILE is its path, OUT a new file or folder, OTHER a file to compare with.
+_MOMENTS = ("peak", "start", "end", "worst", "oom", "iteration:1", "10")
+_ANSWERS = (
+    "FILE",
+    "summary FILE --include torch --path-map /home=/elsewhere",
+    "summary FILE --project-root /home",
+    "info FILE",
+    "growth FILE",
+    "fragmentation FILE",
+    "oom FILE",
+    "oom --no-replay --device-total 80GiB FILE",
+    "what-if FILE --setting expandable_segments:True --setting max_split_size_mb:128",
+    "what-if FILE --capacity 8GiB --batch-scale 1.5",
+    "what-if FILE --card 24GiB",
+    "diff FILE FILE",
+    "diff FILE OTHER",
+    *(f"summary FILE --at {moment}" for moment in _MOMENTS),
+    *(f"tree FILE --by {by}" for by in ("line", "module", "operation")),
+    *(
+        f"explain {stack}FILE {row}"
+        for row in ("#0", "#1", "#10", "#100", "#900")
+        for stack in ("", "--stack ")
+    ),
+)
+_LIMITS = "check FILE --max-peak 1GiB --max-reserved 1TiB --max-category activation=1MiB --max-growth 0"
+_OTHERS = (
+    "diff FILE OTHER --markdown",
+    *(f"{_LIMITS} --format {name}" for name in ("text", "json", "github", "junit")),
+    "check FILE --baseline OTHER --fail-over 5%",
+)
+_WRITERS = (
+    "to-sqlite FILE -o OUT.sqlite",
+    "to-sqlite FILE -o OUT.sqlite --extended",
+    "to-sqlite FILE -o OUT.sqlite --extended --json",
+    "view FILE -o OUT.html",
+    *(
+        f"export FILE --format {name} -o OUT"
+        for name in ("perfetto", "chrome", "speedscope", "folded", "pprof")
+    ),
+    *(f"export FILE --format {name} -o OUT" for name in ("csv", "jsonl", "parquet", "snapshot")),
+    "export FILE --format snapshot --redact --no-cpp-frames -o OUT",
+)
+# torch frees gradients in the order of a set of their addresses: what names single events is not comparable.
+_OF_CAPTURES = (
+    "FILE",
+    "summary FILE --json",
+    "tree FILE --by module --json",
+    "to-sqlite FILE -o OUT.sqlite --quiet",
+)
+# A search replays the whole trace dozens of times: of small files only.
+_SEARCHED_BYTES = 300_000
+_SEARCH = "what-if FILE --search"
+_OTHER = _ROOT / "fixtures/training_step.pickle"
+_NO_INPUT = {"README.md", "expected.json", "truth.json", "expected-categories.json"}
 
-# Explained are the largest live allocations and some events spread over the trace.
-_EXPLAINED = ("#0", "#1", "#10", "#100", "#400", "#900", "#2000")
 
-
-def dump(out: Path, inputs: list[Path]) -> None:
-    """Write one text file per input."""
+def dump(out: Path, inputs: Sequence[Path], only: Sequence[str], n_jobs: int) -> None:
+    """Write one JSON file per input."""
     out.mkdir(parents=True, exist_ok=True)
     files = sorted(set(_files(inputs)))
-    for number, file in enumerate(files):
-        print(f"{number + 1}/{len(files)} {file}", file=sys.stderr)
-        name = re.sub(r"[^\w.-]+", "_", str(file)).lstrip("._")
-        (out / f"{name}.txt").write_text("\n".join(_of_file(file)) + "\n", encoding="utf-8")
+    with ProcessPoolExecutor(n_jobs) as jobs:
+        for file, found in zip(files, jobs.map(_outputs_of, files, [tuple(only)] * len(files)), strict=True):
+            print(file, file=sys.stderr)
+            (out / f"{_name(file)}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def _files(inputs: list[Path]) -> Iterator[Path]:
+def _files(inputs: Sequence[Path]) -> Iterator[Path]:
     for path in inputs:
         if path.is_file() or path.suffix == ".capture":
             yield path
             continue
         for found in path.rglob("*"):
             inside = any(parent.suffix == ".capture" for parent in found.parents)
-            if found.suffix == ".capture" or (found.is_file() and not inside and found.name not in _NO_INPUT):
+            is_input = found.suffix not in (".py", ".md") and found.name not in _NO_INPUT
+            if found.suffix == ".capture" or (found.is_file() and not inside and is_input):
                 yield found
 
 
-_NO_INPUT = {"README.md", "expected.json", "truth.json"}
+def _name(path: Path) -> str:
+    """A name that does not depend on where the checkout stands."""
+    whole = path.resolve()
+    parts = whole.relative_to(_ROOT).parts if whole.is_relative_to(_ROOT) else whole.parts[-3:]
+    return re.sub(r"[^\w.-]+", "_", "_".join(parts)).lstrip("._")
 
 
-def _of_file(file: Path) -> Iterator[str]:
+def _outputs_of(file: Path, only: Sequence[str]) -> dict[str, Any]:
+    os.environ["NO_COLOR"], os.environ["COLUMNS"] = "1", "100"
+    lines = [*_ANSWERS, *(f"{line} --json" for line in _ANSWERS), *_OTHERS, *_WRITERS]
+    if file.is_dir() or file.stat().st_size < _SEARCHED_BYTES:
+        lines += [_SEARCH, f"{_SEARCH} --json"]
+    return {line: _run(line, file) for line in lines if not only or line.split()[0] in only}
+
+
+def _run(line: str, file: Path) -> dict[str, Any]:
+    from snapconv.cli.app import main
+
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "report.memory.sqlite"
-        for options in ([], ["--extended"], ["--json", "--extended"]):
-            yield from _run(["to-sqlite", str(file), "-o", str(output), "--force", *options], folder)
-        for report in sorted(Path(folder).rglob("*.sqlite")):
-            yield f"== {report.name}"
-            yield from _rows(report)
-    for command in ("info", "info --json"):
-        yield from _run([*command.split(), str(file)], folder)
-    for question in _EXPLAINED:
-        yield from _run(["explain", "--stack", str(file), question], folder)
-        yield from _run(["explain", "--json", str(file), question], folder)
+        words = {"FILE": str(file), "OTHER": str(_OTHER)}
+        argv = [words.get(word, word.replace("OUT", f"{folder}/out")) for word in line.split()]
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code: object = main(argv)
+            except Exception as error:  # noqa: BLE001  # a bug of ours is an output too
+                code = repr(error)
+        written = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        files = {str(path.relative_to(folder)): _content(path) for path in written}
+        return {
+            "code": code,
+            "out": _values(_masked(out.getvalue(), file, folder)),
+            "err": _masked(err.getvalue(), file, folder),
+            "files": files,
+        }
 
 
-def _run(argv: list[str], folder: str) -> Iterator[str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(argv)
-    yield f"== {' '.join(argv)}: {code}".replace(folder, "TMP")
-    yield from (out.getvalue() + err.getvalue()).replace(folder, "TMP").splitlines()
+def _masked(text: str, file: Path, folder: str) -> str:
+    """The same text without the places of this machine."""
+    return text.replace(folder, "TMP").replace(str(file), "FILE").replace(str(_ROOT), "ROOT")
 
 
-def _rows(report: Path) -> Iterator[str]:
-    connection = sqlite3.connect(report)
-    with contextlib.closing(connection):
+def _values(text: str) -> Any:
+    """The values of a JSON document, or the lines of a text."""
+    with contextlib.suppress(ValueError):
+        if text.startswith(("{", "[")):
+            return json.loads(text)
+    return text.split("\n")
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".sqlite":
+        return _tables(path)
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    if path.suffix == ".html":
+        return _page(content)
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    with contextlib.suppress(ValueError):
+        text = content.decode()
+        if text.startswith("{") and "\n{" in text:
+            return [_values(line) for line in text.split("\n")]
+        return _values(text)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _tables(report: Path) -> dict[str, Any]:
+    """The schema and every row of a report; of long tables a digest of their rows."""
+    found: dict[str, Any] = {}
+    with contextlib.closing(sqlite3.connect(report)) as connection:
         schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
         for name, sql in schema:
-            yield f"-- {name}: {sql}"
-        for name, sql in schema:
-            if not (sql or "").startswith("CREATE TABLE"):
-                continue
-            digest, n_rows, shown = hashlib.sha256(), 0, []
-            for row in connection.execute(f'SELECT * FROM "{name}"'):
-                text = repr(row)
-                digest.update(text.encode())
-                n_rows += 1
-                if n_rows <= _SHOWN_ROWS:
-                    shown.append(f"{name}: {text}")
-            yield f"{name}: {n_rows} rows"
-            # A digest holds no words that may be renamed: it stands for long tables only.
-            yield from shown
-            if n_rows > _SHOWN_ROWS:
-                yield f"{name}: sha256 of all rows {digest.hexdigest()}"
+            found[f"schema of {name}"] = sql
+            if (sql or "").startswith("CREATE TABLE"):
+                found[name] = _short(map(repr, connection.execute(f'SELECT * FROM "{name}"')))
+    return found
 
 
-# Rows are shown, and so can be compared after renaming, up to this many of a table.
-_SHOWN_ROWS = 100_000
+def _parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    return [str(table.schema), _short(map(repr, table.to_pylist()))]
 
 
-def diff(old: Path, new: Path, words: Path | None) -> int:
-    """Print what differs; return how many files do."""
+def _short(rows: Iterator[str]) -> list[str]:
+    found = list(rows)
+    digest = hashlib.sha256("\n".join(found).encode()).hexdigest()
+    return found if len(found) <= _SHOWN_ROWS else [*found[:_SHOWN_ROWS], f"{len(found)} rows: {digest}"]
+
+
+_SHOWN_ROWS = 300
+
+
+def _page(content: bytes) -> dict[str, Any]:
+    """The data of a page: its plain values, and a digest of every column."""
+    found: dict[str, Any] = {}
+    for name, encoded in re.findall(
+        rb'<script type="application/octet-stream" id="([^"]*)">([^<]*)<', content
+    ):
+        packed = zlib.decompress(base64.b64decode(encoded))
+        is_plain = name == b"page" or name.endswith(b".detail")
+        found[name.decode()] = json.loads(packed) if is_plain else hashlib.sha256(packed).hexdigest()
+    return found
+
+
+def record(out: Path, entries: Sequence[Path]) -> None:
+    """Record every entry without a GPU, computing and not, and write what the captures contain."""
+    out.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        for options in (("--simulate",), ("--simulate", "--no-compute")):
+            print(entry, *options, file=sys.stderr)
+            name = f"{_name(entry)}{''.join(options)}"
+            (out / f"{name}.json").write_text(
+                json.dumps(_capture(entry, options), indent=1), encoding="utf-8"
+            )
+
+
+def _capture(entry: Path, options: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        capture = Path(folder) / "run.capture"
+        command = [
+            sys.executable,
+            "-m",
+            "snapconv",
+            "record",
+            *options,
+            "-o",
+            str(capture),
+            str(entry.resolve()),
+        ]
+        place = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0"}
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=place)
+        found: dict[str, Any] = {
+            "record": [ended.returncode, ended.stdout.split("\n"), ended.stderr.split("\n")]
+        }
+        if ended.returncode == 0:
+            found |= {line: _run(line, capture) for line in _OF_CAPTURES}
+            found |= {file.name: json.loads(file.read_text()) for file in capture.glob("*.json")}
+        return {line: _without_times(value, capture, folder) for line, value in found.items()}
+
+
+def _without_times(value: Any, capture: Path, folder: str) -> Any:
+    """The same values without what differs from run to run: times, and the places of this machine."""
+    if isinstance(value, dict):
+        return {key: _without_times(inner, capture, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_times(inner, capture, folder) for inner in value]
+    if isinstance(value, str):
+        return _TIMES.sub("TIME", _masked(value, capture, folder))
+    is_time = isinstance(value, float) or (isinstance(value, int) and value in _CLOCK_US)
+    return "TIME" if is_time else value
+
+
+# Microseconds since 1970, of this decade and the next; addresses are larger or smaller.
+_CLOCK_US = range(1_600_000_000_000_000, 2_200_000_000_000_000)
+_TIMES = re.compile(
+    r"\d+(\.\d+)?(e-\d+)?(?= (s|ms|us|min)\b)|\d+\.\d+(e-\d+)?(?! ?[KMG]iB)|\b1[67]\d{8,14}\b"
+)
+
+
+def diff(old: Path, new: Path, words: Path | None, only: Sequence[str]) -> int:
+    """Print what differs; return how many outputs do."""
     renamed: dict[str, str] = json.loads(words.read_text(encoding="utf-8")) if words else {}
-    unused = set(renamed)
-    pattern = re.compile("|".join(re.escape(word) for word in sorted(renamed, key=len, reverse=True)))
-    n_different = 0
-    names = sorted({path.name for path in (*old.glob("*.txt"), *new.glob("*.txt"))})
-    for name in names:
-        before, after = _lines(old / name), _lines(new / name)
-        if renamed:
-            text = "\n".join(before)
-            unused -= set(pattern.findall(text))
-            before = pattern.sub(lambda found: renamed[found[0]], text).split("\n")
-        if before == after:
-            continue
-        n_different += 1
-        changes = difflib.unified_diff(before, after, f"old/{name}", f"new/{name}", n=0, lineterm="")
-        for number, line in enumerate(changes):
-            if number > _SHOWN_CHANGES:
-                break
-            print(line[:400])
-    print(f"{len(names)} inputs compared, {n_different} differ", file=sys.stderr)
+    unused, n_different, n_compared = set(renamed), 0, 0
+    for name in sorted({path.name for path in (*old.glob("*.json"), *new.glob("*.json"))}):
+        before, after = _read(old / name), _read(new / name)
+        for word in renamed:
+            if word in before:
+                unused.discard(word)
+                before = before.replace(word, renamed[word])
+        outputs, others = json.loads(before), json.loads(after)
+        for line in sorted({*outputs, *others}):
+            if only and line.split()[0] not in only:
+                continue
+            n_compared += 1
+            if outputs.get(line) != others.get(line):
+                n_different += 1
+                _show(f"{name}: {line}", outputs.get(line), others.get(line))
+    print(f"{n_compared} outputs compared, {n_different} differ", file=sys.stderr)
     for word in sorted(unused):
         print(f"renamed, but found nowhere: {word}", file=sys.stderr)
     return n_different + len(unused)
 
 
-_SHOWN_CHANGES = 60
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else "{}"
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+def _show(title: str, old: Any, new: Any) -> None:
+    before, after = (json.dumps(value, indent=0).split("\n") for value in (old, new))
+    changes = list(difflib.unified_diff(before, after, "old", "new", n=1, lineterm=""))
+    print(f"==== {title}")
+    for line in changes[2 : 2 + _SHOWN_CHANGES]:
+        print(line[:300])
 
 
-if __name__ == "__main__":
+_SHOWN_CHANGES = 25
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    dumping = commands.add_parser("dump")
-    dumping.add_argument("out", type=Path)
-    dumping.add_argument("inputs", type=Path, nargs="+")
+    dumping, recording = commands.add_parser("dump"), commands.add_parser("record")
+    for one in (dumping, recording):
+        one.add_argument("out", type=Path)
+        one.add_argument("inputs", type=Path, nargs="+")
+    dumping.add_argument("--jobs", type=int, default=2)
     comparing = commands.add_parser("diff")
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
     comparing.add_argument("--words", type=Path)
-    given = parser.parse_args()
-    os.environ["NO_COLOR"] = "1"
+    for one in (dumping, comparing):
+        one.add_argument("--only", default="", help="the first words of command lines, with commas")
+    return parser
+
+
+if __name__ == "__main__":
+    given = _parser().parse_args()
+    if given.command == "record":
+        record(given.out, given.inputs)
+        sys.exit()
+    only = [word for word in given.only.split(",") if word]
     if given.command == "dump":
-        dump(given.out, given.inputs)
+        dump(given.out, given.inputs, only, given.jobs)
     else:
-        sys.exit(1 if diff(given.old, given.new, given.words) else 0)
+        sys.exit(1 if diff(given.old, given.new, given.words, only) else 0)
