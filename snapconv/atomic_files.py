@@ -16,10 +16,10 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stop_signals import raise_remembered
 
 # A living run touches its temporary files far more often than this.

@@ -1,7 +1,7 @@
 """The whole way from a snapshot file to reports on disk: what the command line and scripts call."""
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,6 @@ from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.capture_format import files_of, is_capture, stem_of, timing_file
 from snapconv.devices import HOST, HOST_NAME, device_argument
 from snapconv.errors import InputError, OutputWriteError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, project_of, read_options
 from snapconv.progress import Progress

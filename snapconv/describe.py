@@ -1,7 +1,7 @@
 """What a file is, without converting it: the facts behind ``snapconv info``."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from snapconv.capture_format import timing_file
 from snapconv.columns import distinct, has_code
 from snapconv.devices import device_kind, device_name
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.progress import Progress
 from snapconv.replay.device_replay import Replay, replay

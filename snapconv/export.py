@@ -6,7 +6,7 @@ what the output is called, and that it is whole or not there.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from snapconv.findings.event_window import (
 from snapconv.findings.live_stacks import LiveStacks, find_live_stacks
 from snapconv.findings.moments import PEAK, MomentQuestion, find_moment
 from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.reports.build_memory import build_memory_report

@@ -7,11 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Switch it off, and back as it was: while a file is read, and while a command runs.
-
-    It would walk the millions of dictionaries of a file again and again; and a small file takes a sixth
-    longer with it, as imports make many objects and leave none behind.
-    """
+    """Switch it off, and back as it was: it would walk the millions of dictionaries of a file."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -19,15 +15,3 @@ def collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-@contextmanager
-def collector_on() -> Iterator[None]:
-    """Switch it on, and back as it was: while a program runs that knows nothing of us."""
-    was_on = gc.isenabled()
-    gc.enable()
-    try:
-        yield
-    finally:
-        if not was_on:
-            gc.disable()

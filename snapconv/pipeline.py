@@ -5,7 +5,7 @@ before a long reading; then the file; then one device after the other, since eac
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ import numpy as np
 from snapconv.classification.user_rules import UserRule, UserRules, frame_rules, match_rules
 from snapconv.columns import Int64Column, has_code, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from snapconv.findings.oom_remedies import Remedies, find_remedies
 from snapconv.findings.out_of_memory import OutOfMemory, find_out_of_memory
 from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
 from snapconv.findings.timeline_levels import timeline_level
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress

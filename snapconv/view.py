@@ -2,7 +2,7 @@
 
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snapconv.atomic_files import check_outputs, os_errors
@@ -16,7 +16,6 @@ from snapconv.convert import (
 from snapconv.errors import OutputWriteError
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.module_times import module_times
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress

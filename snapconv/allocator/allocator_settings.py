@@ -5,10 +5,9 @@ its place in torch. replay/rounding.py has the same rules for columns.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from snapconv.errors import RecorderError
-from snapconv.lazy_dataclass import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -4,11 +4,11 @@ Contains torch's keys (those of 2.1 and later) and how blocks are linked; no all
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import Block, BlockPool, neighbours_from
-from snapconv.lazy_dataclass import dataclass
 
 ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
 

@@ -5,10 +5,9 @@ The ledger keeps the counters and the ring; it is independent of blocks, pools a
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias
-
-from snapconv.lazy_dataclass import dataclass
 
 Frames: TypeAlias = list[dict[str, object]]
 PoolId: TypeAlias = tuple[int, int]

@@ -5,12 +5,11 @@ Contains how blocks are ordered, split and merged, not when: those rules are in 
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, PoolId
-from snapconv.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 An ``__init__`` that runs several times builds layers, and seldom anything else; its lines run equally often.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 
 # Two of a kind may be an actor and a critic, each with its data.

@@ -3,6 +3,7 @@
 Allocations, phases and roles of stacks in; columns out. It does not depend on categories.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from snapconv.columns import (
     run_starts,
     sums_by,
 )
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable

@@ -5,12 +5,12 @@ compared: no file shows which of the two it is. What is left out of some steps i
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int64Column, grouped
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.stack_roles import StackRoles

@@ -4,12 +4,13 @@ Fast weights, as meta-learning computes them from weights and gradients. They ar
 of a module.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.classification.features import Features, at
 from snapconv.classification.rule import Decided
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 
 # A line that makes blocks of one size may as well make batches.

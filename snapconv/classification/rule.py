@@ -5,6 +5,7 @@ for. It decides nothing itself: ``Decided`` gives a category to what is still op
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.torch_knowledge.frame_roles import Role
 
 _Found = TypeVar("_Found")

@@ -1,9 +1,10 @@
 """The texts of rules and evidence: for the documentation, for ``explain``, and to keep slugs unique."""
 
+from dataclasses import dataclass
+
 from snapconv.classification.categories import NO_RULE, Category, Evidence
 from snapconv.classification.rule import Rule
 from snapconv.classification.rule_order import PIPELINE
-from snapconv.lazy_dataclass import dataclass
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 
 

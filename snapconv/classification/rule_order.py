@@ -3,6 +3,8 @@
 The first rule that marks an allocation decides. An allocation that no rule marks stays ``unknown``.
 """
 
+from dataclasses import dataclass
+
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features
 from snapconv.classification.rule import Classification, Decided, PipelineRule
@@ -29,7 +31,6 @@ from snapconv.classification.rules.of_unknown import OF_UNKNOWN
 from snapconv.classification.rules.of_updates import OF_UPDATES
 from snapconv.classification.rules.of_widths import OF_WIDTHS
 from snapconv.columns import Int64Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stop_signals import stage
 
 PIPELINE: tuple[PipelineRule, ...] = (

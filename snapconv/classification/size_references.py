@@ -5,13 +5,13 @@ that were made again in full precision.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, run_starts
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 
 SMALL_BYTES = 1024

@@ -4,7 +4,7 @@ A gradient has its weight's size, Adam keeps two more copies of each, SGD with m
 rows in a SizeSplit, and only where nearly all bytes agree with it.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import gcd
 
 import numpy as np
@@ -19,7 +19,6 @@ from snapconv.classification.size_references import (
     counted,
 )
 from snapconv.columns import BoolColumn, Int64Column, is_among
-from snapconv.lazy_dataclass import dataclass
 
 BESIDE_STATES = Reason(
     "beside-gradients-and-states",

@@ -1,12 +1,12 @@
 """A user's own frame rules, and the stacks that they match. They come before every rule of our own."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int32Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable

@@ -5,6 +5,7 @@ block of its size is in use then that nothing else explains, it is the parameter
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from snapconv.classification.features import Features
 from snapconv.classification.rule import Decided
 from snapconv.classification.size_references import SMALL_BYTES
 from snapconv.columns import BoolColumn, EventColumn, Int32Column, Int64Column, distinct, grouped, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,6 @@ import typer
 
 from snapconv.cli.arguments import device_number, path_maps_of
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
-from snapconv.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from snapconv.findings.device_analysis import DeviceAnalysis

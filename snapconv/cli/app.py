@@ -3,25 +3,21 @@
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
-from snapconv.cli.plain_command import PlainCommand, PlainGroup
 from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.errors import OutputWriteError, SnapconvError
-from snapconv.garbage_collector import collector_off, collector_on
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
 
 # Of Ctrl-C, and of the reader of a pipe that left.
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
-# A program that runs in this process finds Python as it is.
+# They run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 # Every command, with a short help that `snapconv --help` does not cut off with dots. NAME is the function in
 # NAME_command.py, which may have COMMAND_SETTINGS, and - is _ there.
@@ -71,7 +67,7 @@ def _run(argv: list[str]) -> int:
     name = line[0] if line else ""
     is_program = name in _PROGRAM_COMMANDS
     try:
-        with signals_raise(is_program=is_program), collector_on() if is_program else _as_we_need():
+        with signals_raise(is_program=is_program):
             app_with([name] if name in COMMANDS else COMMANDS)(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
@@ -84,23 +80,6 @@ def _run(argv: list[str]) -> int:
         give_up_stdout()
         raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
     return 0
-
-
-@contextmanager
-def _as_we_need() -> Iterator[None]:
-    """Without what would cost more than it gives: the collector, and NumPy's threads for linear algebra.
-
-    No command multiplies matrices, and each of these threads, one per processor, spins for 30 ms at first.
-    """
-    with collector_off():
-        if _BLAS_THREADS in os.environ:
-            yield
-            return
-        os.environ[_BLAS_THREADS] = "1"
-        try:
-            yield
-        finally:
-            del os.environ[_BLAS_THREADS]
 
 
 def _with_command(argv: list[str]) -> list[str]:
@@ -139,7 +118,6 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these of its commands; each loads a module of its own."""
     app = typer.Typer(
         name="snapconv",
-        cls=PlainGroup,
         help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in "
         "the file is run), or record a training script.",
         no_args_is_help=True,
@@ -151,7 +129,7 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     for name in commands:
         word = name.replace("-", "_")
         module = importlib.import_module(f"snapconv.cli.{word}_command")
-        settings = {"cls": PlainCommand, **getattr(module, "COMMAND_SETTINGS", {})}
+        settings = getattr(module, "COMMAND_SETTINGS", {})
         command = getattr(module, word)
         app.command(name, short_help=COMMANDS[name], **settings)(
             command if name in _PROGRAM_COMMANDS else stage(command)

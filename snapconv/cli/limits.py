@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from snapconv.errors import InputError
-from snapconv.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from snapconv.classification.categories import Category

@@ -5,6 +5,7 @@ program called ``empty_cache()``, or the device had no memory left, the trace's 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -19,7 +20,6 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.findings.replay_start import ReplayStart, start_before
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action, EventTable

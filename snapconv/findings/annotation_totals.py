@@ -1,10 +1,11 @@
 """The parts of the trace that the program has named: the peak in each, and what it left behind."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.load import Snapshot

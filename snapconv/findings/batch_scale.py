@@ -5,6 +5,7 @@ part of it that grows with the batch. Without one, the categories decide.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import Snapshot
 from snapconv.units import format_share

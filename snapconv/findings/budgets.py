@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from snapconv.classification.categories import Category
 from snapconv.devices import device_name
@@ -10,7 +10,6 @@ from snapconv.findings.comparison import paired
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.growth import Fate, why_unknown
 from snapconv.findings.live_totals import totals_by_category
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import format_bytes
 

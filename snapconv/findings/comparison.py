@@ -6,6 +6,7 @@ Columns in, a few rows out.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -15,7 +16,6 @@ from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.line_matching import Contents, match_lines
 from snapconv.findings.live_totals import totals_by_category, totals_by_module, totals_by_operation
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 
 

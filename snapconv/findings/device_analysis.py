@@ -1,7 +1,7 @@
 """One device, analysed from end to end: the tables that reports and notebooks read."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from snapconv.classification.user_rules import NO_RULES, UserRules, rule_notes
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by
 from snapconv.findings.dominant_lines import dominant_lines_note
 from snapconv.findings.growth import Growth, find_growth, growth_notes
-from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
 from snapconv.naming.weights.weights_by_size import WeightTable, match_weights

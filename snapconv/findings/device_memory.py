@@ -4,12 +4,13 @@ Contexts, libraries, NCCL and other processes are in no file. With the device's 
 free, they are what is left; without, they are not known, and never taken for nothing.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.devices import HOST
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.oom_message import read_message
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 

@@ -5,6 +5,7 @@ of events with the layout at its end has all that the window needs. Columns in, 
 """
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from snapconv.columns import BoolColumn, Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.replay.real_events import real_events

@@ -6,6 +6,7 @@ has more.
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.fragmentation import free_memory
 from snapconv.findings.moments import worst_event
 from snapconv.findings.out_of_memory import find_out_of_memory
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.memory_layout import layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot

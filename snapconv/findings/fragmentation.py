@@ -6,6 +6,7 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.moments import FoundMoment
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project

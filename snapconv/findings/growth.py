@@ -6,14 +6,13 @@ something larger. Columns in, columns out; linear in the allocations, but for a 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by, take
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.replay.device_replay import AllocationTable

@@ -6,8 +6,8 @@ renamed. Nothing is read but what the two snapshots have: no source files.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.project_lines import SourceLine
 
 # What a line allocates: the names of its operations and its categories.

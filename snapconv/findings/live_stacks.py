@@ -1,6 +1,7 @@
 """What is live at a moment by stack: the bytes of every distinct stack, for profiles and flame graphs."""
 
 import re
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
@@ -9,7 +10,6 @@ from snapconv.classification.categories import Category
 from snapconv.columns import sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.moments import FoundMoment
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_native
 from snapconv.stacks.project_frames import Project

@@ -5,6 +5,7 @@ bytes come first, but for categories, which have their own order.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, first_known, has_code, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.model_copies import n_models
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.stacks.project_lines import ProjectLines, SourceLine

@@ -4,6 +4,7 @@ The lines are the project's, outermost first. By module, operation or category, 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -12,7 +13,6 @@ from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.moments import FoundMoment
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.module_calls import WITHIN
 from snapconv.stacks.project_frames import Project

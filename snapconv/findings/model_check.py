@@ -5,6 +5,7 @@ else is the model's: where each block goes, when memory is got and given back, w
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.columns import Int64Column
 from snapconv.findings.allocator_calls import AllocatorCalls, Operation
-from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable

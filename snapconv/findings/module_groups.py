@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from snapconv.classification.categories import Evidence
 from snapconv.findings.live_totals import ModuleTotal
-from snapconv.lazy_dataclass import dataclass
 from snapconv.units import counted
 
 _ANY = "*"

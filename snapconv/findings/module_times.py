@@ -1,8 +1,9 @@
 """What the calls inside each module took in one iteration of a capture."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.recorded.timing_file import PHASES, Timing
 
 _FORWARD = PHASES.index("forward")

@@ -3,6 +3,8 @@
 The peak is one moment among others: what is said of it can be said of every event.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.findings.device_analysis import DeviceAnalysis
@@ -20,7 +22,6 @@ from snapconv.findings.live_totals import (
     totals_by_pool,
 )
 from snapconv.findings.moments import FoundMoment
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import SpanKind, find_spans, is_of_program
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import layout_at

@@ -7,6 +7,7 @@ activations it is their own peak.
 """
 
 import re
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import find_spans, peaks_in
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot

@@ -10,6 +10,7 @@ words. Sizes have two decimals, so what follows from them is about right.
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -20,7 +21,6 @@ from snapconv.allocator.allocator_settings import (
 )
 from snapconv.errors import InputError
 from snapconv.findings.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
-from snapconv.lazy_dataclass import dataclass
 
 _POWERS = {"b": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SIZE = r"(\d{1,20}(?:\.\d{1,9})?) ?(bytes|[KMGT]i?B|B)\b"

@@ -6,7 +6,7 @@ under these, what others do says nothing.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from snapconv.columns import Int64Column, sums_by
 from snapconv.findings.allocator_calls import AllocatorCalls, find_calls
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.what_if import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project

@@ -5,9 +5,9 @@ was free inside lay beside live blocks then, or was of another pool or stream; a
 fitted into what the device had free was not refused by the device.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.units import counted, format_bytes, format_share
 
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.

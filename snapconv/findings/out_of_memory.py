@@ -4,7 +4,7 @@ The answer to one failed allocation of a device; of a file without any, that to 
 not known. What would have served the request is in oom_remedies.py.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from snapconv.findings.fragmentation import FreeMemory, free_memory
 from snapconv.findings.moment_state import MomentState, state_at
 from snapconv.findings.moments import FoundMoment
 from snapconv.findings.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.columns import BoolColumn, Int64Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action, EventTable

@@ -5,11 +5,11 @@ lifetime of each piece. A segment of the usual kind is one piece. One that grows
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.memory_layout import is_small_segment
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.device_memory import device_memory
 from snapconv.findings.model_check import ModelCheck, check_model
 from snapconv.findings.what_if import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import History, Verdict

@@ -1,11 +1,11 @@
 """The named spans of a trace as a picture shows them: in lanes in which none covers another."""
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind
 from snapconv.snapshot.load import Snapshot
 

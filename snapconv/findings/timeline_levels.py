@@ -4,11 +4,12 @@ A picture of 1,000 pixels cannot show a million events. It can show, for each pi
 that was allocated within it, and what both consisted of. Pages, notebooks and terminals draw from this.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import EventColumn, Int8Column, Int64Column, distinct, read_only, sums_by
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 
 # Of fewer events, looking for each takes less than to go through all.

@@ -5,6 +5,7 @@ counters are as long as the events that change them.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.span_lanes import find_span_lanes
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Curve

@@ -5,7 +5,7 @@ cannot know is in ``Outcome.assumptions``; without any, the outcome is what torc
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.columns import distinct
 from snapconv.findings.allocator_calls import AllocatorCalls, Operation
-from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.replay.rounding import RoundingRules
 

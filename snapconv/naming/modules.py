@@ -1,12 +1,12 @@
 """The ``nn.Module`` of every allocation: its path where a recorder wrote it, else the lines of its call."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 

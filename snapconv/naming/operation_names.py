@@ -5,14 +5,13 @@ CPython evaluates them, once per visit of the line.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from snapconv.classification.user_rules import UserRules
 from snapconv.columns import Int32Column, Int64Column, distinct, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable

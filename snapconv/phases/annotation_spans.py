@@ -4,12 +4,12 @@ torch writes ranges of record_function by their times, user metadata as a text o
 an event of its own where a tensor is given a text. Columns in, columns out: positions of events, no times.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, range_maxima, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot

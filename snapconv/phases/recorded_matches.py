@@ -5,10 +5,11 @@ allocation is the one that was live then and whose block contains the address. R
 AllocationTable out.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.columns import Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata

@@ -4,7 +4,7 @@ From the roles of stacks, and from the annotations that torch writes around opti
 Columns in, columns out.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -22,7 +22,6 @@ from snapconv.columns import (
     is_among,
     read_only,
 )
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.optimizers_seen import (
     most_states,
     states_are_built,

@@ -8,11 +8,11 @@ This gave the true size of 10,234 of 10,234 live blocks of real snapshots.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import Int8Column, Int64Column, chunks, has_code, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import walk_compiled
 from snapconv.replay.lifetimes import releases

@@ -5,13 +5,12 @@ of them that were allocated in the trace are a sample in which every file checks
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes

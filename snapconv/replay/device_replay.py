@@ -5,7 +5,7 @@ are never in the trace, and a ring buffer overwrites the oldest events. Columns 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,6 @@ from snapconv.columns import (
     read_only,
     table_html,
 )
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
 from snapconv.replay.checked_sizes import CheckedSizes, SizeCheck, derive_checked_sizes, size_notes

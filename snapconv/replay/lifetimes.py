@@ -3,6 +3,7 @@
 Events in, one row per lifetime out. Uses addresses and order, not sizes of blocks.
 """
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ from snapconv.columns import (
     read_only,
     take,
 )
-from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled
 from snapconv.snapshot.event_table import Action, EventTable

@@ -6,13 +6,13 @@ events in between undone; blocks are the allocations that were active then. Colu
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only, run_starts
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action

@@ -4,7 +4,7 @@ The rules are those of allocator/allocator_settings.py, which has them for one r
 source; a property test holds the two together.
 """
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.columns import Int64Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 
 NEVER = 1 << 62

@@ -1,10 +1,10 @@
 """Two read files -> what is different between them: the devices compared, and the settings."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from snapconv.findings.comparison import Comparison, compare, paired
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines

@@ -1,9 +1,9 @@
 """From a memory report to the lines that grow: what ``snapconv growth`` shows of one device."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from snapconv.findings.growth import Confidence, Fate
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.memory_report import GrowthRow, MemoryReport
 from snapconv.stacks.project_lines import SourceLine
 

@@ -4,10 +4,11 @@ Plain tuples where a report has tens of rows, NumPy columns where it has million
 look anything up anywhere else.
 """
 
+from dataclasses import dataclass
+
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.findings.annotation_totals import AnnotatedSpans, AnnotationTotal
 from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.replay.memory_layout import MemoryLayout

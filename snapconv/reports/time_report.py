@@ -1,9 +1,9 @@
 """The TimeReport: all that a writer needs of a capture's times, nothing left for it to compute."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snapconv.columns import BoolColumn, Int32Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine

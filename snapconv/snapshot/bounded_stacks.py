@@ -7,12 +7,11 @@ texts of all frames are together. No snapshot that a job has written comes near 
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, distinct, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import MAX_TEXT, FrameTable, StackTable
 

@@ -4,7 +4,7 @@ A present key proves a release; a missing one rules later releases out if the fi
 would stand. The keys were bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
-from snapconv.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 # The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no times),
 # so with them a missing key proves nothing.

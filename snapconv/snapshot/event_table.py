@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
 from typing import Any
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, table_html, take
 from snapconv.errors import MalformedSnapshotError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.era import Traits
 from snapconv.snapshot.stack_table import StackTable

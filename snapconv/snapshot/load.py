@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from snapconv.columns import distinct, take
 from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
 from snapconv.garbage_collector import collector_off
-from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import core
 from snapconv.notes import Note
 from snapconv.progress import Progress

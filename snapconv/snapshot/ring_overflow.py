@@ -1,6 +1,7 @@
 """Whether a ring buffer overwrote its oldest events, as far as a file or its recorder says."""
 
-from snapconv.lazy_dataclass import dataclass
+from dataclasses import dataclass
+
 from snapconv.snapshot.recorded.metadata import Metadata
 
 

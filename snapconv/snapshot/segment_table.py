@@ -6,6 +6,7 @@ Blocks of torch 2.0 have no address and keep their occupants in ``history``, new
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, table_html
 from snapconv.errors import MalformedSnapshotError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

@@ -1,7 +1,7 @@
 """The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError, RecorderError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     TIME,

@@ -5,6 +5,7 @@ repetition without looking inside; content settles the rest (after a JSON round 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import Path, expect
 
 _MAX_LINE = 2**31 - 1

@@ -1,9 +1,8 @@
 """File names as recorded, on any system: compared by whole components, never by prefix text."""
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
-
-from snapconv.lazy_dataclass import dataclass
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")

@@ -3,11 +3,11 @@
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (

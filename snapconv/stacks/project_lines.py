@@ -1,10 +1,10 @@
 """The lines of the project in a stack: figures of any kind are shown by these lines."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 

@@ -3,9 +3,9 @@
 Many million events share a few thousand stacks, and all devices of a file share them too.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.module_calls import find_module_calls
 from snapconv.stacks.operations.operation_of_stack import StackOperation, find_sources, infer_operations

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.frame_matching import FrameMatcher, matching_frames
 from snapconv.stacks.paths import is_native, is_python, normal

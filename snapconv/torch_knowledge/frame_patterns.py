@@ -10,8 +10,8 @@ slashes; empty matches everything.
 """
 
 import re
+from dataclasses import dataclass
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.torch_knowledge.frame_roles import Role
 
 

@@ -3,7 +3,7 @@
 And those of other libraries, known by their class alone, which torch writes into its annotations from 2.5 on.
 """
 
-from snapconv.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ torch and the allocator, and torch itself only inside functions.
 
 import ast
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {
-        *("capture_format", "devices", "errors", "garbage_collector", "lazy_dataclass"),
+        *("capture_format", "devices", "errors", "garbage_collector"),
         *("notes", "progress", "stop_signals", "units", "version"),
     },
     {"atomic_files"},
@@ -183,11 +182,6 @@ def test_no_module_reaches_up_or_reads_raw_data(path: Path):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_module_belongs_to_a_layer(path: Path):
     assert package_name(path) in MAY_IMPORT
-
-
-def test_no_two_files_share_a_name():
-    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
-    assert [name for name, n in names.items() if n > 1] == []
 
 
 @pytest.mark.parametrize(

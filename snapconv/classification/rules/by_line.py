@@ -3,6 +3,7 @@
 A line that gives a variable a new value, the end of a function. For blocks from before the trace.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from snapconv.classification.rule import Decided, PipelineRule, Reason, Rule, ru
 from snapconv.classification.rules.by_free import FREED_BY_LINE
 from snapconv.classification.rules.in_forward import FREED_BY_BACKWARD, is_freed_after_own
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.torch_knowledge.frame_roles import Role
 

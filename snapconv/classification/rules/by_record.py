@@ -1,6 +1,7 @@
 """User rules, and what a recorder wrote: the strongest evidence there is."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import Features, last_before
 from snapconv.classification.rule import Decided, PipelineRule, Proposal, Reason, Rule, rule
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role

@@ -4,6 +4,7 @@ Moments, masters in full precision, a second model: as large as the gradients, o
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from snapconv.classification.features import Features, of_fullest
 from snapconv.classification.rule import Decided, PipelineRule, Reason, rule
 from snapconv.classification.size_references import SMALL_BYTES
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 

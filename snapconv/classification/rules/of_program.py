@@ -5,6 +5,7 @@ large. These rules come last, when gradients and weights are known.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from snapconv.classification.rules.in_forward import FREED_BEFORE, KEPT_INTO_BAC
 from snapconv.classification.rules.of_samples import computed_for_step
 from snapconv.classification.sizes_of_layers import made_as_layers
 from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 

@@ -5,11 +5,11 @@ independent of what the sizes belong to.
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column
-from snapconv.lazy_dataclass import dataclass
 
 # Cells of the table; two bits are kept of each, and a hundred million take a second.
 _MAX_CELLS = 400_000_000

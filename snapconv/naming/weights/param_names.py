@@ -7,13 +7,12 @@ sorted by name or a model was placed part by part, fitted module by module. What
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, is_among, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.weights.alignment import Alignment, align
 from snapconv.naming.weights.param_tree import module_tree
 from snapconv.naming.weights.param_windows import Listed, fit_windows

@@ -7,11 +7,11 @@ found (one tensor has no allocation) are searched part by part.
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import Int64Column, UInt64Column, is_among
-from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.weights.alignment import Alignment
 from snapconv.naming.weights.param_tree import Module, is_numbered, is_torch_module
 

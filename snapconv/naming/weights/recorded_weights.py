@@ -1,9 +1,10 @@
 """Weights by name, with their gradients, as the recorder wrote them: nothing is matched by size."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.naming.weights.weights_by_size import WeightTable
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.recorded_phases import iteration_at

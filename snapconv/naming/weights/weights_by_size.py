@@ -1,12 +1,12 @@
 """Weights with their gradients: matched by size, since nothing in a bare snapshot links them."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.lazy_dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable
 
 

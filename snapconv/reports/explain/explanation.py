@@ -5,11 +5,10 @@ docs/reference/json.md describes them.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from snapconv.classification.categories import NO_RULE
 from snapconv.devices import device_name
-from snapconv.lazy_dataclass import dataclass
 from snapconv.units import counted, format_bytes, format_duration_us
 
 _LABEL_WIDTH = 12

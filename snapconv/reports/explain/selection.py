@@ -7,6 +7,7 @@ many, else an address.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -15,7 +16,6 @@ from snapconv.columns import Int64Column
 from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.explain.build_explanation import contains_addr, explain_allocations, unsigned
 from snapconv.reports.explain.explanation import Explanation
 from snapconv.snapshot.event_table import Action

@@ -6,6 +6,7 @@ the file had: columns that it lacks are in no entry.
 
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 from snapconv.columns import BoolColumn, sums_by
 from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.findings.event_window import EventWindow
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.exports.redaction import Redaction
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.load import Snapshot

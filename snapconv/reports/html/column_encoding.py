@@ -8,12 +8,12 @@ sign. A sign is in the lowest bit.
 import base64
 import json
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.units import printable, shortened
 
 # What a column's numbers are.

@@ -8,11 +8,11 @@ import base64
 import hashlib
 import html
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from snapconv.atomic_files import new_files, os_errors
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_values
 from snapconv.reports.html.view_device import ViewDevice
 

@@ -1,6 +1,7 @@
 """One device for a page: its figures, its curves at a level of detail, its allocations, its segments."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from snapconv.findings.segment_lifetimes import SegmentLifetimes, find_segment_l
 from snapconv.findings.span_lanes import SpanLanes, find_span_lanes
 from snapconv.findings.tensor_names import tensor_names
 from snapconv.findings.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
-from snapconv.lazy_dataclass import dataclass
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_column, page_text

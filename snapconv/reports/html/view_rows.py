@@ -6,6 +6,7 @@ allocations in every iteration; sorted by kind, their events grow by the same nu
 compresses to almost nothing. The page has every allocation, and so what was live at any moment, exactly.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from snapconv.columns import Int64Column
 from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_column
 
 # Odd numbers without a pattern (2^64 / golden ratio, and of splitmix64), which spread the bits of a key.

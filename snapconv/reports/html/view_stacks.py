@@ -1,9 +1,10 @@
 """The stacks that a page shows, with their frames as text: root first, so that equal beginnings compress."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from snapconv.columns import Int64Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_python

@@ -8,6 +8,7 @@ import operator
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from snapconv.atomic_files import new_files
 from snapconv.errors import OutputWriteError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.reports.sqlite.table_schema import Table
 
 Value = int | float | str | None

@@ -3,7 +3,7 @@
 A writer creates tables from it and docs/reference/schema.md is printed from it, so the two cannot differ.
 """
 
-from snapconv.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import io
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column
-from snapconv.lazy_dataclass import dataclass
 from snapconv.native.library import DONE, MORE, NO_MEMORY, random_seed
 from snapconv.snapshot.readers.unpickle import load_own_pickle
 

@@ -11,13 +11,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from ctypes import CDLL
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.progress import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.fields import shown

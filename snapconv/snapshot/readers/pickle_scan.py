@@ -14,6 +14,7 @@ Turns bytes into "may be loaded, and ends here" or an error; independent of snap
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import MalformedSnapshotError, TruncatedFileError, UnsafePickleError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers import opcodes as op
 

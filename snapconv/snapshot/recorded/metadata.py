@@ -5,7 +5,7 @@ the metadata is left out; nothing here is an error.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS
 from snapconv.snapshot.recorded.metadata_rows import ITERATION, RecordedMemory, Rows, check_size, texts_of

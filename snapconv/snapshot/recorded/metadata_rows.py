@@ -1,6 +1,7 @@
 """One list of the recorder's dictionaries as columns, with the strictness that an untrusted file needs."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

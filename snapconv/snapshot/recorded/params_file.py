@@ -6,6 +6,7 @@ files are as untrusted as a snapshot.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -14,7 +15,6 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.fields import BYTES, check_total, shown
 
 VERSION = 1

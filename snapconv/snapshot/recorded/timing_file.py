@@ -4,6 +4,7 @@ The file is as untrusted as a snapshot: every value is checked before anything u
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,6 @@ from msgspec.structs import astuple
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.readers.json_text import json_of, read_json

@@ -7,11 +7,10 @@ its source is there; else the module of torch.nn; last, the innermost function.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.operations.lines_of_modules import name_of_line, releases_of
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal

@@ -9,9 +9,8 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.stacks.operations.source_names import Comprehension, Function, Names, names_of

@@ -6,9 +6,7 @@ A scope is a module, function, class body, lambda or comprehension; what hides w
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
-
-from snapconv.lazy_dataclass import dataclass
+from dataclasses import dataclass, replace
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

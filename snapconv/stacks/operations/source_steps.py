@@ -2,9 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.stacks.operations.source_names import Names
 from snapconv.torch_knowledge.source_catalog import (
     ANY,

@@ -7,8 +7,8 @@ import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from snapconv.lazy_dataclass import dataclass
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations.source_lines import Line
 

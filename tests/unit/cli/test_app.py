@@ -389,31 +389,6 @@ def test_quiet_still_prints_errors(folder, snapconv, command):
     assert "missing.pickle" in done.err
 
 
-@pytest.mark.parametrize(("command", "meanwhile"), [("info", "1"), ("record", None), ("params", None)])
-def test_numpy_starts_no_threads_for_a_command_of_ours_and_as_ever_for_a_program(
-    monkeypatch, command, meanwhile
-):
-    found = []
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    monkeypatch.setattr(
-        "snapconv.cli.app.app_with",
-        lambda _commands: lambda _line: found.append(os.environ.get("OPENBLAS_NUM_THREADS")),
-    )
-    assert main([command]) == 0
-    assert (found, os.environ.get("OPENBLAS_NUM_THREADS")) == ([meanwhile], None)
-
-
-def test_how_many_threads_numpy_starts_is_the_users_choice(monkeypatch):
-    found = []
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    monkeypatch.setattr(
-        "snapconv.cli.app.app_with",
-        lambda _commands: lambda _line: found.append(os.environ.get("OPENBLAS_NUM_THREADS")),
-    )
-    assert main(["info"]) == 0
-    assert (found, os.environ["OPENBLAS_NUM_THREADS"]) == (["3"], "3")
-
-
 def test_info_writes_nothing(folder, snapconv):
     write()
     done = snapconv("info", "run.pickle")
