@@ -31,13 +31,14 @@ def load(path):
 
 @dataclass
 class Range:
-    """A segment and what its pool is; ``blocks`` are filled in at the end."""
+    """A segment and its pool. Only an expandable one has a hole behind its last block, where it can grow."""
 
     addr: int
     size: int
     stream: int
     is_small: bool
     pool: tuple = (0, 0)
+    is_expandable: bool = False
 
     @property
     def end(self):
@@ -62,7 +63,10 @@ class Rewound:
         for raw in raw_segments:
             pool = tuple(raw.get("segment_pool_id", (0, 0)))
             is_small = raw["segment_type"] == "small"
-            self.add_range(Range(raw["address"], raw["total_size"], raw["stream"], is_small, pool))
+            is_expandable = raw.get("is_expandable", False)
+            self.add_range(
+                Range(raw["address"], raw["total_size"], raw["stream"], is_small, pool, is_expandable)
+            )
             addr = raw["address"]
             for block in raw["blocks"]:
                 if block["state"] != "inactive":
@@ -165,6 +169,7 @@ class Rewound:
             "stream": segment.stream,
             "segment_type": "small" if segment.is_small else "large",
             "segment_pool_id": segment.pool,
+            "is_expandable": segment.is_expandable,
             "blocks": blocks,
         }
 
