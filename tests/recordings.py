@@ -118,7 +118,7 @@ def watch(entry: str, kind: str, *, is_simulated: bool = True, batch_size: int |
 
 
 def _simulated() -> Any:
-    from snapconv.recorder.simulation import SimulationOptions, simulated
+    from snapconv.simulation import SimulationOptions, simulated
 
     return simulated(SimulationOptions())
 

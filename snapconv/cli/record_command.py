@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import Recorded
     from snapconv.recorder.recording_options import RecordOptions
-    from snapconv.recorder.simulation import SimulationOptions
+    from snapconv.simulation import SimulationOptions
 
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
@@ -328,7 +328,7 @@ def _simulation(
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
         return None
-    from snapconv.recorder.simulation import SimulationOptions
+    from snapconv.simulation import SimulationOptions
 
     try:
         capacity_bytes = parse_capacity(capacity) if capacity is not None else None

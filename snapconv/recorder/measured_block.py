@@ -9,7 +9,7 @@ from types import TracebackType
 
 from snapconv.recorder import environment
 from snapconv.recorder.production import Recording
-from snapconv.recorder.simulation import SimulationOptions, simulated
+from snapconv.simulation import SimulationOptions, simulated
 
 
 class MeasuredBlock:

@@ -34,8 +34,8 @@ from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
     from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.simulation import Simulation
     from snapconv.recorder.timing.operation_timer import Timer
+    from snapconv.simulation import Simulation
 
 # Read once, when torch is imported, which a simulation makes happen before the user's first line.
 _EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -118,7 +118,7 @@ def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
         environment.refuse_without_cuda()
         return None
     environment.require_torch()
-    from snapconv.recorder.simulation import simulated
+    from snapconv.simulation import simulated
 
     return parts.enter_context(simulated(options.simulation))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from snapconv.units import shortened
 
 if TYPE_CHECKING:
-    from snapconv.recorder.simulation import SimulationOptions
+    from snapconv.simulation import SimulationOptions
 
 Stacks = Literal["all", "python"]
 Context = Literal["all", "state", "alloc"]

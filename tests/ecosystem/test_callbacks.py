@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 GPU = """
 import sys, snapconv
-from snapconv.recorder.simulation import SimulationOptions, simulated
+from snapconv.simulation import SimulationOptions, simulated
 
 def on_a_gpu(train, mib=None):
     with simulated(SimulationOptions(capacity_bytes=mib and mib << 20)):

@@ -1,6 +1,6 @@
 """What people train with, unmodified: each program's capture against what the program counts of itself."""
 
-from snapconv.recorder.simulation.operations.compilation import can_compile
+from snapconv.simulation.operations.compilation import can_compile
 from tests.ecosystem.recorded_program import record
 
 # Notes that say what a recording without a GPU is, and nothing about a fault.

@@ -2,7 +2,7 @@
 
 ``LAYERS`` has the order, lowest first: a package imports those above it in the list, never those below. The
 recorder runs in somebody else's program and stands apart: it imports the first two layers, what is known of
-torch and the allocator, and torch itself only inside functions.
+torch and the allocator, and torch itself only inside functions. The simulation stands beside it.
 """
 
 import ast
@@ -48,8 +48,9 @@ MAY_IMPORT = {
     for package in layer
 }
 MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations"}
-MAY_IMPORT["recorder"] = GROUND | {"torch_knowledge", "allocator", "recorder"}
-MAY_IMPORT |= {package: LIBRARY | COMMANDS | {"recorder"} for package in COMMANDS}
+GUEST = {"recorder", "simulation"}
+MAY_IMPORT |= {package: GROUND | {"torch_knowledge", "allocator"} | GUEST for package in GUEST}
+MAY_IMPORT |= dict.fromkeys(COMMANDS, LIBRARY | COMMANDS | GUEST)
 OFFLINE = LIBRARY - GROUND - {"torch_knowledge", "allocator"}
 MAY_IMPORT_FROM_OUTSIDE = (
     {package: set() for package in MAY_IMPORT}
@@ -58,6 +59,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "snapshot": {"numpy", "msgspec"},
         "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch", "msgspec"},
+        "simulation": {"torch"},
         "reports": {"numpy", "pyarrow"},  # inside a function: an extra
         "cli": {"typer", "rich", "msgspec", "tomllib", "tomli"},
         "pytest_plugin": {"pytest"},
@@ -145,12 +147,12 @@ def faults(source: str, path: Path) -> list[str]:
         if top == "snapconv":
             if package_of_import(target) not in MAY_IMPORT[package]:
                 found.append(f"{line}: {package} imports {target}")
-        elif top == "torch" and package == "recorder":
+        elif top == "torch" and package in GUEST:
             if not is_inside_function:
                 found.append(f"{line}: torch is imported outside a function")
         elif top not in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[package]:
             found.append(f"{line}: {package} imports {target}")
-        elif top == "importlib" and package not in COMMANDS | {"recorder"}:
+        elif top == "importlib" and package not in COMMANDS | GUEST:
             found.append(f"{line}: {package} imports by name, which hides the layer")
         elif top in FORMATS and path != READS_RULES and not may_import_format(package, target):
             found.append(f"{line}: {package} imports {target}, only snapshot reads")
@@ -169,7 +171,7 @@ def raw_reads(tree: ast.AST, package: str) -> list[str]:
             case (
                 ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load())
                 | ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_])
-            ) if key in RAW_KEYS and package not in {"recorder", "allocator"}:
+            ) if key in RAW_KEYS and package not in GUEST | {"allocator"}:
                 found.append(f"{node.lineno}: {package} looks up {key!r} in a raw dictionary")
     return found
 
@@ -209,6 +211,8 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("allocator/blocks.py", "from snapconv.recorder.program.entry import Entry"),
         ("allocator/blocks.py", "import numpy"),
         ("recorder/program/entry.py", "import torch"),
+        ("simulation/machine.py", "import torch"),
+        ("replay/device_replay.py", "from snapconv.simulation import simulated"),
         ("recorder/program/entry.py", "def f():\n    import numpy"),
         ("recorder/program/entry.py", "from snapconv.snapshot import load"),
         ("cli/app.py", "import numpy"),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("numpy", "torch", "msgspec", "typer", "snapconv.recorder", "snapconv.session", "snapconv.cli")
+HEAVY = (
+    *("numpy", "torch", "msgspec", "typer"),
+    *("snapconv.recorder", "snapconv.simulation", "snapconv.session", "snapconv.cli"),
+)
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 USES = """

@@ -30,7 +30,7 @@ from snapconv.recorder.captured.recorder_clock import now_us
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.observe.record_rows import Row, shape_and_type, where_memory_lies
 from snapconv.recorder.program import own_frames
-from snapconv.recorder.simulation import Simulation, SimulationOptions, simulated
+from snapconv.simulation import Simulation, SimulationOptions, simulated
 
 Range = tuple[int, int]
 # A script has no hub to ask, and one thread as every other entry.

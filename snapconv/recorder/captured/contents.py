@@ -18,7 +18,7 @@ from snapconv.recorder.recording_options import USUAL_PROJECT, ProjectOptions
 if TYPE_CHECKING:
     from snapconv.notes import Note
     from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.simulation import Simulation
+    from snapconv.simulation import Simulation
 
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000

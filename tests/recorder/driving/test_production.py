@@ -15,7 +15,7 @@ import snapconv  # noqa: E402  # after the skip
 from snapconv.errors import OutputWriteError  # noqa: E402
 from snapconv.recorder import environment, production  # noqa: E402
 from snapconv.recorder.observe.loose_tensors import Leaves  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")
 

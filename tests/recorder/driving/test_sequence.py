@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402  # needs torch to be of use
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402  # needs torch to be of use
 
 CNN = """
 import torch

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from snapconv.cli.app import main  # noqa: E402  # after the skip
 from snapconv.recorder import environment  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 

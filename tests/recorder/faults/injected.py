@@ -3,9 +3,9 @@
 from functools import partial
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.simulation import patches
-from snapconv.recorder.simulation.operations import tracker
 from snapconv.recorder.torch_surface import Feature
+from snapconv.simulation import patches
+from snapconv.simulation.operations import tracker
 
 ERROR = "injected: it was meant to fail"
 

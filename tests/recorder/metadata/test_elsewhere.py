@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.simulation import simulated  # noqa: E402
+from snapconv.simulation import simulated  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from snapconv.classification.categories import Evidence  # noqa: E402
 from snapconv.recorder.observe.iteration_times import IterationLog  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.session import load  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.metadata_builder import metadata  # noqa: E402
 
 pytestmark = pytest.mark.smoke("metadata")

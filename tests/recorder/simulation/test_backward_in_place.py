@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import simulated  # noqa: E402
+from snapconv.simulation import simulated  # noqa: E402
 from tests.recorder.simulation.support import events, recorded, sizes_allocated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.after_import import after_import  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.after_import import after_import  # noqa: E402
 from tests.recorder.simulation.support import MIB  # noqa: E402
 
 pytestmark = [

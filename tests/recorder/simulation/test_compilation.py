@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.operations.compilation import can_compile  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.operations.compilation import can_compile  # noqa: E402
 from snapconv.stacks.paths import is_generated  # noqa: E402
 from tests.recorder.simulation.support import MIB, events, recorded, sizes_allocated  # noqa: E402
 
@@ -268,7 +268,7 @@ def test_nothing_that_was_compiled_here_is_used_afterwards(tmp_path):
 # A process of its own: what is compiled afterwards needs no compiler with a backend that runs it as it is.
 AFTERWARDS = """
 import torch
-from snapconv.recorder.simulation import SimulationOptions, simulated
+from snapconv.simulation import SimulationOptions, simulated
 
 compiled = torch.compile(lambda x: x.sigmoid() + 1)
 with simulated(SimulationOptions(compute=False, n_devices=2)):

@@ -12,9 +12,9 @@ from torch import nn  # noqa: E402
 
 from snapconv.recorder.observe.addresses import locate  # noqa: E402
 from snapconv.recorder.observe.tensors_within import plain_tensors  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.modes import Calls  # noqa: E402
-from snapconv.recorder.simulation.tensors.device_choice import DeviceChoice  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.modes import Calls  # noqa: E402
+from snapconv.simulation.tensors.device_choice import DeviceChoice  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.snapshot.load import load_snapshot  # noqa: E402
 from tests.recorder.simulation.support import cnn, events  # noqa: E402
 

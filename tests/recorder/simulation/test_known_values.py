@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.tensors.fake_storage import FakeStorages  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.tensors.fake_storage import FakeStorages  # noqa: E402
 from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")

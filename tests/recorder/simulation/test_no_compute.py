@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import Transformer, language_step  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.operations.compilation import can_compile  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.operations.compilation import can_compile  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.observe import addresses  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import (  # noqa: E402
     MIB,
     Transformer,

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation import odd_features, odd_training  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
 

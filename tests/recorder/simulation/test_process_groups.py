@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import recorded  # noqa: E402
 
 dist = torch.distributed

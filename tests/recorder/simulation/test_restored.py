@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder.observe import addresses  # noqa: E402
-from snapconv.recorder.simulation import simulated  # noqa: E402
+from snapconv.simulation import simulated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 TWO = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 START = "Expected all tensors to be on the same device"

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions
-from snapconv.recorder.simulation.devices.machine import Machine
-from snapconv.recorder.simulation.devices.workspace import BlasWorkspaces
-from snapconv.recorder.simulation.operations.in_place_sums import Transfers
-from snapconv.recorder.simulation.tensors.placements import Placement
+from snapconv.simulation import SimulationOptions
+from snapconv.simulation.devices.machine import Machine
+from snapconv.simulation.devices.workspace import BlasWorkspaces
+from snapconv.simulation.operations.in_place_sums import Transfers
+from snapconv.simulation.tensors.placements import Placement
 
 SCATTER = SimpleNamespace(name="index_put")
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.recorder.observe.addresses import locate  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, Block, events, recorded, sizes_allocated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.replay.device_replay import replay  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.snapshot.load import load_snapshot  # noqa: E402
 from tests.recorder.simulation.support import MIB, Transformer, language_step, recorded  # noqa: E402
 

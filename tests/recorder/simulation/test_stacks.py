@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-import snapconv.recorder.simulation as package  # noqa: E402
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.recorder.simulation.devices.stack_surroundings import is_of_surroundings  # noqa: E402
+import snapconv.simulation as package  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.devices.stack_surroundings import is_of_surroundings  # noqa: E402
 from tests.recorder.simulation.support import Block, events, recorded  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import snapconv
-from snapconv.recorder.simulation.devices.stack_surroundings import is_of_surroundings
+from snapconv.simulation.devices.stack_surroundings import is_of_surroundings
 from tests.recorder.driving.conftest import run  # noqa: F401  # a fixture
 
 SCRIPT = """

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
-from snapconv.recorder.simulation import SimulationOptions
-from snapconv.recorder.simulation.devices.device_clock import Clock
-from snapconv.recorder.simulation.devices.workspace import workspace_bytes
-from snapconv.recorder.simulation.patches import Patches
-from snapconv.recorder.simulation.simulated_errors import out_of_memory_message
+from snapconv.simulation import SimulationOptions
+from snapconv.simulation.devices.device_clock import Clock
+from snapconv.simulation.devices.workspace import workspace_bytes
+from snapconv.simulation.patches import Patches
+from snapconv.simulation.simulated_errors import out_of_memory_message
 
 MIB = 1 << 20
 

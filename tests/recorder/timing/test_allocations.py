@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.simulation import SimulationOptions, simulated  # noqa: E402  # only where torch is
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402  # only where torch is
 from tests.recorder.timing.test_coverage import MODELS, step_of  # noqa: E402
 from tests.recorder.timing.timed import timer_for  # noqa: E402
 

@@ -1,0 +1,303 @@
+"""The simulated devices: an allocator, counters and streams each, one clock and one history for all.
+
+Everything that torch's C++ side would answer about memory is answered here. Knows no tensors.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_trace import Frames, Recorded
+from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.errors import RecorderError
+from snapconv.notes import Note
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.program.own_frames import for_program
+from snapconv.simulation.devices.device_clock import Clock
+from snapconv.simulation.devices.simulated_history import History
+from snapconv.simulation.devices.simulated_stacks import Stacks
+from snapconv.simulation.devices.statistics import Statistics
+from snapconv.simulation.simulated_errors import out_of_memory_message
+from snapconv.simulation.simulation_options import SimulationOptions
+from snapconv.units import counted
+
+Observer = Callable[[int, int, int, int], object]
+
+_FIRST_ADDR = 0x7F00_0000_0000
+_ADDRS_PER_DEVICE = 1 << 40
+
+
+def settings_from_environment() -> AllocatorSettings:
+    """Read the allocator's settings as torch does: the general variable wins over CUDA's own."""
+    conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return AllocatorSettings.from_conf(conf)
+
+
+@dataclass(slots=True)
+class Device:
+    """One simulated device."""
+
+    index: int
+    allocator: CachingAllocator
+    statistics: Statistics
+    stream: int = 0
+    blas_streams: set[int] = field(default_factory=set)
+
+
+class Machine:
+    """All simulated devices, used by one thread at a time.
+
+    A garbage collection may free tensors in the middle of an allocation, which the allocator must not
+    see: such frees wait until it is done.
+    """
+
+    def __init__(self, options: SimulationOptions) -> None:
+        self.options = options
+        self.settings = settings_from_environment()
+        # The program may set them itself, until the first allocation.
+        self._reads_environment = True
+        self.clock = Clock()
+        self.history = History(options.n_devices)
+        self.stacks = Stacks()
+        self.devices = [self._device(index) for index in range(options.n_devices)]
+        self.current_device = 0
+        self.observers: list[Observer] = []
+        # Called before any figure is read: an allocation may still be undecided.
+        self.settle: Callable[[], None] = lambda: None
+        # What the user should know of this run, by slug.
+        self.notes: dict[str, Note] = {}
+        # What of torch has changed, so that the simulation does without.
+        self.changes: list[Note] = []
+        # What a fault of ours may have ended.
+        self.guards: list[Guard] = []
+        # Names of models that were built without their weights.
+        self.random_weights: list[str] = []
+        # What is not modelled and the program came upon, in that order.
+        self.met: dict[str, None] = {}
+        self._lock = threading.RLock()
+        self._is_busy = False
+        self._late_frees: deque[tuple[int, int]] = deque()
+
+    def _device(self, index: int) -> Device:
+        statistics = Statistics()
+
+        def listen(event: Recorded) -> None:
+            statistics.listen(event)
+            self.history.listen(index, event)
+
+        allocator = CachingAllocator(
+            device=index,
+            settings=self.settings,
+            capacity=self.options.capacity_bytes,
+            clock=self.clock,
+            base_addr=_FIRST_ADDR + index * _ADDRS_PER_DEVICE,
+            record=False,
+            listener=listen,
+        )
+        return Device(index, allocator, statistics)
+
+    def note(self, note: Note) -> None:
+        """Keep a note on this run; once is enough."""
+        self.notes.setdefault(note.slug, note)
+
+    def meet(self, what: str) -> None:
+        """Remember that the program does what a GPU needs memory for that is not modelled."""
+        self.met.setdefault(what)
+
+    def device(self, index: int | None) -> Device:
+        """Return a device by ordinal; None or a negative number for the current one."""
+        return self.devices[self.current_device if index is None or index < 0 else index]
+
+    def checked(self, index: int) -> int:
+        """Return a device ordinal; refuse one that no device has, as CUDA does."""
+        if not 0 <= index < len(self.devices):
+            error = RuntimeError(
+                f"CUDA error: invalid device ordinal (cuda:{index}; the simulation has "
+                f"{counted(len(self.devices), 'device')}; `--device {index}` gives it more)"
+            )
+            raise for_program(error)
+        return index
+
+    def allocation_frames(self, within: tuple[str, ...] = ()) -> Frames | None:
+        """Capture the stack if allocations are to have one."""
+        if not self.history.wants_allocation_frames:
+            return None
+        return self.stacks.capture(has_cpp=self.history.has_cpp, within=within)
+
+    def malloc(self, index: int, n_bytes: int, frames: Frames | None = None) -> int:
+        """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""
+        if self._reads_environment:
+            self._use(settings_from_environment())
+            self._limit()
+        device = self.devices[index]
+        frames = frames or self.allocation_frames()
+        try:
+            return int(self._alone(self._malloc, device, n_bytes, frames))
+        except OutOfMemory as error:
+            # As in torch, the observers run with the allocator unlocked and the event recorded.
+            for observer in self.observers:
+                observer(index, error.segment_bytes, error.capacity, error.free_bytes)
+            raise for_program(_torch_error(out_of_memory_message(error, device=index))) from None
+
+    def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
+        statistics = device.statistics
+        n_freed = statistics.n_segments_freed
+        try:
+            addr = device.allocator.malloc(n_bytes, stream=device.stream, frames=frames)
+        except OutOfMemory:
+            statistics.n_retries += 1
+            raise
+        # A malloc that gave segments back had failed once (malloc's retries with alloc_block).
+        statistics.n_retries += statistics.n_segments_freed > n_freed
+        return addr
+
+    def free(self, index: int, addr: int) -> None:
+        """Free an address, now or, inside an allocation, right after it."""
+        with self._lock:
+            if self._is_busy:
+                self._late_frees.append((index, addr))
+                return
+        frames = None
+        if self.history.wants_free_frames:
+            frames = self.stacks.capture(has_cpp=self.history.has_cpp, is_free=True)
+        self._alone(self.devices[index].allocator.free, addr, frames=frames)
+
+    def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an allocator's function exclusively; then do the frees that had to wait."""
+        with self._lock:
+            self._is_busy = True
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                self._is_busy = False
+        while self._late_frees:
+            try:
+                late = self._late_frees.popleft()
+            except IndexError:  # another thread has done it just now
+                break
+            self.free(*late)
+        return result
+
+    def record_stream(self, index: int, addr: int, stream: int) -> None:
+        """Let a block's free wait for a stream, if there is a block."""
+        if addr:
+            self._alone(self.devices[index].allocator.record_stream, addr, stream)
+
+    def synchronize(self, index: int | None = None) -> None:
+        """Let all work of a device end: the next allocation completes what waited for it."""
+        self.settle()
+        allocator = self.device(index).allocator
+        self._alone(allocator.process_events, None)
+
+    def empty_cache(self) -> None:
+        """Give cached segments of all devices back."""
+        self.settle()
+        frames = self.allocation_frames() if self.history.wants_free_frames else None
+        for device in self.devices:
+            self._alone(device.allocator.empty_cache, frames=frames)
+
+    def memory_stats(self, index: int | None) -> dict[str, Any]:
+        """Write a device's counters as torch's nested dict."""
+        self.settle()
+        device = self.device(index)
+        segments = self._alone(device.allocator.segments)
+        limit = self.settings.max_split_size_bytes
+        return device.statistics.as_nested_dict(segments, max_split_size=-1 if limit is None else limit)
+
+    def reset_peaks(self, index: int | None) -> None:
+        """Let a device's peaks start from the present."""
+        self.settle()
+        self.device(index).statistics.reset_peaks()
+
+    def set_settings(self, conf: str) -> None:
+        """Replace the allocator's settings from here on."""
+        self._use(AllocatorSettings.from_conf(conf))
+
+    def _use(self, settings: AllocatorSettings) -> None:
+        self._reads_environment = False
+        self.settings = settings
+        for device in self.devices:
+            device.allocator.settings = self.settings
+
+    def _limit(self) -> None:
+        """Leave the process its fraction of the devices, unless the program has set another itself."""
+        fraction = self.settings.memory_fraction
+        for device in self.devices:
+            if fraction < 1 and device.allocator.capacity == self.options.capacity_bytes:
+                self._set_fraction(device, fraction)
+
+    def set_fraction(self, index: int, fraction: float) -> None:
+        """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""
+        self._set_fraction(self.device(index), fraction)
+
+    def _set_fraction(self, device: Device, fraction: float) -> None:
+        allocator = device.allocator
+        allocator.capacity = int(fraction * self.options.total_bytes)
+        allocator.limit = allocator.capacity if fraction < 1 else None
+
+    def free_and_total(self, index: int | None) -> tuple[int, int]:
+        """Say what cudaMemGetInfo would: the device's memory outside its segments, and all of it."""
+        self.settle()
+        total = self.options.total_bytes
+        return max(total - self.device(index).allocator.reserved_bytes, 0), total
+
+    def snapshot(self, *, include_traces: bool = True) -> dict[str, Any]:
+        """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
+        self.settle()
+        segments, traces = self._alone(self._read)
+        self.stacks.symbolise(_stacks_of(segments) + _stacks_of_entries(traces))
+        return {
+            "segments": segments,
+            "device_traces": traces if include_traces else [[] for _ in self.devices],
+            "allocator_settings": self.settings.as_snapshot() | _SETTINGS_OF_2_13,
+            "external_annotations": self.history.annotations() if include_traces else [],
+        }
+
+    def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]]]:
+        """Read segments and traces at one moment, and let the next snapshot know of it."""
+        traces = self.history.traces()
+        segments = [segment for device in self.devices for segment in device.allocator.segments()]
+        for device in self.devices:
+            device.allocator.note_snapshot()
+        return segments, traces
+
+    def switch_history(self, switch: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Turn recording on or off with nothing happening meanwhile."""
+        self.settle()
+        self._alone(switch, *args, **kwargs)
+
+    def traceback_of(self, addr: int) -> Frames | None:
+        """Return the allocation stack of a live block, by its address."""
+        self.settle()
+        every = [self._alone(device.allocator.segments) for device in self.devices]
+        for block in (block for segments in every for segment in segments for block in segment["blocks"]):
+            if block["address"] == addr and block["state"] != "inactive" and block["frames"]:
+                self.stacks.symbolise([block["frames"]])
+                return list(block["frames"])
+        return None
+
+
+# Keys of allocator_settings that came with torch 2.13, at their defaults.
+_SETTINGS_OF_2_13 = {"max_round_threshold": 0, "max_cached_size": 0}
+
+
+def _stacks_of(segments: list[dict[str, Any]]) -> list[list[Any]]:
+    found = [segment["frames"] for segment in segments]
+    return found + [block["frames"] for segment in segments for block in segment["blocks"]]
+
+
+def _stacks_of_entries(traces: list[list[dict[str, Any]]]) -> list[list[Any]]:
+    return [entry["frames"] for trace in traces for entry in trace if "frames" in entry]
+
+
+def _torch_error(message: str) -> Exception:
+    """Make torch's out-of-memory error, whose place has changed over the versions."""
+    import torch
+
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    error = kind(message)
+    return error if isinstance(error, Exception) else RecorderError(message)

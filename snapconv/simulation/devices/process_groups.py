@@ -1,0 +1,203 @@
+"""torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
+
+What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
+and copies what has a place of its own to go to. More ranks, and what shards tensors over them, are refused.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from snapconv.errors import RecorderError
+from snapconv.notes import Note
+from snapconv.simulation.modes import Handler
+from snapconv.simulation.not_modelled import NCCL
+from snapconv.simulation.operations.tracker import Tracker
+from snapconv.simulation.patches import Patches
+from snapconv.simulation.tensors.placements import tensors_in
+
+_ONE_RANK = Note(
+    "simulated-nccl",
+    "the process group is simulated, with this one rank: collectives are copies, and what NCCL allocates for "
+    "itself is not in the capture",
+)
+# torch 2.15 has three of them, and makes the second where a script names "nccl".
+_NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+# What torch.cuda.nccl.version() answers: one with all that torch requires.
+_NCCL_VERSION = (2, 27, 3)
+# Their first argument stays as it is: there is no other rank to receive from (schemas of torch 2.13).
+_IN_PLACE = {
+    "allreduce_",
+    "allreduce_coalesced_",
+    "broadcast_",
+    "reduce_",
+    "barrier",
+    "monitored_barrier_",
+    "check_for_nan",
+}
+# Their first argument receives the second.
+_COPIES = {
+    "allgather_",
+    "_allgather_base_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+    "scatter_",
+    "gather_",
+    "alltoall_",
+    "alltoall_base_",
+}
+
+
+def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
+    """Let a process group of one rank work as with NCCL; do nothing where torch has no torch.distributed."""
+    import torch
+
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    real_init = distributed_c10d.init_process_group
+    init = _one_rank_only(tracker, real_init)
+    for owner in (torch.distributed, distributed_c10d):
+        patches.set(owner, "init_process_group", init)
+        patches.wrap(owner, "Reducer", lambda real: _reducer_class(tracker, real))
+    _patch_nccl(torch, distributed_c10d, patches)
+    _refuse_shards(torch, patches)
+
+
+def with_collectives(handle: Handler) -> Handler:
+    """Handle the collectives of a group of one rank, and hand every other operation on."""
+    import torch
+
+    known = {operation for operation in _operations(torch) if operation is not None}
+
+    def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if func not in known:
+            return handle(func, args, kwargs)
+        outputs = list(tensors_in(args[:1], torch.Tensor))
+        if func._schema.name.rpartition("::")[2] in _COPIES:
+            for output, given in zip(outputs, tensors_in(args[1:2], torch.Tensor), strict=True):
+                handle(torch.ops.aten.copy_.default, (output, given.view_as(output)), {})
+        match len(func._schema.returns):
+            case 0:
+                return None
+            case 1:
+                return _done(torch, outputs)
+            case _:
+                return args[0], _done(torch, outputs)
+
+    return handle_all
+
+
+def _operations(torch: Any) -> Iterator[Any]:
+    for name in (*_IN_PLACE, *_COPIES):
+        packet = getattr(torch.ops.c10d, name, None)
+        yield getattr(packet, "default", None)
+
+
+def _done(torch: Any, result: list[Any]) -> Any:
+    """Make what torch calls a Work, of something that is over already."""
+    future = torch.futures.Future()
+    future.set_result(result)
+    return torch._C._distributed_c10d._create_work_from_future(future).boxed()
+
+
+def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(real)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        n_ranks = _world_size(signature(real).bind(*args, **kwargs).arguments)
+        if n_ranks > 1:
+            raise RecorderError(
+                f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "
+                "RANK=0 to see what one rank of data parallel training needs, or record on GPUs"
+            )
+        real(*args, **kwargs)
+        tracker.machine.note(_ONE_RANK)
+        tracker.machine.meet(NCCL)
+
+    return init_process_group
+
+
+def _world_size(arguments: dict[str, Any]) -> int:
+    """Find how many ranks there are to be; 0 where nothing defines it: torch has a message for that."""
+    given = arguments.get("world_size", -1)
+    if given > 0:
+        return int(given)
+    in_url = re.search(r"[?&]world_size=(\d+)", arguments.get("init_method") or "")
+    text = in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
+    """Put torch's fake process group where NCCL's would be: it reports success, and does nothing."""
+    fake: Any = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
+    if fake is None:
+        return
+    make = getattr(fake, "_create_internal", fake)
+    # NCCL's has one, to find ranks that are not in step.
+    patches.set(fake, "_set_sequence_number_for_group", lambda _: None)
+    patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
+
+    class OfFake(type):
+        def __call__(cls, _store: Any, rank: int, size: int, *_: Any) -> Any:
+            return make(rank, size)
+
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, fake)
+
+    class Options:
+        is_high_priority_stream = False
+
+    for name in _NCCL_CLASSES:
+        nccl = OfFake(name, (), {"Options": Options, "__module__": c10d.__name__})
+        for owner in (torch.distributed, c10d):
+            patches.set(owner, name, nccl)
+    patches.set(c10d, "_NCCL_AVAILABLE", True)
+    patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
+    patches.set_existing(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+
+
+def _reducer_class(tracker: Tracker, real: type) -> type:
+    """Make DDP's reducer have its buckets where the parameters are: C++ code takes those for the CPU's."""
+
+    class Reducer(real):  # type: ignore[misc]
+        def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
+            self._device_of_buckets = next((p.get_device() for p in parameters if p.is_cuda), None)
+            with tracker.made_beside(self._device_of_buckets):
+                super().__init__(parameters, *args, **kwargs)
+
+        def _rebuild_buckets(self) -> Any:
+            with tracker.made_beside(self._device_of_buckets):
+                return super()._rebuild_buckets()
+
+    return Reducer
+
+
+def _refuse_shards(torch: Any, patches: Patches) -> None:
+    """Refuse what spreads a model over ranks, before any of it is made."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def refuse(what: str) -> Callable[..., Any]:
+        def refused(*_args: Any, **_kwargs: Any) -> Any:
+            raise RecorderError(
+                f"{what} is not simulated yet: its tensors are spread over ranks, and a simulation has one. "
+                "Leave it out to see the whole model on one device, or record on GPUs"
+            )
+
+        return refused
+
+    patches.set(FullyShardedDataParallel, "__init__", refuse("FullyShardedDataParallel"))
+    try:
+        from torch.distributed.tensor import DTensor
+    except ImportError:  # before torch 2.5
+        from torch.distributed._tensor import DTensor
+    patches.set(
+        DTensor, "__new__", staticmethod(refuse("DTensor (of FSDP2's fully_shard, or of tensor parallelism)"))
+    )

@@ -1,0 +1,225 @@
+"""One operation -> its results: computed on the CPU, or evaluated by shape alone.
+
+In a simulation that computes nothing, only what is small and depends on known values is computed; see
+``known_values``. Knows nothing of mallocs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from snapconv.simulation.operations.attention_values import gpu_operations
+from snapconv.simulation.operations.dynamic_shapes import dynamic_shapes
+from snapconv.simulation.operations.known_values import KnownValues, has_values
+from snapconv.simulation.operations.operation_schemas import Kind, Operation, written_arguments
+from snapconv.simulation.operations.result_shapes import laid_out, map_tensors, result_shapes
+from snapconv.simulation.operations.values_read import ValuesRead
+from snapconv.simulation.simulated_errors import ValuesNeededError
+from snapconv.simulation.tensors.fake_storage import FakeStorages
+from snapconv.simulation.tensors.placements import Placement, Placements, tensors_in
+
+# From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
+# on the CPU before it moves to the device. What comes back from the device neither.
+NO_MEMORY_FROM_BYTES = 1 << 20
+
+
+class Run:
+    """An operation of the program's that is run for its results, and whether that has happened."""
+
+    __slots__ = ("func", "is_done", "raised", "result")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.is_done = False
+        self.result: Any = None
+        self.raised: BaseException | None = None
+
+    def __call__(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it."""
+        try:
+            result = self.result = self.func(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        self.is_done = True
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """An operation that is called: with which arguments, what tensors are in them, and where those are."""
+
+    run: Run
+
+    operation: Operation
+    func: Any
+    args: Any
+    kwargs: dict[str, Any]
+    tensors: list[Any]
+    inputs: list[Placement | None]
+    device: int | None
+
+
+class Evaluation:
+    """Runs operations."""
+
+    def __init__(self, placements: Placements, values_read: ValuesRead, *, compute: bool) -> None:
+        import torch
+
+        self._torch = torch
+        self._tensor = torch.Tensor
+        self._placements = placements
+        self._values_read = values_read
+        self._gpu_operations = gpu_operations()
+        self.fake_storages = None if compute else FakeStorages()
+        self.known = KnownValues(placements)
+
+    def run(self, call: Invocation) -> tuple[Any, bool]:
+        """Return an operation's results, and whether they have values."""
+        operation = call.operation
+        if self.fake_storages is None or operation.kind is Kind.VIEW:
+            return self._compute(call), True
+        is_known = has_values(call.inputs)
+        if operation.kind is Kind.VALUE:
+            if operation.gives_values and not is_known:
+                self._values_read.add_value(operation.name)
+            return self._compute(call), True
+        if call.device is None and is_known:
+            return self._on_the_cpu(call, self.fake_storages)
+        if self._is_computed(call, is_known=is_known):
+            return self._compute(call), True
+        if not is_known and (decided := self.known.decided_by_one(operation, call.args, call.inputs)):
+            return call.run(decided, call.kwargs), True
+        return self._evaluate(call, self.fake_storages), False
+
+    def _compute(self, call: Invocation) -> Any:
+        fill = self._gpu_operations.get(call.func)
+        if fill is None and call.device is None:
+            return call.run(call.args, call.kwargs)
+        if fill is None:
+            return laid_out(call.func, call.args, self._compute_in_any_type(call))
+
+        # What only CUDA has, into results of CUDA's shapes.
+        def empty(meta: Any) -> Any:
+            return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
+
+        shapes = result_shapes(call.func, call.args, call.kwargs)
+        results = map_tensors(shapes, empty, self._tensor)
+        fill(results, *call.args, **call.kwargs)
+        return results
+
+    def _compute_in_any_type(self, call: Invocation) -> Any:
+        """Compute an operation; in a wider type where CUDA has a kernel for this one and the CPU has none."""
+        try:
+            return call.run(call.args, call.kwargs)
+        except RuntimeError as error:
+            if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(error):
+                raise
+            torch = self._torch
+
+        def widened(tensor: Any) -> Any:
+            return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
+
+        shapes = result_shapes(call.func, call.args, call.kwargs)
+        types = iter([shape.dtype for shape in tensors_in((shapes,), self._tensor)])
+        results = call.run(map_tensors(call.args, widened, self._tensor), call.kwargs)
+        return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
+
+    def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
+        """Compute what the program computes on the CPU; much uninitialised memory is not made."""
+        if call.operation.is_uninitialised:
+            shape = result_shapes(call.func, call.args, call.kwargs)
+            if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
+                return fake_storages.like(shape), False
+        return self._compute(call), True
+
+    def _is_computed(self, call: Invocation, *, is_known: bool) -> bool:
+        """Say whether an operation is computed; one that overwrites gives its target values."""
+        known = self.known
+        if not is_known:
+            if not known.can_overwrite(call.operation, call.args, call.inputs):
+                return False
+            if known.is_small(call.tensors):
+                known.remember(call.inputs[0])
+                return True
+            return False
+        return known.is_small(call.tensors) and self._has_small_results(call)
+
+    def _has_small_results(self, call: Invocation) -> bool:
+        operation, args = call.operation, call.args
+        if operation.kind is Kind.IN_PLACE and not operation.may_resize:
+            return True
+        if self._has_sparse((*args, *call.kwargs.values())):
+            return False
+        if operation.is_memory_only:
+            return operation.name == "resize_" and self._has_small_size(*args[:2])
+        if operation.reads_values:
+            return True
+        try:
+            shapes = result_shapes(call.func, args, call.kwargs)
+        except (
+            ValuesNeededError,
+            RuntimeError,
+        ):  # it depends on the values; or the program will see an error
+            return True
+        return self.known.is_small(tensors_in((shapes,), self._tensor))
+
+    def _has_small_size(self, tensor: Any, size: Any) -> bool:
+        return self.known.is_small([self._torch.empty(size, dtype=tensor.dtype, device="meta")])
+
+    def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
+        """Do an operation by shape alone."""
+        operation, args, kwargs = call.operation, call.args, call.kwargs
+        if operation.name == "resize_":
+            return fake_storages.resize(args[0], args[1])
+        if operation.is_memory_only or operation.is_view_in_place:
+            return call.run(args, kwargs)
+        self.known.forget_written(operation, args, kwargs)
+        has_sparse = self._has_sparse((*args, *kwargs.values()))
+        if operation.kind is Kind.IN_PLACE and not operation.may_resize:
+            return written_arguments(operation, args, kwargs)
+        if operation.is_out and not has_sparse:
+            return self._shape_out(call, fake_storages)
+        if operation.kind is not Kind.FRESH or operation.reads_values or has_sparse:
+            return call.run(args, kwargs)
+        shapes = self._shapes(call)
+        if self._has_sparse((shapes,)):
+            return call.run(args, kwargs)
+        comes_back = call.device is None and any(
+            placement is not None and placement.device is not None for placement in call.inputs
+        )
+        return map_tensors(shapes, self._zeros if comes_back else fake_storages.like, self._tensor)
+
+    def _zeros(self, meta: Any) -> Any:
+        """Make what comes back to the CPU, where the program may look at it past the simulation."""
+        assert self.fake_storages is not None
+        if meta.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
+            return self.fake_storages.like(meta)
+        return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
+
+    def _shapes(self, call: Invocation) -> Any:
+        def is_known(tensor: Any) -> bool:
+            return has_values([self._placements.of(tensor)])
+
+        return dynamic_shapes(
+            call.operation.name,
+            call.func,
+            call.args,
+            call.kwargs,
+            has_values=is_known,
+            on_unknown=self._values_read.add_shape,
+        )
+
+    def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
+        """Give what an operation is to write into the size that it would have then."""
+        written = written_arguments(call.operation, call.args, call.kwargs)
+        sized = result_shapes(call.func, call.args, call.kwargs)
+        for tensor, meta in zip(
+            tensors_in((written,), self._tensor), tensors_in((sized,), self._tensor), strict=True
+        ):
+            if tensor.size() != meta.size():
+                fake_storages.resize(tensor, meta.size())
+        return written
+
+    def _has_sparse(self, values: Any) -> bool:
+        strided = self._torch.strided
+        return any(tensor.layout is not strided for tensor in tensors_in(values, self._tensor))
