@@ -19,6 +19,7 @@ from snapconv.recorder import (  # noqa: E402
 from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row  # noqa: E402
 
 RECORDER = Path(torch_surface.__file__).parent
+PARTS = (RECORDER, RECORDER.parent / "simulation")
 OPTIONAL = [feature for feature in SURFACE if not feature.is_essential]
 
 
@@ -147,7 +148,7 @@ OPERATIONS = ("_scaled_dot_product_",)
 
 
 def trees():
-    for path in sorted(RECORDER.rglob("*.py")):
+    for path in sorted(path for part in PARTS for path in part.rglob("*.py")):
         if path.name != "torch_surface.py":
             yield path, ast.parse(path.read_text(encoding="utf-8"))
 
