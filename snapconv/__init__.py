@@ -11,7 +11,7 @@ from snapconv.version import VERSION as __version__
 if TYPE_CHECKING:
     from snapconv.classification.categories import Category, Evidence
     from snapconv.recorder.production import recording
-    from snapconv.recorder.schedule.marked_steps import step
+    from snapconv.recorder.schedule import step
     from snapconv.session import Session, load
 
 _LAZY = {
@@ -20,7 +20,7 @@ _LAZY = {
     "Session": "snapconv.session",
     "load": "snapconv.session",
     "recording": "snapconv.recorder.production",
-    "step": "snapconv.recorder.schedule.marked_steps",
+    "step": "snapconv.recorder.schedule",
 }
 
 __all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load", "recording", "step"]

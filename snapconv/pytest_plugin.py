@@ -82,7 +82,7 @@ def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
 
 def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     """Read the arguments of the mark: the limit in bytes, and whether to simulate."""
-    from snapconv.recorder.recording_options import parse_capacity
+    from snapconv.recorder.options import parse_capacity
 
     mark = item.get_closest_marker(_NAME)
     if mark is None:

@@ -81,7 +81,7 @@ def moment_question(text: str) -> "MomentQuestion":
 
 def device_total_of(text: str | None) -> int | None:
     """Read ``--device-total``."""
-    from snapconv.recorder.recording_options import parse_capacity
+    from snapconv.recorder.options import parse_capacity
 
     try:
         return None if text is None else parse_capacity(text)

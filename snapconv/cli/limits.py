@@ -111,7 +111,7 @@ def _size_in_table(value: object, where: str) -> int:
 
 def _bytes(text: str) -> int:
     """Read a size; 0 needs no unit."""
-    from snapconv.recorder.recording_options import parse_capacity
+    from snapconv.recorder.options import parse_capacity
 
     return 0 if text.strip() == "0" else parse_capacity(text)
 

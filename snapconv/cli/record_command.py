@@ -24,9 +24,9 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from snapconv.recorder.options import RecordOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import Recorded
-    from snapconv.recorder.recording_options import RecordOptions
     from snapconv.simulation import SimulationOptions
 
 
@@ -232,7 +232,7 @@ def record(
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
     its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
     """
-    from snapconv.recorder.recording_options import MAX_ENTRIES, ProjectOptions, RecordOptions
+    from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
     options = RecordOptions(
@@ -315,7 +315,7 @@ def _simulation(
     random_weights: bool,
     device: int | None,
 ) -> "SimulationOptions | None":
-    from snapconv.recorder.recording_options import parse_capacity
+    from snapconv.recorder.options import parse_capacity
 
     given = {
         "--no-compute": no_compute,

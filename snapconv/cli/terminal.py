@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 def show_raised(raised: BaseException) -> None:
     """Show what ended the program as Python would."""
-    from snapconv.recorder.program.outcome import exit_argument
+    from snapconv.recorder.program.script import exit_argument
 
     if isinstance(raised, SnapconvError):
         say(f"error: {raised}")

@@ -189,7 +189,7 @@ def _check_batch(scale: float | None, other: Path | None, other_scale: float | N
 
 
 def _size(text: str, option: str) -> int:
-    from snapconv.recorder.recording_options import parse_capacity
+    from snapconv.recorder.options import parse_capacity
 
     try:
         return parse_capacity(text)

@@ -12,17 +12,17 @@ from snapconv.notes import Note
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import write_capture_somewhere
+from snapconv.recorder.captured.clock import IterationLog
 from snapconv.recorder.captured.contents import Ended, Origin, contents_now, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards, fault_note
-from snapconv.recorder.observe.iteration_times import IterationLog
-from snapconv.recorder.recording_options import RecordOptions
-from snapconv.recorder.schedule.iteration_schedule import Part, Schedule
+from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.schedule import Part, Schedule
 from snapconv.recorder.torch_features import Features
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
     from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.timing.operation_timer import Timer
+    from snapconv.recorder.timing.timer import Timer
 
 Say = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
-from snapconv.recorder.program.interrupts import held_back
+from snapconv.recorder.program.script_signals import held_back
 from snapconv.version import VERSION
 
 # The version of the metadata's own shape, see docs/reference/capture.md.

@@ -18,14 +18,14 @@ from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import free_name, write_capture_somewhere
+from snapconv.recorder.captured.clock import IterationLog
 from snapconv.recorder.captured.contents import Ended, Origin, contents_now, ended_by, nothing_allocated
 from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.observe.iteration_times import IterationLog
 from snapconv.recorder.observe.observer import Observer
-from snapconv.recorder.program.cuda_start import CudaStart
+from snapconv.recorder.options import Context, ProjectOptions, Stacks
+from snapconv.recorder.program.moments import CudaStart
 from snapconv.recorder.program.script_signals import deferred_handlers
-from snapconv.recorder.recording_options import Context, ProjectOptions, Stacks
-from snapconv.recorder.schedule.iteration_schedule import StepCounter, counting_steps
+from snapconv.recorder.schedule import StepCounter, counting_steps
 from snapconv.recorder.torch_features import Features, of_recording, probe
 from snapconv.recorder.torch_surface import Feature
 

@@ -21,20 +21,18 @@ from snapconv.recorder.captured.capture_folder import check_output
 from snapconv.recorder.captured.contents import Origin, ended_by
 from snapconv.recorder.driver import Driver, Say
 from snapconv.recorder.guard import Guards
+from snapconv.recorder.options import RecordOptions
 from snapconv.recorder.program import own_frames, script, script_signals
-from snapconv.recorder.program.cuda_start import CudaStart
 from snapconv.recorder.program.entry import Entry, load_providers, provider_module
-from snapconv.recorder.program.import_hook import when_imported
-from snapconv.recorder.program.interrupts import held_back
-from snapconv.recorder.program.outcome import Stop, exit_code_of, outcome
-from snapconv.recorder.program.warned import warnings_name_the_user
-from snapconv.recorder.recording_options import RecordOptions
-from snapconv.recorder.schedule.iteration_schedule import Sign, StepCounter, counting_steps
+from snapconv.recorder.program.moments import CudaStart, when_imported
+from snapconv.recorder.program.script import Stop, exit_code_of, outcome, warnings_name_the_user
+from snapconv.recorder.program.script_signals import held_back
+from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
     from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.timing.operation_timer import Timer
+    from snapconv.recorder.timing.timer import Timer
     from snapconv.simulation import Simulation
 
 # Read once, when torch is imported, which a simulation makes happen before the user's first line.
@@ -167,7 +165,7 @@ def _origin(
 def _instruments(options: RecordOptions, guards: Guards) -> "tuple[Timer | None, Observer]":
     """Make the timer and the observer."""
     from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.timing.operation_timer import Timer
+    from snapconv.recorder.timing.timer import Timer
 
     observer = Observer(guards=guards)
     if options.simulation is not None and not options.simulation.compute:

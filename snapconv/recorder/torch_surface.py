@@ -6,6 +6,7 @@ What is replaced, what is private, and what has a signature that we rely on stan
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, TypeAlias
 
 Version = tuple[int, int]
 
@@ -319,3 +320,7 @@ OF_COMPILING: list[Row] = [
     *_callables("torch._inductor.async_compile.AsyncCompile", "cpp_pybinding"),
     *_callables("torch._inductor.cpp_builder", "get_cpp_compiler"),
 ]
+
+
+Tensor: TypeAlias = Any
+Module: TypeAlias = Any

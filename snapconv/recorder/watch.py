@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from snapconv.recorder.options import Context, Stacks
 from snapconv.recorder.production import NO_STEP, Recording
 from snapconv.recorder.program import script
 from snapconv.recorder.program.entry import Entry
-from snapconv.recorder.program.import_hook import when_imported
-from snapconv.recorder.program.outcome import exit_code_of, outcome
+from snapconv.recorder.program.moments import when_imported
+from snapconv.recorder.program.script import exit_code_of, outcome
 from snapconv.recorder.program.script_signals import deferred_handlers
-from snapconv.recorder.recording_options import Context, Stacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.observe import addresses
+from snapconv.recorder.observe.tensors import use_locations
 from snapconv.recorder.torch_features import Features, differences, of_simulation, probe
 from snapconv.recorder.torch_surface import OF_COMPILING, Feature
 from snapconv.simulation.devices.accelerator import patch_accelerator
@@ -86,7 +86,7 @@ def _patched(options: SimulationOptions, *, is_compiling: bool) -> Iterator[tupl
         if Feature.SIMULATED_GROUPS in features:
             handle = with_collectives(handle)
         stack.callback(tracker.close)
-        stack.enter_context(addresses.use(tracker.locate))
+        stack.enter_context(use_locations(tracker.locate))
 
         def enter_modes() -> ExitStack:
             modes = ExitStack()

@@ -17,8 +17,8 @@ from setups import Setup
 from torch.overrides import TorchFunctionMode
 
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.recorder_clock import now_us
-from snapconv.recorder.timing.timing_patches import name_of
+from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder.timing.patches import name_of
 
 Call = tuple[int, int, str]
 

@@ -26,9 +26,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils import checkpoint
 
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.recorder_clock import now_us
+from snapconv.recorder.captured.clock import now_us
 from snapconv.recorder.observe.observer import Observer
-from snapconv.recorder.observe.record_rows import Row, shape_and_type, where_memory_lies
+from snapconv.recorder.observe.tensors import Row, shape_and_type, where_memory_lies
 from snapconv.recorder.program import own_frames
 from snapconv.simulation import Simulation, SimulationOptions, simulated
 

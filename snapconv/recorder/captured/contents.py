@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from snapconv.errors import NothingAllocatedError
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.observe.iteration_times import IterationLog
+from snapconv.recorder.captured.clock import IterationLog
+from snapconv.recorder.options import USUAL_PROJECT, ProjectOptions
 from snapconv.recorder.program import own_frames
-from snapconv.recorder.program.outcome import exit_argument, text_of
-from snapconv.recorder.recording_options import USUAL_PROJECT, ProjectOptions
+from snapconv.recorder.program.script import exit_argument, text_of
 
 if TYPE_CHECKING:
     from snapconv.notes import Note

@@ -1,12 +1,13 @@
 """torch's memory history: on, off, dump, and a word at an out-of-memory error; in the form this torch has."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from snapconv.recorder.captured.symbols import name_every_function
-from snapconv.recorder.recording_options import Context, Stacks
+from snapconv.recorder.options import Context, Stacks
 
 # (device, requested bytes, device's total bytes, device's free bytes)
 OutOfMemoryObserver = Callable[[int, int, int, int], None]
@@ -100,3 +101,27 @@ def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
         yield
     finally:
         listening.clear()
+
+
+_CHOICE = "TORCH_SYMBOLIZE_MODE"
+
+
+@cache
+def name_every_function() -> None:
+    """Have torch take ``fast``, unless the environment or an earlier stack has made the choice.
+
+    torch reads the variable at the first stack, which is one of ours here; the program never sees it. A torch
+    that does not support the word raises an error, and reads the variable again at the next stack.
+    """
+    import torch
+
+    if _CHOICE in os.environ:
+        return
+    profiler = torch._C._profiler
+    os.environ[_CHOICE] = "fast"
+    try:
+        profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])
+    except RuntimeError:
+        pass
+    finally:
+        del os.environ[_CHOICE]

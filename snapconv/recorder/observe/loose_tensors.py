@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.recorder.observe.record_rows import where_memory_lies
-from snapconv.recorder.torch_types import Tensor
+from snapconv.recorder.observe.tensors import where_memory_lies
+from snapconv.recorder.torch_surface import Tensor
 
 _MAX_LEAVES = 10_000
 _LEAF_NODE = "AccumulateGrad"

@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from snapconv.recorder.observe.built_objects import Frame
 from snapconv.recorder.observe.models import Key, Models, Place
-from snapconv.recorder.observe.record_rows import Notes, Row, on_clock, shape_and_type, where_memory_lies
-from snapconv.recorder.observe.registrations import Frame
-from snapconv.recorder.observe.tensors_within import named_tensors
-from snapconv.recorder.torch_types import Module, Tensor
+from snapconv.recorder.observe.tensors import (
+    Notes,
+    Row,
+    named_tensors,
+    on_clock,
+    shape_and_type,
+    where_memory_lies,
+)
+from snapconv.recorder.torch_surface import Module, Tensor
 
 # Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the host.
 _MAX_NOTES = 200_000

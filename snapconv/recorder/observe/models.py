@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from snapconv.notes import Note
+from snapconv.recorder.observe.built_objects import Frame, Registrations
 from snapconv.recorder.observe.loose_tensors import Leaves, tensor_in, tensors_in
-from snapconv.recorder.observe.registrations import Frame, Registrations
-from snapconv.recorder.torch_types import Module, Tensor
+from snapconv.recorder.observe.tensors import locate, plain_tensors
+from snapconv.recorder.torch_surface import Module, Tensor
+from snapconv.units import counted
 
 # A module that stands in many places has a name for each; two such levels multiply.
 _MAX_PLACES = 1_000_000
@@ -202,3 +205,47 @@ def _below(module: "Module") -> "Iterator[Module]":
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+_MAX_NAMED = 3
+
+
+class Elsewhere:
+    """Finds where parameters are; ``notes`` has those that were on no device the last time."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._notes: dict[str, Note] = {}
+
+    def look(self) -> None:
+        """Look at every model; one with nothing on a device is meant to be elsewhere, or not in use yet."""
+        for model, parameters in self._models.named_parameters():
+            away = {name: tensor for name, tensor in parameters if not _is_on_a_device(tensor)}
+            if away and len(away) < len(parameters):
+                self._notes[model] = _note(model, away, len(parameters))
+            else:
+                self._notes.pop(model, None)
+
+    def notes(self) -> tuple[Note, ...]:
+        """One note for each kind of model."""
+        return tuple(self._notes.values())
+
+
+def _is_on_a_device(tensor: Tensor) -> bool:
+    """Whether all memory of a tensor is where it can be seen; one without elements, or lazy, has none."""
+    return all(locate(piece) is not None or not piece.numel() for piece in plain_tensors(tensor))
+
+
+def _note(model: str, away: dict[str, Tensor], n_parameters: int) -> Note:
+    named = [f"{name} ({_where(tensor)})" for name, tensor in list(away.items())[:_MAX_NAMED]]
+    more = [f"{len(away) - _MAX_NAMED} more"] if len(away) > _MAX_NAMED else []
+    return Note(
+        "parameters-elsewhere",
+        f"of the {counted(n_parameters, 'parameter')} of {model}, these are not in the capture: "
+        f"{', '.join((*named, *more))}",
+    )
+
+
+def _where(tensor: Tensor) -> str:
+    """Say where a tensor claims to be; one that claims a device is of a kind that cannot be looked into."""
+    return type(tensor).__name__ if tensor.device.type == "cuda" else f"on {tensor.device}"

@@ -13,21 +13,16 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from snapconv.notes import Note
-from snapconv.recorder.captured.recorder_clock import ClockMarks
+from snapconv.recorder.captured.clock import ClockMarks
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.observe.copies import Copies
+from snapconv.recorder.observe.built_objects import Copies, NewOptimizers, Registrations
 from snapconv.recorder.observe.loose_tensors import Leaves
 from snapconv.recorder.observe.memory_records import MemoryRecords
-from snapconv.recorder.observe.model_calls import ModelCalls
-from snapconv.recorder.observe.models import Models
-from snapconv.recorder.observe.new_optimizers import NewOptimizers
-from snapconv.recorder.observe.parameters_elsewhere import Elsewhere
-from snapconv.recorder.observe.registrations import Registrations
-from snapconv.recorder.observe.running_phases import BACKWARD, FORWARD, OPTIMIZER, Interception, PhaseLog
+from snapconv.recorder.observe.models import Elsewhere, Models
+from snapconv.recorder.observe.phases import BACKWARD, FORWARD, OPTIMIZER, Interception, ModelCalls, PhaseLog
 from snapconv.recorder.observe.saved_tensors import SavedTensors
-from snapconv.recorder.observe.tensors_within import named_tensors
-from snapconv.recorder.torch_surface import Feature
-from snapconv.recorder.torch_types import Module, Tensor
+from snapconv.recorder.observe.tensors import named_tensors
+from snapconv.recorder.torch_surface import Feature, Module, Tensor
 
 _Result = TypeVar("_Result")
 

@@ -8,16 +8,182 @@ all the same, but a custom function may ask its parameter for more, such as the 
 kernels add to: it saves its tensors without our hooks, and reports them itself (custom_functions.py).
 """
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.observe.custom_functions import CustomFunctions
-from snapconv.recorder.observe.hooks_in_place import HooksInPlace
-from snapconv.recorder.program.own_frames import for_program
-from snapconv.recorder.torch_types import Tensor
+from snapconv.recorder.program.own_frames import calls_original, for_program
+from snapconv.recorder.torch_surface import Tensor
+
+# (pack, unpack)
+Pair = tuple[Any, Any]
+_PUSH, _POP = "_push_saved_tensors_default_hooks", "_pop_saved_tensors_default_hooks"
+
+
+class HooksInPlace:
+    """The hooks of the thread that called ``start``, which alone may ask."""
+
+    def __init__(self) -> None:
+        self._pushed: list[Pair] = []
+        self._thread = 0
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self._is_known = False
+
+    def start(self) -> None:
+        """Begin to follow, where torch does not answer itself."""
+        autograd = _autograd()
+        if hasattr(autograd, "_top_saved_tensors_default_hooks"):
+            self._is_known = True
+            return
+        self._thread = threading.get_ident()
+        self._pushed.clear()
+        self._is_known = not _has_hooks()
+        for name, make in ((_PUSH, self._following_push), (_POP, self._following_pop)):
+            self._originals[name] = original = getattr(autograd, name)
+            setattr(autograd, name, make(original))
+
+    def stop(self) -> None:
+        """Follow no more."""
+        while self._originals:
+            setattr(_autograd(), *self._originals.popitem())
+
+    def are(self, hooks: Pair | None) -> bool:
+        """Whether these hooks are known to be innermost, or with None whether there are none."""
+        return self._is_known and self._top() == hooks
+
+    def _top(self) -> Pair | None:
+        query = getattr(_autograd(), "_top_saved_tensors_default_hooks", None)
+        if query is not None:
+            found: Pair | None = query(True)  # C function, no keyword
+            return found
+        return self._pushed[-1] if self._pushed else None
+
+    # Neither has a guard: with a failure elsewhere the list would go on as it was, and be wrong.
+
+    def _following_push(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def push(pack: Any, unpack: Any) -> Any:
+            result = original(pack, unpack)
+            if threading.get_ident() == self._thread:
+                self._pushed.append((pack, unpack))
+            return result
+
+        return push
+
+    def _following_pop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def pop() -> Any:
+            result = original()
+            if threading.get_ident() == self._thread and self._pushed:
+                self._pushed.pop()
+            return result
+
+        return pop
+
+
+def _has_hooks() -> bool:
+    """Whether there is any object that puts hooks in place, in use or not."""
+    from torch.autograd.graph import saved_tensors_hooks
+
+    # Not isinstance: objects may answer that themselves.
+    return any(issubclass(type(found), saved_tensors_hooks) for found in gc.get_objects())
+
+
+class CustomFunctions:
+    """Calls ``begin`` when a function has named tensors, and ``end`` with those that were saved.
+
+    ``begin`` returns whether ``end`` is wanted; while one is to come, ``is_saving``.
+    """
+
+    def __init__(
+        self, begin: Callable[[], bool], end: Callable[[tuple[Any, ...]], None], guard: Guard
+    ) -> None:
+        self._begin, self._end, self._guard = begin, end, guard
+        self._originals: dict[str, Any] = {}
+        self._n_saving = 0
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a function has named tensors that are not saved yet."""
+        return self._n_saving > 0
+
+    def start(self) -> None:
+        """Replace the methods of a context that name tensors."""
+        self._replace("save_for_backward", self._named_for_backward)
+        self._replace("save_for_forward", self._named_for_forward)
+
+    def stop(self) -> None:
+        """Restore them."""
+        while self._originals:
+            setattr(_context_type(), *self._originals.popitem())
+
+    def _replace(self, name: str, work: Callable[..., Any]) -> None:
+        context_type = _context_type()
+        original = getattr(context_type, name)
+
+        @calls_original
+        def plain(*arguments: Any) -> Any:
+            if self._guard.is_off:
+                self._guard.finish(self._begin)  # after a failure of ours too
+            return original(*arguments)
+
+        self._originals[name] = original
+        setattr(context_type, name, self._guard.wrap_call(plain, work, like=original))
+
+    def _named_for_backward(self, call: Callable[[], Any], context: Any, *tensors: Any) -> Any:
+        result = call()
+        # Nothing is ever saved of a context that a program made itself.
+        if isinstance(context, _node_type()) and (
+            isinstance(context.saved_for_forward, _UntilSaved) or self._begin()
+        ):
+            self._wait(context, tensors)
+        return result
+
+    def _named_for_forward(self, call: Callable[[], Any], context: Any, *_: Any) -> Any:
+        """Wait on where the program replaces the tuple."""
+        replaced = getattr(context, "saved_for_forward", None)
+        result = call()
+        if isinstance(replaced, _UntilSaved):
+            self._wait(context, replaced.tensors)
+        return result
+
+    def _wait(self, context: Any, tensors: tuple[Any, ...]) -> None:
+        waiting = _UntilSaved(context.saved_for_forward or ())
+        waiting.tensors = tensors
+        waiting.when_freed = partial(self._guard.run, self._saved, weakref.ref(context), tensors)
+        self._n_saving += 1
+        context.saved_for_forward = waiting
+
+    def _saved(self, context: "weakref.ref[Any]", tensors: tuple[Any, ...]) -> None:
+        """Report the end. A call that failed, or for which there is no gradient, has saved nothing."""
+        self._n_saving -= 1
+        node = context()
+        self._end(tensors if node is not None and node._raw_saved_tensors else ())
+
+
+class _UntilSaved(tuple[Any, ...]):
+    """What a context has for forward mode; it inherits because torch requires a tuple."""
+
+    tensors: tuple[Any, ...]
+    when_freed: Callable[[], object]
+
+    def __del__(self) -> None:
+        self.when_freed()
+
+
+def _context_type() -> Any:
+    from torch.autograd.function import FunctionCtx
+
+    return FunctionCtx
+
+
+def _node_type() -> Any:
+    import torch
+
+    return torch._C._FunctionBase
 
 
 class SavedTensors:

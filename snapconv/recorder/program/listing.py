@@ -1,7 +1,7 @@
 """The parameters and buffers of a model as a list of plain values, in the order of ``named_parameters``.
 
 The model is built by an entry's model provider, or by a class or function that is named. Nothing is trained,
-and no tensor need have values.
+and no tensor need have values: it is built on torch's meta device, or on the CPU.
 """
 
 import sys
@@ -18,10 +18,42 @@ from snapconv.errors import EntryPointError
 from snapconv.recorder import environment
 from snapconv.recorder.program import script
 from snapconv.recorder.program.entry import Entry, find_file, load_providers, provider_module
-from snapconv.recorder.program.meta_device import building_on
 from snapconv.recorder.program.own_frames import call_user, is_ours
-from snapconv.recorder.torch_types import Module, Tensor
+from snapconv.recorder.torch_surface import Module, Tensor
 from snapconv.version import VERSION
+
+
+def building_on(device: str) -> Any:
+    """Return a context in which every new tensor, and every one that is moved, is on ``device``."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils import _device
+
+    constructors = _device._device_constructors()
+    stays = {torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory}
+
+    class BuildingOn(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
+        def __torch_function__(
+            self,
+            function: Callable[..., Any],
+            _types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
+            named = dict(kwargs or {})
+            if function in stays:
+                return args[0]
+            if function is torch.Tensor.to:
+                args = (args[0], *(device if _is_device(value) else value for value in args[1:]))
+            if function in constructors or named.get("device") is not None:
+                named["device"] = device
+            return function(*args, **named)
+
+    def _is_device(value: object) -> bool:
+        return isinstance(value, (str, torch.device)) or type(value) is int
+
+    return BuildingOn()
+
 
 LIST_VERSION = 1
 _ON_META = "on the meta device tensors have no values: if building the model needs some, give --on-cpu"

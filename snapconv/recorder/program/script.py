@@ -1,17 +1,25 @@
-"""A script or module -> run as ``python FILE`` or ``python -m NAME`` would run it, inside this process."""
+"""A script or module run as ``python FILE`` or ``python -m NAME`` would run it, inside this process.
+
+With it what it ended with: what it raised, and the exit code that Python would have.
+"""
 
 import builtins
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import Any, TextIO
 
-from snapconv.errors import EntryPointError
-from snapconv.recorder.program.own_frames import call_user
+from snapconv.errors import EntryPointError, RecorderError
+from snapconv.recorder.program import own_frames, script_signals
+from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +121,130 @@ def _spec_of(name: str) -> ModuleSpec:
     if spec is None:
         raise EntryPointError(f"there is no module {name}: python -m {name} would not find it here either")
     return spec
+
+
+# As shells count: 128 plus the number of SIGINT.
+_INTERRUPTED = 130
+
+# What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
+_NO_C_LONG = 255
+
+# A name, since mypy takes what follows a comparison of the version itself for unreachable.
+_TAKES_TUPLES_APART: bool = sys.version_info < (3, 12)
+
+
+class Stop(BaseException):
+    """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
+
+
+def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
+    """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
+    try:
+        with _tuples_as_they_are():
+            try:
+                result = run(*arguments)
+            finally:
+                script_signals.program_ends()
+        return None, result
+    except Stop:
+        return None, None
+    except BaseException as error:  # noqa: BLE001  # handed on by the caller, as it is
+        own_frames.clean_traceback(error)
+        return error, None
+
+
+def exit_code_of(raised: BaseException | None) -> int:
+    """Return the code that Python itself would end with."""
+    if raised is None:
+        return 0
+    if isinstance(raised, SystemExit):
+        code = exit_argument(raised)
+        if isinstance(code, int):
+            return int(code) & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
+        return 0 if code is None else 1
+    if type(raised) is KeyboardInterrupt:  # one of a subclass is an error as any other
+        return _INTERRUPTED
+    return raised.exit_code if isinstance(raised, RecorderError) else 1
+
+
+def exit_argument(raised: SystemExit) -> object:
+    """Return what ``sys.exit`` was given; the exception itself where a class of the program's fails."""
+    try:
+        return raised.code
+    except Exception:  # noqa: BLE001  # the program's
+        return raised
+
+
+def text_of(value: object) -> str:
+    """Return a value's text, as Python shows exceptions: one without a text does not hold up anything."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  # the program's
+        return "<exception str() failed>"
+
+
+@contextmanager
+def _tuples_as_they_are() -> Iterator[None]:
+    """Keep what ``sys.exit(())`` was given.
+
+    Up to 3.11, Python prints the tuple and ends with 1, unless something catches the exception before: then
+    the tuple is taken for its arguments. We do catch it.
+    """
+    real = sys.exit
+    if not _TAKES_TUPLES_APART:
+        yield
+        return
+
+    @wraps(real)
+    def exit_(status: Any = None, /) -> Any:
+        if type(status) is tuple:
+            raise SystemExit(status)
+        real(status)
+
+    sys.exit = exit_
+    try:
+        yield
+    finally:
+        if sys.exit is exit_:
+            sys.exit = real
+
+
+@contextmanager
+def warnings_name_the_user() -> Iterator[None]:
+    """Show warnings that would name a line of ours with the user's; others as they are."""
+    before = warnings.showwarning
+
+    @stands_in
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if is_ours(filename):
+            filename, lineno = _users_line() or (filename, lineno)
+        before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show:  # else the program has taken it since
+            warnings.showwarning = before
+
+
+def _users_line() -> tuple[str, int] | None:
+    """Find the innermost frame that is neither torch's, nor ours, nor of the warnings themselves."""
+    torch_folder = (
+        str(Path(str(sys.modules["torch"].__file__)).parent) + os.sep if "torch" in sys.modules else None
+    )
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        is_torch = torch_folder is not None and filename.startswith(torch_folder)
+        if not is_ours(filename) and not is_torch and filename != warnings.__file__:
+            return filename, frame.f_lineno
+        frame = frame.f_back
+    return None

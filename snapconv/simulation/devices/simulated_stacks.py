@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.allocator.allocator_trace import Frames
-from snapconv.recorder.captured.symbols import name_every_function
+from snapconv.recorder.captured.memory_history import name_every_function
 from snapconv.simulation.devices import stack_surroundings as surroundings
 from snapconv.simulation.devices.stack_surroundings import Frame, native
 

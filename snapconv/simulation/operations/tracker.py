@@ -11,7 +11,7 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
-from snapconv.recorder.observe.addresses import Location
+from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
 from snapconv.simulation.devices.machine import Machine

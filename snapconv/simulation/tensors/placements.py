@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.recorder.observe.addresses import Location
+from snapconv.recorder.observe.tensors import Location
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class Placements:
         self._by_id.clear()
 
     def locate(self, tensor: Any) -> Location | None:
-        """Answer ``snapconv.recorder.observe.addresses.locate`` for the simulated devices."""
+        """Answer ``snapconv.recorder.observe.tensors.locate`` for the simulated devices."""
         placement = self.of(tensor)
         if placement is None or placement.device is None:
             return None

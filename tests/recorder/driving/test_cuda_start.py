@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.program.cuda_start import CudaStart
+from snapconv.recorder.program.moments import CudaStart
 
 
 class Cuda(SimpleNamespace):

@@ -8,7 +8,7 @@ import pytest
 from snapconv.recorder import driver as driver_module
 from snapconv.recorder.captured.contents import Ended, Origin
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.recording_options import RecordOptions
+from snapconv.recorder.options import RecordOptions
 
 
 class Log(list):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from snapconv.errors import TorchMissingError
-from snapconv.recorder.program.interrupts import held_back
+from snapconv.recorder.program.script_signals import held_back
 
 
 def interrupt(number=signal.SIGINT):

@@ -1,6 +1,6 @@
 import pytest
 
-from snapconv.recorder.recording_options import parse_capacity
+from snapconv.recorder.options import parse_capacity
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from snapconv.recorder.schedule.iteration_schedule import Part, Schedule, Sign, StepCounter, counting_steps
+from snapconv.recorder.schedule import Part, Schedule, Sign, StepCounter, counting_steps
 
 
 class Optimizer:

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from snapconv.recorder.program.warned import warnings_name_the_user
+from snapconv.recorder.program.script import warnings_name_the_user
 
 SCRIPT = """
 import torch

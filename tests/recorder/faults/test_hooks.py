@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from snapconv.cli.app import main
 from snapconv.recorder import guard
-from snapconv.recorder.timing import timing_iteration, timing_marks, timing_stacks
+from snapconv.recorder.timing import iteration, marks, stacks
 from snapconv.recorder.torch_surface import Feature
 from tests.recorder.faults.injected import ERROR, InjectedError, Injection
 
@@ -234,21 +234,21 @@ def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injecti
 # Entered from outside of the recorder, and not by a guard: each with the reason why that is enough.
 WITHOUT_A_GUARD = {
     # Guarded by hand, as they are called often: the tests below let what they do fail.
-    "timing_patches.py __torch_function__", "timing_iteration.py before", "timing_iteration.py after",
+    "patches.py __torch_function__", "iteration.py before", "iteration.py after",
     # They hand on what a guard runs, and do nothing else that could fail.
     "tensor_attributes.py method", "modes.py __torch_function__",
-    "modes.py __torch_dispatch__", "marked_steps.py step",
+    "modes.py __torch_dispatch__", "schedule.py step",
     # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
-    "placements.py forget", "doubts.py forget", "custom_functions.py __del__",
+    "placements.py forget", "doubts.py forget", "saved_tensors.py __del__",
     # Before torch 2.8: each appends to a list, or takes the last of it away.
-    "hooks_in_place.py push", "hooks_in_place.py pop",
+    "saved_tensors.py push", "saved_tensors.py pop",
     # Objects of the simulated device with fixed answers.
     "streams.py __new__", "streams.py is_capturing",
     "streams.py synchronize", "factories.py __new__",
     # Called by our own code, with the standard library or the allocator's model in between.
     "device_clock.py __call__", "machine.py listen", "capture_folder.py _os_errors", "driver.py _own_turn",
-    "device_choice.py next_copy_to", "timing_marks.py <genexpr>", "timing_patches.py _replaced",
-    "timing_patches.py patch_engine", "timing_patches.py function_mode", "timing_patches.py opaque_modules",
+    "device_choice.py next_copy_to", "marks.py <genexpr>", "patches.py _replaced",
+    "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
 
 
@@ -277,10 +277,10 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (timing_stacks.StackRecorder, "here"),
-        (timing_iteration.Iteration, "_is_inside"),
-        (timing_iteration.Iteration, "_keep"),
-        (timing_marks.CpuClock, "was_reached"),
+        (stacks.StackRecorder, "here"),
+        (iteration.Iteration, "_is_inside"),
+        (iteration.Iteration, "_keep"),
+        (marks.CpuClock, "was_reached"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (  # noqa: E402
     register_optimizer_step_post_hook,
 )
 
-from snapconv.recorder.observe import record_rows  # noqa: E402
+from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
@@ -91,7 +91,7 @@ def test_a_failure_of_ours_is_kept_and_the_program_goes_on(monkeypatch):
     def fail(tensor):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(record_rows, "locate", fail)
+    monkeypatch.setattr(tensors, "locate", fail)
     observer = Observer()
     observer.start()
     try:

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder.captured.recorder_clock import ClockMarks  # noqa: E402
+from snapconv.recorder.captured.clock import ClockMarks  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.observe.running_phases import PhaseLog  # noqa: E402
+from snapconv.recorder.observe.phases import PhaseLog  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
 X = torch.ones(2, 3)

@@ -5,21 +5,21 @@ from contextlib import contextmanager
 
 import torch
 
-from snapconv.recorder.observe import addresses
 from snapconv.recorder.observe.observer import Observer
+from snapconv.recorder.observe.tensors import Location, use_locations
 
 
-def on_cpu(tensor: torch.Tensor) -> addresses.Location | None:
+def on_cpu(tensor: torch.Tensor) -> Location | None:
     """Where a tensor's storage lies in the host's memory."""
     storage = tensor.untyped_storage()
-    return addresses.Location(0, storage.data_ptr(), storage.nbytes())
+    return Location(0, storage.data_ptr(), storage.nbytes())
 
 
 @contextmanager
 def watching(**options) -> Iterator[Observer]:
     """An observer that watches what happens within."""
     observer = Observer(**options)
-    with addresses.use(on_cpu):
+    with use_locations(on_cpu):
         observer.start()
         try:
             yield observer

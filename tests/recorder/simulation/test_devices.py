@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.observe.addresses import locate  # noqa: E402
-from snapconv.recorder.observe.tensors_within import plain_tensors  # noqa: E402
+from snapconv.recorder.observe.tensors import locate, plain_tensors  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.simulation.modes import Calls  # noqa: E402
 from snapconv.simulation.tensors.device_choice import DeviceChoice  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder.observe import addresses  # noqa: E402
+from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import simulated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -31,7 +31,7 @@ def state_of_torch():
         torch.nn.parameter.UninitializedTensorMixin,
         torch.UntypedStorage,
         threading.Thread,
-        addresses,
+        tensors,
     ]
     # What a module imports or makes lazily comes without our doing.
     return [{k: id(v) for k, v in vars(owner).items() if not k.startswith("__")} for owner in owners]

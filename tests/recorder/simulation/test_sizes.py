@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.observe.addresses import locate  # noqa: E402
+from snapconv.recorder.observe.tensors import locate  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, Block, events, recorded, sizes_allocated  # noqa: E402
 

@@ -365,7 +365,7 @@ def test_a_device_for_new_tensors_may_begin_and_end_at_any_time():
 
 
 def test_a_script_with_more_calls_than_are_kept_goes_on(monkeypatch):
-    monkeypatch.setattr("snapconv.recorder.timing.timing_iteration.MAX_CALLS", 3)
+    monkeypatch.setattr("snapconv.recorder.timing.iteration.MAX_CALLS", 3)
 
     def step():
         y = W

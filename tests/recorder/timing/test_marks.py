@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.timing.operation_timer import Timer  # noqa: E402  # only where torch is
-from snapconv.recorder.timing.timing_marks import CpuClock, CudaClock, empty_pair_ms  # noqa: E402
+from snapconv.recorder.timing.marks import CpuClock, CudaClock, empty_pair_ms  # noqa: E402
+from snapconv.recorder.timing.timer import Timer  # noqa: E402  # only where torch is
 from tests.recorder.timing.timed import HERE  # noqa: E402
 
 

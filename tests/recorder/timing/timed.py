@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from snapconv.recorder.timing.operation_timer import Timer
+from snapconv.recorder.timing.timer import Timer
 
 HERE = Path(__file__).parent
 

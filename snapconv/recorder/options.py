@@ -10,6 +10,7 @@ from snapconv.units import shortened
 if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions
 
+
 Stacks = Literal["all", "python"]
 Context = Literal["all", "state", "alloc"]
 

@@ -1,4 +1,7 @@
-"""When an iteration ends, and what each iteration is for."""
+"""When an iteration ends, and what each iteration is for.
+
+``snapconv.step()`` marks an end by hand; otherwise optimizers, backward passes and profilers show it.
+"""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -7,10 +10,82 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.observe.idle_optimizers import IdleOptimizers
-from snapconv.recorder.observe.new_optimizers import NewOptimizers
-from snapconv.recorder.schedule import marked_steps
+from snapconv.recorder.observe.built_objects import NewOptimizers
 from snapconv.recorder.torch_surface import Feature
+
+# Sharpness-aware minimisation writes parameters between two passes once, and steps an optimizer after these.
+_ENOUGH = 2
+
+
+class IdleOptimizers:
+    """Optimizers of which none has stepped, and what becomes of their parameters between backward passes.
+
+    Several passes before the first step are no sign alone: gradients may be accumulated, which leaves
+    parameters as they are. A write through ``.data`` is not seen: torch counts no version for it.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._versions: dict[int, int] | None = None
+        self._n_updates = 0
+
+    def add(self, optimizer: Any) -> None:
+        """Watch one more; what was seen of the others counts no longer."""
+        self._optimizers.append(weakref.ref(optimizer))
+        self._versions, self._n_updates = None, 0
+
+    def clear(self) -> None:
+        """Watch none of them any more: one steps."""
+        self._optimizers.clear()
+
+    def are_bypassed(self) -> bool:
+        """Whether two updates were made without them, or none exists any more; once before each backward."""
+        if not self._optimizers:
+            return False
+        try:
+            before, self._versions = self._versions, _versions_of(self._optimizers)
+        except Exception:  # noqa: BLE001  # not ours to report: groups may hold anything, a lazy parameter too
+            self.clear()
+            return False
+        if before is not None:
+            none_exists = all(reference() is None for reference in self._optimizers)
+            written = (before.get(number, now) != now for number, now in self._versions.items())
+            self._n_updates += none_exists or any(written)
+        return self._n_updates >= _ENOUGH
+
+
+def _versions_of(optimizers: "list[weakref.ref[Any]]") -> dict[int, int]:
+    """How often each parameter was written, by its identity; inference tensors count nothing."""
+    return {
+        id(tensor): tensor._version
+        for reference in optimizers
+        for group in getattr(reference(), "param_groups", ())
+        for tensor in group["params"]
+        if not tensor.is_inference()
+    }
+
+
+_listeners: list[Callable[[], None]] = []
+
+
+def step() -> None:
+    """Mark the end of an iteration; while nothing is recorded, this does nothing.
+
+    For a program that torch's optimizers do not separate, or not as intended. Once it is called, or
+    where the script's own text names snapconv, only these calls end iterations.
+    """
+    for listener in tuple(_listeners):
+        listener()
+
+
+@contextmanager
+def listening(listener: Callable[[], None]) -> Iterator[None]:
+    """Call a listener at every ``step()``, for as long as the context lasts."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 class Part(Enum):
@@ -171,7 +246,7 @@ def counting_steps(counter: StepCounter, guards: Guards | None = None) -> Iterat
     guards = guards or Guards()
     built = NewOptimizers(counter.optimizer_built, guards.of(Feature.BUILT_OPTIMIZERS))
     marked = guards.of(Feature.MARKED_STEPS).hook(lambda: counter.saw(Sign.SCRIPT))
-    with ExitStack() as parts, marked_steps.listening(marked):
+    with ExitStack() as parts, listening(marked):
         for feature, listen in (
             (Feature.OPTIMIZER_STEPS, _optimizer_steps),
             (Feature.SCALER_STEPS, _scaler_steps),

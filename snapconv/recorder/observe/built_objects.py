@@ -1,4 +1,4 @@
-"""Which modules the program builds, and where: seen through torch's own registration hooks.
+"""What the program builds and copies: modules and where, optimizers, and what ``copy.deepcopy`` makes.
 
 Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak reference to
 one makes ``torch.utils.swap_tensors`` refuse it.
@@ -7,11 +7,11 @@ one makes ``torch.utils.swap_tensors`` refuse it.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import callers_frame, is_ours
-from snapconv.recorder.torch_types import Module, Tensor
+from snapconv.recorder.torch_surface import Module, Tensor
 
 _MAX_FRAMES = 100
 
@@ -117,3 +117,103 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
         found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
         frame = frame.f_back
     return tuple(found)
+
+
+class NewOptimizers:
+    """Calls ``listener`` with every optimizer of torch's that is built between ``start`` and ``stop``."""
+
+    def __init__(self, listener: Callable[[Any], None], guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
+        self._is_on = False
+        self._replaced: tuple[Any, Any] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        from torch.optim import Optimizer
+
+        self._is_on = True
+        if self._replaced is not None:
+            return
+        original = Optimizer.__init__
+
+        def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
+            build()
+            if self._is_on:
+                self._listener(optimizer)
+
+        Optimizer.__init__ = self._guard.wrap_call(original, built)
+        self._replaced = original, Optimizer.__init__
+
+    def stop(self) -> None:
+        """Put back what was there; what others have put around ours stays, and ours with it, idle."""
+        from torch.optim import Optimizer
+
+        self._is_on = False
+        if self._replaced is not None and Optimizer.__init__ is self._replaced[1]:
+            Optimizer.__init__ = self._replaced[0]
+            self._replaced = None
+
+
+class CopyListener(Protocol):
+    """Who wants to know; never to raise."""
+
+    def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
+        """A tensor was copied with its memory."""
+
+    def module_restored(self, module: "Module") -> None:
+        """A module got its state from a copy or from a pickle."""
+
+
+class Copies:
+    """Wraps what ``deepcopy`` and ``pickle`` call of tensors and modules, between ``start`` and ``stop``."""
+
+    def __init__(self, listener: CopyListener, guard: Guard) -> None:
+        self._listener, self._guard = listener, guard
+        self._is_on = False
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def start(self) -> None:
+        """Begin to listen."""
+        import torch
+
+        self._is_on = True
+        if self._replaced:
+            return
+        for kind in (torch.Tensor, torch.nn.Parameter):
+            if "__deepcopy__" in vars(kind):
+                self._wrap(kind, "__deepcopy__", self._copying)
+        if "__setstate__" in vars(torch.nn.Module):
+            self._wrap(torch.nn.Module, "__setstate__", self._restoring)
+
+    def stop(self) -> None:
+        """Put back what was there; what others have put around ours stays, and ours with it, idle."""
+        self._is_on = False
+        for place in list(self._replaced):
+            kind, name, original, ours = place
+            if vars(kind).get(name) is ours:
+                setattr(kind, name, original)
+                self._replaced.remove(place)
+
+    def _wrap(self, kind: Any, name: str, around: Callable[[Any], Any]) -> None:
+        original = vars(kind)[name]
+        ours = around(original)
+        setattr(kind, name, ours)
+        self._replaced.append((kind, name, original, ours))
+
+    def _copying(self, original: Any) -> Any:
+        def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
+            copy = call()
+            if self._is_on:
+                self._listener.tensor_copied(tensor, copy)
+            return copy
+
+        return self._guard.wrap_call(original, copied)
+
+    def _restoring(self, original: Any) -> Any:
+        def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
+            result = call()
+            if self._is_on:
+                self._listener.module_restored(module)
+            return result
+
+        return self._guard.wrap_call(original, restored)

@@ -1,0 +1,176 @@
+"""Tensors as plain rows: which are in a value, where their memory lies on the device, what shape they have.
+
+``locate`` is the one seam between real and simulated recording.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder.torch_surface import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The untyped storage that a tensor views: its device ordinal, base address and size in bytes."""
+
+    device: int
+    addr: int
+    n_bytes: int
+
+
+Locate = Callable[["Tensor"], Location | None]
+
+
+def _on_cuda(tensor: "Tensor") -> Location | None:
+    if tensor.device.type != "cuda" or tensor.layout is not _strided():
+        return None
+    try:
+        storage = tensor.untyped_storage()
+        return Location(tensor.device.index, storage.data_ptr(), storage.nbytes())
+    except (RuntimeError, NotImplementedError):
+        return None  # a wrapper without storage, such as functional transforms make
+
+
+@cache
+def _strided() -> object:
+    import torch
+
+    return torch.strided
+
+
+_locate: Locate = _on_cuda
+
+
+def locate(tensor: "Tensor") -> Location | None:
+    """Tell where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage."""
+    return _locate(tensor)
+
+
+@contextmanager
+def use_locations(function: Locate) -> Iterator[None]:
+    """Let ``locate`` use another source, for as long as the context lasts."""
+    global _locate  # one process records at most once at a time
+    before, _locate = _locate, function
+    try:
+        yield
+    finally:
+        _locate = before
+
+
+_MAX_DEPTH = 6
+_MAX_ITEMS = 10_000
+
+
+def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple[str, Tensor]]":
+    """Every tensor in nested containers, with the keys that lead to it, such as ``old_dirs.3``."""
+    (tensor_type, _), *_ = _torch()
+    if isinstance(value, tensor_type):
+        yield name, value
+        return
+    if depth >= _MAX_DEPTH:
+        return
+    for key, item in islice(_items(value), _MAX_ITEMS):
+        yield from named_tensors(item, f"{name}.{key}" if name else str(key), depth + 1)
+
+
+def _items(value: Any) -> Iterator[tuple[object, Any]]:
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    if isinstance(value, (list, tuple)):
+        return iter(enumerate(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return ((field.name, getattr(value, field.name, None)) for field in fields(value))
+    return iter(())
+
+
+def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The tensors with memory of their own that a tensor is made of: itself, unless it is a wrapper.
+
+    None of this copies: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
+    parameter of a lazy module has no memory yet, and fails on every query.
+    """
+    plain, strided, sparse, is_lazy = _torch()
+    if type(tensor) in plain and tensor.layout is strided:
+        return (tensor,)
+    if is_lazy(tensor):
+        return ()
+    if tensor.layout is sparse:
+        return tensor._indices(), tensor._values()
+    if not hasattr(type(tensor), "__tensor_flatten__"):
+        return (tensor,)
+    parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return tuple(piece for part in parts if isinstance(part, plain[0]) for piece in plain_tensors(part))
+
+
+@cache
+def _torch() -> tuple[tuple[type, ...], object, object, Callable[[object], bool]]:
+    """The functions of torch that are called for every tensor, looked up once."""
+    import torch
+
+    return (torch.Tensor, torch.nn.Parameter), torch.strided, torch.sparse_coo, torch.nn.parameter.is_lazy
+
+
+Row = dict[str, Any]
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class Notes(Generic[_Key]):
+    """Rows by key: noting a key again replaces its row, and beyond the limit the oldest is forgotten.
+
+    The trace is a ring too, which overwrites its oldest events.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: OrderedDict[_Key, Row] = OrderedDict()
+
+    def put(self, key: _Key, row: Row) -> None:
+        """Note a row."""
+        self._rows[key] = row
+        if len(self._rows) > self._limit:
+            self._rows.popitem(last=False)
+
+    def get(self, key: _Key) -> Row | None:
+        """The row that is recorded under a key."""
+        return self._rows.get(key)
+
+    def items(self) -> list[tuple[_Key, Row]]:
+        """All rows, in the order in which their keys were first recorded."""
+        return list(self._rows.items())
+
+    def rows(self) -> list[Row]:
+        """The rows alone."""
+        return list(self._rows.values())
+
+
+def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
+    """Where a tensor's memory lies now, one row per piece of it; none off the device.
+
+    ``bytes`` is what the tensor itself needs, ``storage_bytes`` what the storage has that it views.
+    """
+    for piece in plain_tensors(tensor):
+        location = locate(piece)
+        if location is not None and location.addr and location.n_bytes:
+            yield {
+                "device": location.device,
+                "addr": location.addr,
+                "bytes": piece.numel() * piece.element_size(),
+                "storage_bytes": location.n_bytes,
+                "noted_us": now_us(),
+            }
+
+
+def shape_and_type(tensor: "Tensor") -> Row:
+    """A tensor's shape and element type as plain values."""
+    return {"shape": [int(n) for n in tensor.shape], "dtype": str(tensor.dtype).removeprefix("torch.")}
+
+
+def on_clock(rows: list[Row], convert: Callable[[int], int]) -> list[Row]:
+    """The rows with their times brought to another clock."""
+    return [{**row, "noted_us": convert(row["noted_us"])} for row in rows]

@@ -1,0 +1,310 @@
+"""The times of a script's operations: one row per outermost torch call, forward and backward.
+
+Nothing is run twice, and nothing is kept: marks are put before and after every call, and into
+autograd's graph, and read when the iteration is over. docs/design/timing.md explains the figures,
+docs/reference/capture.md has the schema of timing.json.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from snapconv.recorder.function_modes import modes_now
+from snapconv.recorder.guard import Guards
+from snapconv.recorder.program.own_frames import calls_original
+from snapconv.recorder.timing import patches
+from snapconv.recorder.timing.iteration import Call, Iteration, Section
+from snapconv.recorder.timing.marks import Clock, empty_pair_ms, make_clock
+from snapconv.recorder.timing.stacks import StackRecorder
+from snapconv.recorder.torch_surface import Feature
+from snapconv.version import VERSION
+
+ModulePath = Callable[[Any], "str | None"]
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
+_COLUMNS = (
+    "iteration", "name", "phase", "module", "stack",
+    "forward_ms", "backward_ms", "backward_strict_ms", "host_ms",
+)  # fmt: skip
+
+
+class Columns:
+    """All iterations so far, as plain values; marks are read when an iteration is added."""
+
+    def __init__(self, clock: Clock, stacks: StackRecorder, module_path: ModulePath) -> None:
+        self._clock = clock
+        self._stacks = stacks
+        self._module_path = module_path
+        self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        self.iterations: list[dict[str, Any]] = []
+        self.launch_bound = {
+            "forward": {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0},
+            "backward": {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0},
+        }
+
+    def add(self, number: int, ended: Iteration) -> None:
+        """Read an iteration's marks; the device must have come past them."""
+        calls = [call for section in ended.sections for call in section.calls]
+        stack_ids = iter(self._stacks.ids([call.stack for call in calls]))
+        phases = _phases(ended)
+        for section, phase in zip(ended.sections, phases, strict=True):
+            work = _forward_work(section.calls) if phase == FORWARD else range(len(section.calls))
+            for place, call in enumerate(section.calls):
+                self._add_call(number, call, phase if place in work else OTHER, next(stack_ids))
+                if phase == FORWARD and place in work:
+                    self._count("forward", 1, call.was_waited_for, self._ms(call), call.host_ns)
+        self._add_backward(number, ended)
+        self.iterations.append(self._iteration(number, ended, phases))
+
+    def values(self) -> dict[str, Any]:
+        """Return the part of timing.json about iterations and calls."""
+        return {"iterations": self.iterations, "stacks": self._stacks.stacks(), "calls": self.calls}
+
+    def _iteration(self, number: int, ended: Iteration, phases: list[str]) -> dict[str, Any]:
+        """Measure around the phases; None for one that did not happen."""
+        forward = [s for s, phase in zip(ended.sections, phases, strict=True) if phase == FORWARD]
+        worked = [s.calls[w[0]:w[-1] + 1] for s in forward if (w := _forward_work(s.calls))]  # fmt: skip
+        steps = [s for s, phase in zip(ended.sections, phases, strict=True) if phase == OPTIMIZER]
+        return {
+            "iteration": number,
+            "forward_ms": self._sum([(calls[0].begin, calls[-1].end) for calls in worked]),
+            "backward_ms": self._sum([(run.begin, run.end) for run in ended.backward_passes]),
+            "optimizer_ms": self._sum([(step.begin, step.end) for step in steps]),
+            "bookkeeping_ms": sum(call.bookkeeping_ns for calls in worked for call in calls) / 1e6,
+        }
+
+    def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
+        module = call.module
+        values = (
+            number,
+            call.name,
+            phase,
+            None if module is None else self._module_path(module),
+            stack_id,
+            None if call.begin is None else self._ms(call),
+            self._sum(call.tiles),
+            self._sum(call.strict),
+            call.host_ns / 1e6,
+        )
+        for column, value in zip(self.calls.values(), values, strict=True):
+            column.append(value)
+
+    def _add_backward(self, number: int, ended: Iteration) -> None:
+        for call in ended.left_over:
+            if call.tiles:
+                self._add_call(number, call, BACKWARD)
+        for run in ended.backward_passes:
+            device_ms = self._clock.ms(run.begin, run.end)
+            self._count("backward", len(run.nodes), run.n_waited_for, device_ms, run.host_ns)
+
+    def _sum(self, pairs: list[tuple[Any, Any]] | None) -> float | None:
+        """Add up the times between marks; None where there are none."""
+        return round(sum(self._clock.ms(*pair) for pair in pairs), 6) if pairs else None
+
+    def _ms(self, call: Call) -> float:
+        return self._clock.ms(call.begin, call.end)
+
+    def _count(self, phase: str, n: int, n_waited_for: int, device_ms: float, host_ns: int) -> None:
+        counts = self.launch_bound[phase]
+        for key, more in (
+            ("n", n),
+            ("n_waited_for", int(n_waited_for)),
+            ("device_ms", device_ms),
+            ("host_ms", host_ns / 1e6),
+        ):
+            counts[key] += more
+
+
+def tile(ended: Iteration) -> None:
+    """Give every node the time from its beginning to that of the next one, so that nothing is left out.
+
+    What the engine does between two nodes is thus the first one's: adding up and checking gradients,
+    and AccumulateGrad, which belongs to no call.
+    """
+    for run in ended.backward_passes:
+        marks = [*(mark for _, mark in run.nodes), run.end]
+        for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
+            if call.tiles is not None:
+                call.tiles.append(pair)
+
+
+def _phases(ended: Iteration) -> list[str]:
+    """Say what every section was for. Without a backward pass, all but the optimizer's is forward."""
+    return [_phase(section, has_backward=bool(ended.backward_passes)) for section in ended.sections]
+
+
+def _phase(section: Section, *, has_backward: bool) -> str:
+    if section.is_before_backward:
+        return FORWARD
+    if section.is_optimizer:
+        return OPTIMIZER
+    return OTHER if has_backward else FORWARD
+
+
+def _forward_work(calls: list[Call]) -> range:
+    """Return the places from the first to the last call that ran in a module or that autograd recorded.
+
+    What comes before has to do with the batch, or with the iteration before: its copies, its loss.
+    """
+    work = [place for place, call in enumerate(calls) if call.is_forward_work]
+    return range(work[0], work[-1] + 1) if work else range(0)
+
+
+SCHEMA_VERSION = 1
+
+
+class Timer:
+    """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
+
+    A context manager, entered before the user's code defines anything and left after it. Between timed
+    iterations only a check of one variable runs, in ``Function.apply``, in compiled functions and in the
+    hooks of optimizers.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: int,
+        clock: str,
+        project_root: Path,
+        module_path: ModulePath,
+        guards: Guards | None = None,
+    ) -> None:
+        self._clock_name, self._guards = clock, guards or Guards()
+        self.use_device(device)
+        self._project_root = project_root
+        self._module_path = module_path
+        self._stacks: StackRecorder | None = None
+        # Of the iterations that are timed, and of the warm-up, for a program that ends with it.
+        self._columns: Columns | None = None
+        self._warm_up_columns: Columns | None = None
+        self._listening = ExitStack()
+        self._run = ExitStack()
+        self._modes_outside: list[Any] = []
+        self._iteration: Iteration | None = None
+        self._number = 0
+        self._is_warm_up = False
+        self._overflowed = False
+        self._empty_pair_ms = 0.0
+
+    def __enter__(self) -> "Timer":
+        self._modes_outside = modes_now()
+        self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply, self._around)
+        self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions, self._around)
+        self._listen(
+            self._run,
+            Feature.OPTIMIZER_TIMES,
+            patches.optimizer_hooks,
+            lambda *_: self._record_event("optimizer_began"),
+            lambda *_: self._record_event("optimizer_ended"),
+        )
+        return self
+
+    def _listen(
+        self, parts: ExitStack, feature: Feature, listen: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Let a part of torch be listened to, as long as others are."""
+        guard = self._guards.of(feature)
+        guard.enter(parts, lambda: listen(*arguments, guard))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        self._run.close()
+
+    def use_device(self, device: int) -> None:
+        """Time this device; before the first iteration that is timed."""
+        self._device = device
+        self._clock = make_clock(self._clock_name, device)
+
+    def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
+        """Begin to time an iteration, on the thread that runs it.
+
+        The times of a warm-up count only where no others come after it: the events are created in it, which
+        takes longer than recording them.
+        """
+        self._stop()
+        if self._stacks is None or self._is_warm_up:
+            self._warm_up_columns = self._columns
+            self._stacks = StackRecorder()
+            self._columns = Columns(self._clock, self._stacks, self._module_path)
+        self._number, self._is_warm_up = iteration, warm_up
+        self._clock.settle()
+        self._iteration = Iteration(self._clock, self._stacks, self._guards)
+        listening, times = self._listening, self._guards.of(Feature.TIMES)
+        times.enter(listening, lambda: patches.function_mode(self._around, times, inside=self._modes_outside))
+        self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules, self._around)
+        self._listen(listening, Feature.BACKWARD_TIMES, patches.patch_engine, self._iteration.run_backward)
+
+    def end(self) -> None:
+        """End the iteration and read its times, which waits for the device."""
+        ended = self._iteration
+        if ended is None or self._columns is None:
+            return
+        ended.close()
+        self._stop()
+        self._clock.settle()
+        self._overflowed |= ended.overflowed
+        tile(ended)
+        self._columns.add(self._number, ended)
+        self._clock.forget()
+        self._empty_pair_ms = empty_pair_ms(self._clock)
+        self._clock.forget()
+
+    def trace(self) -> dict[str, Any] | None:
+        """Return the content of timing.json, plain values only; None if no iteration was timed."""
+        columns, is_warm_up = self._columns, self._is_warm_up
+        if columns is not None and not columns.iterations and not is_warm_up:
+            columns, is_warm_up = self._warm_up_columns, True
+        if columns is None or not columns.iterations:
+            return None
+        import torch
+
+        return {
+            "version": SCHEMA_VERSION,
+            "snapconv": VERSION,
+            "torch": str(torch.__version__),
+            "clock": self._clock_name,
+            "simulated": self._clock_name == "cpu",
+            "device": self._device,
+            "device_name": self._device_name(),
+            "warm_up": is_warm_up,
+            "project_root": str(self._project_root),
+            **columns.values(),
+            "launch_bound": columns.launch_bound if self._clock_name == "cuda" else None,
+            "empty_pair_ms": self._empty_pair_ms,
+            "overflowed": self._overflowed,
+        }
+
+    def _device_name(self) -> str:
+        import torch
+
+        return str(torch.cuda.get_device_name(self._device)) if self._clock_name == "cuda" else "CPU"
+
+    def _stop(self) -> None:
+        """Stop listening, in any state; makes no mark, as the device may have failed."""
+        self._listening.close()
+        if self._iteration is not None:
+            self._iteration.unhook()
+            self._iteration = None
+
+    @calls_original
+    def _around(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: Any = None,
+    ) -> Any:
+        if self._iteration is None:
+            return function(*args, **kwargs)
+        return self._iteration.call(name, function, args, kwargs, module)
+
+    def _record_event(self, what: str) -> None:
+        if self._iteration is not None:
+            getattr(self._iteration, what)()
