@@ -5,20 +5,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, project_of, read_options
+from snapconv.answers.build_memory import build_memory_report
+from snapconv.answers.memory_report import MemoryReport
+from snapconv.answers.time_report import TimeReport
 from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.capture_format import files_of, is_capture, stem_of, timing_file
-from snapconv.devices import HOST, HOST_NAME, device_argument
-from snapconv.errors import InputError, OutputWriteError
+from snapconv.devices import HOST, HOST_NAME
+from snapconv.errors import OutputWriteError
 from snapconv.notes import Note
-from snapconv.pipeline import AnalysisOptions, analyzer_of, project_of, read_options
 from snapconv.progress import Progress
-from snapconv.reports.build_memory import build_memory_report
-from snapconv.reports.memory_report import MemoryReport
-from snapconv.reports.sqlite.database import write_databases
-from snapconv.reports.sqlite.skyline_memory import memory_database
-from snapconv.reports.time_report import TimeReport
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project
+from snapconv.writers.sqlite.database import write_databases
+from snapconv.writers.sqlite.skyline_memory import memory_database
 
 if TYPE_CHECKING:  # what has to do with times is imported where a file has some
     from snapconv.snapshot.recorded.timing_file import Timing
@@ -66,7 +66,7 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     before anything is read.
     """
     _check_given_output(path, options)
-    analysis = read_options(options.analysis)
+    analysis_options = read_options(options.analysis)
     timing, notes = times_of_device(path, options.device)
     has_times = timing is not None
     time_outputs = [time_output_path(path, options)] if has_times else []
@@ -77,23 +77,22 @@ def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None 
     devices = chosen_devices(snapshot, options.device)
     outputs = _outputs(path, options, devices, of_file=snapshot.devices, has_times=has_times)
     _check_outputs(path, [*outputs, *time_outputs], force=options.force)
-    analyzer = analyzer_of(snapshot, analysis)
-    reports = []
-    for number, (output, device) in enumerate(zip(outputs, devices, strict=True)):
-        if progress:
-            progress("analysing", number, len(devices))
-        reports.append((output, build_memory_report(snapshot, analyzer.project, analyzer.analyze(device))))
+    analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
+    reports = [
+        (output, build_memory_report(device))
+        for output, device in zip(outputs, analysis.devices, strict=True)
+    ]
     writing = (lambda done, total: progress("writing", done, total)) if progress else None
     extended = options.extended
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
     time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
-        from snapconv.reports.sqlite.skyline_time import time_database
+        from snapconv.writers.sqlite.skyline_time import time_database
 
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=options.force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
-    return Conversion(snapshot, analyzer.project, tuple(reports), time, notes, n_bytes)
+    return Conversion(snapshot, analysis.project, tuple(reports), time, notes, n_bytes)
 
 
 def times_of_device(path: Path, device: int | None) -> "tuple[Timing | None, tuple[Note, ...]]":
@@ -109,7 +108,7 @@ def times_of_device(path: Path, device: int | None) -> "tuple[Timing | None, tup
 
 def time_report_of(timing: "Timing", snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """The report of a capture's times, with the project of its snapshot."""
-    from snapconv.reports.build_time import build_time_report
+    from snapconv.answers.build_time import build_time_report
 
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
     project = project_of(timing.stacks, recorded, options)
@@ -214,14 +213,3 @@ def _split_output(name: str) -> tuple[str, str, str]:
                     return stem.removesuffix(kind), kind, ending
             return stem, "", ending
     return name, "", ""
-
-
-def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
-    """The device that was named, or all; raises InputError where the file does not have it."""
-    if device is None:
-        return snapshot.devices
-    found = tuple(d for d in snapshot.devices if d.device == device)
-    if not found:
-        there = ", ".join(device_argument(d.device) for d in snapshot.devices)
-        raise InputError(f"{snapshot.path} has nothing of device {device_argument(device)}; it has: {there}")
-    return found

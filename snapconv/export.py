@@ -11,39 +11,39 @@ from pathlib import Path
 
 import numpy as np
 
-from snapconv.atomic_files import check_outputs, new_files, os_errors
-from snapconv.capture_format import timing_file
-from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
-from snapconv.devices import HOST, device_argument, device_name
-from snapconv.errors import InputError, OutputWriteError
-from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.findings.event_window import (
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.build_memory import build_memory_report
+from snapconv.answers.event_window import (
     EventWindow,
     Range,
     whole_window,
     window_of_events,
     window_of_iterations,
 )
-from snapconv.findings.live_stacks import LiveStacks, find_live_stacks
-from snapconv.findings.moments import PEAK, MomentQuestion, find_moment
-from snapconv.findings.trace_tracks import TrackGroup, memory_group, times_group
+from snapconv.answers.live_stacks import LiveStacks, find_live_stacks
+from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
+from snapconv.answers.trace_tracks import TrackGroup, memory_group, times_group
+from snapconv.atomic_files import check_outputs, new_files, os_errors
+from snapconv.capture_format import timing_file
+from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
+from snapconv.devices import HOST, device_argument, device_name
+from snapconv.errors import InputError, OutputWriteError
 from snapconv.notes import Note
 from snapconv.replay.device_replay import Replay, replay
-from snapconv.reports.build_memory import build_memory_report
-from snapconv.reports.exports.chrome_trace import write_chrome
-from snapconv.reports.exports.folded_stacks import write_folded
-from snapconv.reports.exports.perfetto_trace import write_perfetto
-from snapconv.reports.exports.pprof_profile import write_pprof
-from snapconv.reports.exports.short_stacks import with_short_stacks
-from snapconv.reports.exports.snapshot_pickle import SnapshotOptions, write_snapshot
-from snapconv.reports.exports.speedscope_file import write_speedscope
-from snapconv.reports.exports.table_files import write_csv, write_json_lines, write_parquet
-from snapconv.reports.sqlite.database import TableRows
-from snapconv.reports.sqlite.skyline_memory import memory_database
-from snapconv.reports.sqlite.skyline_time import time_database
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import format_bytes
+from snapconv.writers.exports.chrome_trace import write_chrome
+from snapconv.writers.exports.folded_stacks import write_folded
+from snapconv.writers.exports.perfetto_trace import write_perfetto
+from snapconv.writers.exports.pprof_profile import write_pprof
+from snapconv.writers.exports.short_stacks import with_short_stacks
+from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, write_snapshot
+from snapconv.writers.exports.speedscope_file import write_speedscope
+from snapconv.writers.exports.table_files import write_csv, write_json_lines, write_parquet
+from snapconv.writers.sqlite.database import TableRows
+from snapconv.writers.sqlite.skyline_memory import memory_database
+from snapconv.writers.sqlite.skyline_time import time_database
 
 # No output is larger than this, however often a small file repeats something large.
 _MOST_PER_BYTE, _MOST_FREE_BYTES = 20, 1 << 20
@@ -118,7 +118,7 @@ def _write_smaller_snapshot(session: Session, output: Path, options: ExportOptio
         raise InputError("torch's viewer knows no pinned host memory: name another device with --device")
     window = _window(analysis, options)
     with new_files([output], force=options.force) as (temporary,):
-        write_snapshot(temporary, session.snapshot, analysis, window, options.snapshot)
+        write_snapshot(temporary, analysis, window, options.snapshot)
         notes = tuple(_differences(analysis.replay, window, _read_again(temporary, analysis), analysis))
     return Exported((output,), notes)
 
@@ -162,7 +162,7 @@ def _differences(whole: Replay, window: EventWindow, part: Replay, analysis: Dev
 
 def _tracks(session: Session) -> list[TrackGroup]:
     """The memory of every device, and of a capture the times of its operations."""
-    groups = [memory_group(session.snapshot, analysis) for analysis in session.devices]
+    groups = [memory_group(analysis) for analysis in session.devices]
     timing, _ = times_of_device(session.path, None)
     if timing is not None and timing.device in [found.device.device for found in session.devices]:
         begins = [int(group.counters[0].time_us[0]) for group in groups]
@@ -175,9 +175,9 @@ def _write_stacks(write: Callable[[Path, LiveStacks], None], *, names_repeat: bo
 
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         analysis = the_device(session)
-        moment = find_moment(session.snapshot, analysis, options.at)
+        moment = find_moment(analysis, options.at)
         cpp_frames = options.snapshot.cpp_frames
-        found = find_live_stacks(session.snapshot, session.project, analysis, moment, cpp_frames=cpp_frames)
+        found = find_live_stacks(analysis, moment, cpp_frames=cpp_frames)
         notes: tuple[Note, ...] = ()
         if names_repeat:
             found, notes = with_short_stacks(found, session.snapshot.container.n_unpacked_bytes)
@@ -200,11 +200,11 @@ def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
 def _tables(session: Session) -> list[tuple[str, Sequence[TableRows]]]:
     """The tables of the memory report of one device, and of a capture those of its times."""
     analysis = the_device(session)
-    report = build_memory_report(session.snapshot, session.project, analysis)
+    report = build_memory_report(analysis)
     found = [("memory", memory_database(Path(), report, extended=True).rows)]
     timing, _ = times_of_device(session.path, analysis.device.device)
     if timing is not None:
-        times = time_report_of(timing, session.snapshot, session.options)
+        times = time_report_of(timing, session.snapshot, session.analysis.options)
         found.append(("time", time_database(Path(), times, extended=True).rows))
     return found
 

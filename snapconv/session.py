@@ -2,95 +2,98 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
+from snapconv.answers.batch_scale import OtherRun, ScaledSizes, scale_batch
+from snapconv.answers.budgets import Budgets, Check, check_budgets
+from snapconv.answers.build_memory import build_memory_report
+from snapconv.answers.comparison_report import ComparisonReport, build_comparison
+from snapconv.answers.device_notes import file_notes
+from snapconv.answers.explanation import Explanation
+from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
+from snapconv.answers.growth import Growth, find_growth
+from snapconv.answers.memory_report import MemoryReport
+from snapconv.answers.memory_tree import MemoryTree, TreeBy, find_tree
+from snapconv.answers.moment_state import MomentState, state_at
+from snapconv.answers.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
+from snapconv.answers.oom_remedies import Remedies, find_remedies
+from snapconv.answers.out_of_memory import OutOfMemory, find_out_of_memory
+from snapconv.answers.selection import explain, parse_question
+from snapconv.answers.setting_trials import Request, SettingTrials, try_settings
+from snapconv.answers.timeline_levels import timeline_level
 from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of
-from snapconv.devices import HOST, device_argument
+from snapconv.devices import HOST
 from snapconv.errors import InputError
-from snapconv.findings.batch_scale import OtherRun, ScaledSizes, scale_batch
-from snapconv.findings.budgets import Budgets, Check, check_budgets
-from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.findings.fragmentation import Fragmentation, find_fragmentation
-from snapconv.findings.memory_tree import MemoryTree, TreeBy, find_tree
-from snapconv.findings.moment_state import MomentState, state_at
-from snapconv.findings.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
-from snapconv.findings.oom_remedies import Remedies, find_remedies
-from snapconv.findings.out_of_memory import OutOfMemory, find_out_of_memory
-from snapconv.findings.setting_trials import Request, SettingTrials, try_settings
-from snapconv.findings.timeline_levels import timeline_level
 from snapconv.notes import Note
-from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
-from snapconv.reports.build_memory import build_memory_report
-from snapconv.reports.comparison_report import ComparisonReport, Side, build_comparison
-from snapconv.reports.explain.explanation import Explanation
-from snapconv.reports.explain.selection import explain, parse_question
-from snapconv.reports.memory_report import MemoryReport
-from snapconv.reports.notebook_html import PICTURE_BINS, head_html
-from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import Snapshot, load_snapshot
+from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project
-from snapconv.view import AnalyzedFile, View, default_output, write_view_of
+from snapconv.view import View, default_output, write_view_of
+from snapconv.writers.html.notebook_html import PICTURE_BINS, head_html
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A file that was read and analysed.
+    """A file that was read and analysed, with a method for every question.
 
     ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
     per device (allocations with sizes, categories and operations; the four curves; iterations),
-    ``project`` separates the frames of the user from the rest. ``path`` is what was read, the folder of a
-    capture too, with these ``options``.
+    ``project`` separates the frames of the user from the rest. ``path`` is the path that was given, the
+    folder of a capture too. ``analysis`` has all of them, and the options of the reading.
     """
 
-    snapshot: Snapshot
-    project: Project
-    devices: tuple[DeviceAnalysis, ...]
-    path: Path
-    options: AnalysisOptions = field(default_factory=AnalysisOptions)
+    analysis: Analysis
+
+    @property
+    def path(self) -> Path:
+        """The path that was given, the folder of a capture too."""
+        return self.analysis.path
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The file's own tables."""
+        return self.analysis.snapshot
+
+    @property
+    def project(self) -> Project:
+        """The frames of the user's project."""
+        return self.analysis.project
+
+    @property
+    def devices(self) -> tuple[DeviceAnalysis, ...]:
+        """One analysis per device, in the order of devices."""
+        return self.analysis.devices
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the format allows and the user should know, each once."""
-        return tuple(dict.fromkeys(note for device in self.devices for note in device.notes))
+        """The notes of the file and of its devices, each once."""
+        return file_notes(self.analysis)
 
     def explain(self, question: str, *, device: int | None = None) -> Explanation:
         """Explain the allocations of an address (``0x7f3c40001000``) or an event (``#1234``).
 
         Raises ValueError for another question, InputError where there is no such allocation or device.
         """
-        devices = [found for found in self.devices if device in (None, found.device.device)]
-        if not devices:
-            there = ", ".join(device_argument(found.device.device) for found in self.devices)
-            missing = "any" if device is None else device_argument(device)
-            raise InputError(f"{self.snapshot.path} has nothing of device {missing}; it has: {there}")
-        return explain(self.snapshot, self.project, devices, parse_question(question))
+        chosen = self.analysis.of_device(device)
+        return explain(self.snapshot, self.project, chosen.devices, parse_question(question))
 
-    def of_device(self, device: int) -> "Session":
-        """The same file with one of its devices alone; raises InputError where it has no such device."""
-        chosen = tuple(found for found in self.devices if found.device.device == device)
-        if not chosen:
-            there = ", ".join(device_argument(found.device.device) for found in self.devices)
-            raise InputError(
-                f"{self.snapshot.path} has nothing of device {device_argument(device)}; it has: {there}"
-            )
-        return replace(self, devices=chosen)
+    def of_device(self, device: int | None) -> "Session":
+        """Return the same file with one of its devices alone; raises InputError where it has none such."""
+        return Session(self.analysis.of_device(device))
 
     def where_memory_ran_out(self) -> "Session":
-        """The same file with the devices alone that have a failed allocation; with all where none has one."""
-        failed = tuple(
-            found for found in self.devices if bool(np.any(found.device.events.action == Action.OOM))
-        )
-        return replace(self, devices=failed) if failed else self
+        """Return the same file with the devices that have a failed allocation; all where none has one."""
+        return Session(self.analysis.where_memory_ran_out())
 
     def at(
         self, moment: str | MomentQuestion = "peak", *, device_total: int | None = None
@@ -103,10 +106,8 @@ class Session:
         question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
             state_at(
-                self.snapshot,
-                self.project,
                 found,
-                find_moment(self.snapshot, found, question),
+                find_moment(found, question),
                 device_total=device_total,
             )
             for found in self.devices
@@ -122,10 +123,8 @@ class Session:
         question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
             find_tree(
-                self.snapshot,
-                self.project,
                 found,
-                find_moment(self.snapshot, found, question),
+                find_moment(found, question),
                 by=TreeBy(by),
                 all_frames=all_frames,
             )
@@ -147,16 +146,12 @@ class Session:
         With what would have served it, each tried by a replay, unless ``replay`` is False. Without a failed
         allocation in the file, it is the memory at the dump. Raises InputError where there are fewer.
         """
-        (analysis, *_) = (self if device is None else self.of_device(device)).devices
-        found = find_out_of_memory(
-            self.snapshot, self.project, analysis, number=number, device_total=device_total
-        )
+        analysis = self.analysis.device(device)
+        found = find_out_of_memory(analysis, number=number, device_total=device_total)
         if found.request is None or not replay:
             return found, None
         event = found.request.event
-        remedies = find_remedies(
-            self.snapshot, self.project, analysis, event, thorough=thorough, progress=progress
-        )
+        remedies = find_remedies(analysis, event, thorough=thorough, progress=progress)
         return found, remedies
 
     def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
@@ -167,6 +162,10 @@ class Session:
         question = parse_moment(moment) if isinstance(moment, str) else moment
         questions = (END, PEAK, WORST) if question is None else (question,)
         return tuple(self._fragmentation(found, questions) for found in self.devices)
+
+    def growth(self) -> tuple[tuple[Growth, ...], ...]:
+        """Return what grows from iteration to iteration on every device, most bytes first."""
+        return tuple(map(find_growth, self.devices))
 
     def what_if(
         self,
@@ -188,11 +187,11 @@ class Session:
             if batch_scale == 1:
                 return None
             other = other_batch and other_batch.of_device(found.device.device)
-            run = OtherRun(other.snapshot, other.devices[0], other_scale) if other else None
-            return scale_batch(self.snapshot, found, batch_scale, run)
+            run = OtherRun(other.devices[0], other_scale) if other else None
+            return scale_batch(found, batch_scale, run)
 
         return tuple(
-            try_settings(self.snapshot, found, request, scaled=scaled(found), progress=progress)
+            try_settings(found, request, scaled=scaled(found), progress=progress)
             if found.device.device != HOST
             else None
             for found in self.devices
@@ -201,13 +200,12 @@ class Session:
     def _fragmentation(
         self, analysis: DeviceAnalysis, questions: tuple[MomentQuestion, ...]
     ) -> Fragmentation:
-        moments = tuple(find_moment(self.snapshot, analysis, question) for question in questions)
-        return find_fragmentation(self.snapshot, self.project, analysis, moments, details_at=moments[0])
+        moments = tuple(find_moment(analysis, question) for question in questions)
+        return find_fragmentation(analysis, moments, details_at=moments[0])
 
     def compared_with(self, old: "Session") -> ComparisonReport:
         """What is different from an older file, device by device."""
-        sides = (Side(one.snapshot, one.project, one.devices) for one in (old, self))
-        return build_comparison(*sides)
+        return build_comparison(old.analysis, self.analysis)
 
     def check(self, budgets: Budgets, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
         """Check limits for the memory of every device; raises InputError where none has memory of a GPU."""
@@ -232,8 +230,7 @@ class Session:
         browser may read the page after it; it is removed by whoever empties that folder, or by
         ``shutil.rmtree(view.path.parent)``. A notebook keeps the page itself and needs it no more.
         """
-        sessions = (self,) if compared_with is None else (compared_with, self)
-        files = [AnalyzedFile(s.path, s.snapshot, s.project, s.devices, s.options) for s in sessions]
+        files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
         if output is None:
             name = default_output([file.path for file in files]).name
             output = Path(tempfile.mkdtemp(prefix="snapconv-")) / name
@@ -246,7 +243,7 @@ class Session:
         no copies: read-only, -1 where there is no value. Names of categories, operations and modules are
         texts. Raises KeyError for another table.
         """
-        (analysis, *_) = (self if device is None else self.of_device(device)).devices
+        analysis = self.analysis.device(device)
         tables = {"events": analysis.device.events, "segments": analysis.device.segments}
         if table != "allocations":
             return columns_of((tables | {"blocks": analysis.device.blocks})[table])
@@ -275,10 +272,10 @@ class Session:
         Raises KeyError for a device that the file does not have.
         """
         if device is None:
-            return build_memory_report(self.snapshot, self.project, self.devices[0])
+            return build_memory_report(self.devices[0])
         for analysis in self.devices:
             if analysis.device.device == device:
-                return build_memory_report(self.snapshot, self.project, analysis)
+                return build_memory_report(analysis)
         raise KeyError(device)
 
 
@@ -310,12 +307,4 @@ def load(
         params=Path(params) if isinstance(params, str) else params,
         sources=tuple(sources),
     )
-    return load_with(path, options, progress=progress)
-
-
-def load_with(path: str | Path, options: AnalysisOptions, *, progress: Progress | None = None) -> Session:
-    """The same as ``load``, with all options in one."""
-    options = read_options(options)
-    analyzer = analyzer_of(load_snapshot(path, progress=progress), options)
-    devices = tuple(map(analyzer.analyze, analyzer.snapshot.devices))
-    return Session(analyzer.snapshot, analyzer.project, devices, Path(path), options)
+    return Session(analyze_file(path, options, progress=progress))

@@ -2,32 +2,30 @@
 
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
+from snapconv.answers.comparison_report import build_comparison
+from snapconv.answers.device_notes import file_notes
+from snapconv.answers.module_times import module_times
 from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.convert import (
     check_is_no_input,
-    chosen_devices,
     stem_of_outputs,
     time_report_of,
     times_of_device,
 )
 from snapconv.errors import OutputWriteError
-from snapconv.findings.device_analysis import DeviceAnalysis
-from snapconv.findings.module_times import module_times
 from snapconv.notes import Note
-from snapconv.pipeline import AnalysisOptions, analyzer_of, read_options
 from snapconv.progress import Progress
-from snapconv.reports.comparison_report import Side, build_comparison
-from snapconv.reports.html.column_encoding import page_text
-from snapconv.reports.html.page_writer import ViewFile, write_page
-from snapconv.reports.html.view_comparison import comparison_facts
-from snapconv.reports.html.view_device import view_device, vocabulary
-from snapconv.reports.html.view_file import file_facts, times_facts
-from snapconv.reports.notebook_html import page_html
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.stacks.project_frames import Project
+from snapconv.writers.html.column_encoding import page_text
+from snapconv.writers.html.notebook_html import page_html
+from snapconv.writers.html.page_writer import ViewFile, write_page
+from snapconv.writers.html.view_comparison import comparison_facts
+from snapconv.writers.html.view_device import view_device, vocabulary
+from snapconv.writers.html.view_file import file_facts, times_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +36,6 @@ class ViewOptions:
     device: int | None = None  # HOST: pinned host memory
     force: bool = False
     analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class AnalyzedFile:
-    """A file with those of its devices that a page shows; ``path`` is what the user named."""
-
-    path: Path
-    snapshot: Snapshot
-    project: Project
-    devices: tuple[DeviceAnalysis, ...]
-    options: AnalysisOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +64,21 @@ def write_view(
     """
     inputs = [path] if other is None else [path, other]
     output = _checked_output(inputs, options.output, force=options.force)
-    analysis = read_options(options.analysis)
-    read = [(one, load_snapshot(one, progress=progress)) for one in inputs]
-    devices = _devices([snapshot for _, snapshot in read], options.device)
-    files = [_analyzed(*each, shown, analysis, progress) for each, shown in zip(read, devices, strict=True)]
+    analysis_options = read_options(options.analysis)
+    snapshots = [load_snapshot(one, progress=progress) for one in inputs]
+    files = [
+        analyze(one, snapshot, analysis_options, devices=shown, progress=progress)
+        for one, snapshot, shown in zip(inputs, snapshots, _devices(snapshots, options.device), strict=True)
+    ]
     return _write(files, output, force=options.force)
 
 
-def write_view_of(files: Sequence[AnalyzedFile], output: Path | None, *, force: bool) -> View:
+def write_view_of(files: Sequence[Analysis], output: Path | None, *, force: bool) -> View:
     """Write a page that shows one file, or two of which the older is the first; raises OutputError."""
     path = _checked_output([file.path for file in files], output, force=force)
     if len(files) > 1:
         shown = _compared(*([found.device.device for found in file.devices] for file in files))
-        files = [_with_device(file, number) for file, number in zip(files, shown, strict=True)]
+        files = [file.of_device(number) for file, number in zip(files, shown, strict=True)]
     return _write(files, path, force=force)
 
 
@@ -99,12 +88,11 @@ def default_output(inputs: Sequence[Path]) -> Path:
     return stem.with_name(f"{stem.name}.{'view' if len(inputs) == 1 else 'compare'}.html")
 
 
-def _write(files: Sequence[AnalyzedFile], output: Path, *, force: bool) -> View:
+def _write(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     found = [_view_file(file) for file in files]
     shared = {**vocabulary(), "is_comparison": len(files) > 1}
     if len(files) > 1:
-        old, new = (Side(file.snapshot, file.project, file.devices) for file in files)
-        shared["comparison"] = comparison_facts(build_comparison(old, new))
+        shared["comparison"] = comparison_facts(build_comparison(*files))
     title = page_text(" → ".join(file.path.name for file in files))
     n_bytes = write_page(
         output, [file for file, _ in found], shared, title=f"{title} – snapconv", force=force
@@ -139,33 +127,13 @@ def _compared(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
     return (old[0], new[0]) if common is None else (common, common)
 
 
-def _with_device(file: AnalyzedFile, number: int) -> AnalyzedFile:
-    return replace(file, devices=tuple(one for one in file.devices if one.device.device == number))
-
-
-def _analyzed(
-    path: Path,
-    snapshot: Snapshot,
-    devices: tuple[DeviceSnapshot, ...],
-    options: AnalysisOptions,
-    progress: Progress | None,
-) -> AnalyzedFile:
-    analyzer = analyzer_of(snapshot, options)
-    found = []
-    for number, device in enumerate(devices):
-        if progress:
-            progress("analysing", number, len(devices))
-        found.append(analyzer.analyze(device))
-    return AnalyzedFile(path, snapshot, analyzer.project, tuple(found), options)
-
-
-def _view_file(file: AnalyzedFile) -> tuple[ViewFile, tuple[Note, ...]]:
+def _view_file(file: Analysis) -> tuple[ViewFile, tuple[Note, ...]]:
     timing, notes = times_of_device(file.path, None)
     facts = file_facts(file.snapshot, file.project, name=file.path.name or str(file.path))
-    notes = (*(note for device in file.devices for note in device.notes), *notes)
+    notes = (*file_notes(file), *notes)
     if timing is not None and timing.device in [found.device.device for found in file.devices]:
         report = time_report_of(timing, file.snapshot, file.options)
         facts["times"] = times_facts(report, module_times(timing, report.reported.iteration))
         notes = (*notes, *report.notes)
-    shown = tuple(view_device(file.snapshot, file.project, found) for found in file.devices)
+    shown = tuple(view_device(found) for found in file.devices)
     return ViewFile(facts, shown), notes

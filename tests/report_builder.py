@@ -15,13 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import Int32Column, Int64Column
-from snapconv.findings.live_totals import CategoryTotal, LineTotal, ModuleTotal
-from snapconv.notes import Note
-from snapconv.phases.trace_phases import Phase
-from snapconv.replay.device_replay import AllocationTable, Curve
-from snapconv.reports.memory_report import (
+from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
+from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     ActivationEntry,
     AllocationColumns,
@@ -34,10 +29,15 @@ from snapconv.reports.memory_report import (
     Timeline,
     WeightEntry,
 )
-from snapconv.reports.sqlite.database import write_databases
-from snapconv.reports.sqlite.skyline_memory import memory_database
+from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import Int32Column, Int64Column
+from snapconv.notes import Note
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.writers.sqlite.database import write_databases
+from snapconv.writers.sqlite.skyline_memory import memory_database
 
 FORWARD = SourceLine("model/net.py", 12, "forward")
 STEP = SourceLine("train.py", 40, "step")

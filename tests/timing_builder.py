@@ -16,12 +16,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from snapconv.reports.build_time import build_time_report
-from snapconv.reports.sqlite.database import write_databases
-from snapconv.reports.sqlite.skyline_time import time_database
-from snapconv.reports.time_report import TimeReport
+from snapconv.answers.build_time import build_time_report
+from snapconv.answers.time_report import TimeReport
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
+from snapconv.writers.sqlite.database import write_databases
+from snapconv.writers.sqlite.skyline_time import time_database
 
 ROOT = "/home/me/project"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

@@ -1,7 +1,7 @@
 """Tables as data -> docs/reference/schema.md, the page that describes every column of a memory report."""
 
 from scripts.docs.schema_page import schema_page
-from snapconv.reports.memory_report import (
+from snapconv.answers.memory_report import (
     CURVES,
     END,
     PEAK,
@@ -10,8 +10,8 @@ from snapconv.reports.memory_report import (
     START,
     moment_name,
 )
-from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.sqlite.skyline_memory import TABLES
+from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.skyline_memory import TABLES
 
 _INTRODUCTION = """\
 # What is in a memory report

@@ -12,21 +12,21 @@ from pathlib import Path
 import snapconv
 from scripts.docs import catalogs
 from scripts.docs.markdown import table
+from snapconv.answers.explanation import Explanation
+from snapconv.answers.explanation_keys import EXPLANATION_KEYS
+from snapconv.answers.file_verdict import FileVerdict
+from snapconv.answers.fragmentation import Fragmentation
+from snapconv.answers.memory_tree import MemoryTree
+from snapconv.answers.moment_state import MomentState
+from snapconv.answers.oom_message import MessageAnswer
+from snapconv.answers.oom_remedies import Remedies
+from snapconv.answers.out_of_memory import OutOfMemory
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
-from snapconv.findings.file_verdict import FileVerdict
-from snapconv.findings.fragmentation import Fragmentation
-from snapconv.findings.memory_tree import MemoryTree
-from snapconv.findings.moment_state import MomentState
-from snapconv.findings.oom_message import MessageAnswer
-from snapconv.findings.oom_remedies import Remedies
-from snapconv.findings.out_of_memory import OutOfMemory
-from snapconv.reports.explain.explanation import Explanation
-from snapconv.reports.explain.explanation_keys import EXPLANATION_KEYS
-from snapconv.reports.sqlite.extended_memory_schema import SCHEMA_VERSION
-from snapconv.reports.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
 from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
+from snapconv.writers.sqlite.extended_memory_schema import SCHEMA_VERSION
+from snapconv.writers.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}

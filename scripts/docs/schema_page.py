@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from snapconv.reports.sqlite.table_schema import Table, View
+from snapconv.writers.sqlite.table_schema import Table, View
 
 # What the values of a column mean: (table, column) -> (value, meaning).
 Values = Mapping[tuple[str, str], Sequence[tuple[str, str]]]

@@ -1,8 +1,8 @@
 """Tables as data -> docs/reference/time-schema.md: every column of a run time report."""
 
 from scripts.docs.schema_page import schema_page
-from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
-from snapconv.reports.sqlite.skyline_time import TIME_TABLES
+from snapconv.writers.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.skyline_time import TIME_TABLES
 
 _INTRODUCTION = """\
 # What is in a run time report

@@ -12,9 +12,8 @@ from snapconv.cli.arguments import device_number, path_maps_of
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.findings.device_analysis import DeviceAnalysis
-    from snapconv.findings.moments import MomentQuestion
-    from snapconv.pipeline import AnalysisOptions
+    from snapconv.analysis import AnalysisOptions, DeviceAnalysis
+    from snapconv.answers.moments import MomentQuestion
     from snapconv.session import Session
 
 At = Annotated[
@@ -57,7 +56,7 @@ class ReadOptions:
 
     def analysis(self) -> "AnalysisOptions":
         """The same as the library takes them; raises BadParameter for a text that is wrong."""
-        from snapconv.pipeline import AnalysisOptions
+        from snapconv.analysis import AnalysisOptions
 
         return AnalysisOptions(
             project_root=self.project_root,
@@ -71,7 +70,7 @@ class ReadOptions:
 
 def moment_question(text: str) -> "MomentQuestion":
     """Read ``--at``."""
-    from snapconv.findings.moments import parse_moment
+    from snapconv.answers.moments import parse_moment
 
     try:
         return parse_moment(text)
@@ -91,12 +90,13 @@ def device_total_of(text: str | None) -> int | None:
 
 def read_session(snapshot: Path, options: ReadOptions, *, device: str | None) -> "Session":
     """Read and analyse a file, and keep the requested device alone."""
-    from snapconv.session import load_with
+    from snapconv.analysis import analyze_file
+    from snapconv.session import Session
 
     chosen, analysis = device_number(device), options.analysis()
     with progress_bar(shown=True) as progress:
-        session = load_with(snapshot, analysis, progress=progress)
-    return session if chosen is None else session.of_device(chosen)
+        session = Session(analyze_file(snapshot, analysis, progress=progress))
+    return session.of_device(chosen)
 
 
 def answer(
@@ -106,7 +106,7 @@ def answer(
     as_json: bool,
 ) -> None:
     """Print the notes, and what was found for every device: ``found`` gives its values and its lines."""
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.writers.text.note_text import note_lines
 
     answers = [found(analysis) for analysis in session.devices]
     print_lines(note_lines(session.notes), sys.stderr)

@@ -15,7 +15,7 @@ from snapconv.cli.terminal import print_json, print_lines, print_text
 from snapconv.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    from snapconv.findings.budgets import Check
+    from snapconv.answers.budgets import Check
 
 _MaxPeak = Annotated[
     str | None,
@@ -82,8 +82,8 @@ def check(
     Limits that are not given here are those of [tool.snapconv.check] in pyproject.toml, of this folder or one
     above it.
     """
-    from snapconv.reports.text.check_text import verdict
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.writers.text.check_text import verdict
+    from snapconv.writers.text.note_text import note_lines
 
     budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     options = ReadOptions(project_root, include, path_map, rules)
@@ -97,7 +97,7 @@ def check(
 
 
 def _printer(output_format: str) -> "Callable[[Sequence[Check], str], None]":
-    from snapconv.reports.text import check_text
+    from snapconv.writers.text import check_text
 
     return {
         "text": lambda checks, file: print_lines(check_text.check_lines(checks, file), sys.stdout),

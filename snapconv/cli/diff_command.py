@@ -14,7 +14,7 @@ from snapconv.errors import BudgetExceeded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from snapconv.findings.budgets import Allowance
+    from snapconv.answers.budgets import Allowance
     from snapconv.notes import Note
 
 _Old = Annotated[
@@ -57,9 +57,9 @@ def diff(
 
     Lines are matched by file, function and order, also where they moved; never by address.
     """
-    from snapconv.findings.budgets import Budgets
-    from snapconv.reports.text.check_text import fenced
-    from snapconv.reports.text.comparison_text import comparison_lines, comparison_values
+    from snapconv.answers.budgets import Budgets
+    from snapconv.writers.text.check_text import fenced
+    from snapconv.writers.text.comparison_text import comparison_lines, comparison_values
 
     allowed = allowance_of(fail_over)
     options = ReadOptions(project_root, include, path_map)
@@ -81,7 +81,7 @@ def diff(
 
 def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
     """The notes of both files, those of one alone with its name."""
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.writers.text.note_text import note_lines
 
     yield from note_lines(tuple(note for note in old if note in new))
     for which, notes, others in (("old", old, new), ("new", new, old)):
@@ -91,7 +91,7 @@ def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]"
 
 def allowance_of(text: str | None) -> "Allowance | None":
     """Read ``--fail-over``."""
-    from snapconv.findings.budgets import parse_allowance
+    from snapconv.answers.budgets import parse_allowance
 
     try:
         return None if text is None else parse_allowance(text)

@@ -41,9 +41,9 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
-    from snapconv.reports.explain.selection import parse_question
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.answers.selection import parse_question
     from snapconv.session import load
+    from snapconv.writers.text.note_text import note_lines
 
     try:
         parse_question(question)

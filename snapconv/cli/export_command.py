@@ -20,8 +20,8 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import print_lines
 
 if TYPE_CHECKING:
+    from snapconv.answers.event_window import Range
     from snapconv.export import Exported
-    from snapconv.findings.event_window import Range
     from snapconv.session import Session
 
 _FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "parquet", "snapshot")
@@ -85,7 +85,7 @@ def export(
     """
     from snapconv.export import ExportOptions, output_of
     from snapconv.export import export as write
-    from snapconv.reports.exports.snapshot_pickle import SnapshotOptions
+    from snapconv.writers.exports.snapshot_pickle import SnapshotOptions
 
     window = {"--events": events, "--iterations": iterations, "--redact": redact}
     _refuse_what_has_no_effect(format, {**window, "--at": at if at != "peak" else None})
@@ -107,7 +107,7 @@ def export(
 
 
 def _report(session: "Session", made: "Exported") -> None:
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.writers.text.note_text import note_lines
 
     print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
     print_lines([f"written: {path}" for path in made.files], sys.stdout)
@@ -124,7 +124,7 @@ def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:
 def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "Range | None":
     if text and instead_of:
         raise typer.BadParameter("give --events or --iterations, not both", param_hint=option)
-    from snapconv.findings.event_window import parse_range
+    from snapconv.answers.event_window import parse_range
 
     try:
         return None if text is None else parse_range(text)

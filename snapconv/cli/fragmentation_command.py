@@ -31,7 +31,7 @@ def fragmentation(
 
     Free memory helps only a request of its own pool and stream, and only in one piece.
     """
-    from snapconv.reports.text.fragmentation_text import fragmentation_lines, fragmentation_values
+    from snapconv.writers.text.fragmentation_text import fragmentation_lines, fragmentation_values
 
     question = None if at is None else moment_question(at)
     options = ReadOptions(project_root, include, path_map)

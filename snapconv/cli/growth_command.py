@@ -16,8 +16,8 @@ def growth(
 
     An iteration is a step of the optimizer; three are the fewest that can show growth.
     """
-    from snapconv.reports.growth_report import build_growth
-    from snapconv.reports.text.growth_text import growth_lines, growth_values
+    from snapconv.answers.growth_report import build_growth
+    from snapconv.writers.text.growth_text import growth_lines, growth_values
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
     reports = {

@@ -9,7 +9,7 @@ from snapconv.cli.terminal import print_json, print_lines, progress_bar
 def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Show what a snapshot file is: torch version, devices, events, settings, history."""
     from snapconv.describe import describe
-    from snapconv.reports.text.note_text import note_lines
+    from snapconv.writers.text.note_text import note_lines
 
     with progress_bar(shown=not quiet) as progress:
         facts = describe(snapshot, progress=progress)

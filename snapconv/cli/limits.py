@@ -11,8 +11,8 @@ import typer
 from snapconv.errors import InputError
 
 if TYPE_CHECKING:
+    from snapconv.answers.budgets import Allowance, Budgets
     from snapconv.classification.categories import Category
-    from snapconv.findings.budgets import Allowance, Budgets
 
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
 _KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "fail-over")
@@ -31,7 +31,7 @@ class Limits:
 
 def read_limits(given: Limits, baseline: Path | None) -> "Budgets":
     """Read every limit, those of the command line first; raises BadParameter or InputError."""
-    from snapconv.findings.budgets import Budgets
+    from snapconv.answers.budgets import Budgets
 
     file, table = _table_of(Path.cwd())
     where = f"{file}: {_TABLE}." if file else ""
@@ -154,7 +154,7 @@ def _category(name: str) -> "Category":
 
 
 def _fail_over(given: str | None, table: Mapping[str, object], where: str) -> "Allowance | None":
-    from snapconv.findings.budgets import parse_allowance
+    from snapconv.answers.budgets import parse_allowance
 
     if given is not None:
         try:

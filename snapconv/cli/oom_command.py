@@ -14,7 +14,7 @@ from snapconv.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from snapconv.findings.device_analysis import DeviceAnalysis
+    from snapconv.analysis import DeviceAnalysis
 
 _Snapshot = Annotated[
     Path | None,
@@ -70,7 +70,7 @@ def oom(
     session = session.where_memory_ran_out()
 
     def found(analysis: "DeviceAnalysis") -> "tuple[dict[str, object], Iterable[str]]":
-        from snapconv.reports.text.oom_text import oom_lines, oom_values
+        from snapconv.writers.text.oom_text import oom_lines, oom_values
 
         with progress_bar(shown=True) as progress:
             explained, remedies = session.explain_oom(
@@ -87,8 +87,8 @@ def oom(
 
 
 def _explain_text(name: str, *, as_json: bool) -> None:
-    from snapconv.findings.oom_message import explain_message
-    from snapconv.reports.text.oom_text import message_lines, message_values
+    from snapconv.answers.oom_message import explain_message
+    from snapconv.writers.text.oom_text import message_lines, message_values
 
     found = explain_message(_text_of(name))
     if as_json:

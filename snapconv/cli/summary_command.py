@@ -29,7 +29,7 @@ def summary(
 
     It is what `snapconv to-sqlite` prints, for any moment, and writes no file.
     """
-    from snapconv.reports.text.moment_summary import moment_lines, moment_values
+    from snapconv.writers.text.moment_summary import moment_lines, moment_values
 
     question, total = moment_question(at), device_total_of(device_total)
     options = ReadOptions(project_root, include, path_map, rules, source)

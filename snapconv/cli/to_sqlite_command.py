@@ -79,7 +79,7 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    from snapconv.reports.text.summary import summary_lines, summary_values
+    from snapconv.writers.text.summary import summary_lines, summary_values
 
     if as_json:
         print_json(summary_values(made.reports, made.time), n_bytes=made.n_bytes)
@@ -90,7 +90,7 @@ def to_sqlite(
 
 def _print_notes(every: tuple[Note, ...], in_no_report: tuple[Note, ...]) -> None:
     """The reports have their notes as whole sentences; what is in none is whole here."""
-    from snapconv.reports.text.note_text import note_lines, short_note_lines
+    from snapconv.writers.text.note_text import note_lines, short_note_lines
 
     in_reports = tuple(note for note in every if note not in in_no_report)
     print_lines((*short_note_lines(in_reports), *note_lines(in_no_report)), sys.stderr)

@@ -35,7 +35,7 @@ def tree(
 
     By operation or category, each has such a tree; by module, a module has those that it calls below it.
     """
-    from snapconv.reports.text.tree_text import tree_lines, tree_values
+    from snapconv.writers.text.tree_text import tree_lines, tree_values
 
     question = moment_question(at)
     options = ReadOptions(project_root, include, path_map, rules, source)

@@ -17,14 +17,11 @@ def verdict(
 
     `snapconv FILE` does the same.
     """
-    from snapconv.findings.file_verdict import find_verdict
-    from snapconv.reports.text.verdict_text import verdict_lines, verdict_values
+    from snapconv.answers.file_verdict import find_verdict
+    from snapconv.writers.text.verdict_text import verdict_lines, verdict_values
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
-    found = {
-        analysis.device.device: find_verdict(session.snapshot, session.project, analysis)
-        for analysis in session.devices
-    }
+    found = {analysis.device.device: find_verdict(analysis) for analysis in session.devices}
     answer(
         session,
         lambda analysis: (

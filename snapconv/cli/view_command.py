@@ -62,8 +62,8 @@ def view(
     One file that needs no network and no program but a browser. It holds the file paths and function names of
     the job: think of that before you pass it on.
     """
-    from snapconv.reports.text.note_text import note_lines
     from snapconv.view import ViewOptions, write_view
+    from snapconv.writers.text.note_text import note_lines
 
     options = ViewOptions(
         output=output,

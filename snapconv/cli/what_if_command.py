@@ -11,7 +11,7 @@ from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snap
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.findings.setting_trials import Request, SettingTrials
+    from snapconv.answers.setting_trials import Request, SettingTrials
     from snapconv.session import Session
 
 _MOST_SCALE = 10_000
@@ -122,8 +122,8 @@ def what_if(
 
 
 def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
-    from snapconv.reports.text.what_if_text import what_if_lines, what_if_values
     from snapconv.stacks.project_lines import ProjectLines
+    from snapconv.writers.text.what_if_text import what_if_lines, what_if_values
 
     found = dict(zip((one.device.device for one in session.devices), trials, strict=True))
     lines = ProjectLines(session.snapshot.stacks, session.project)
@@ -144,7 +144,7 @@ def _request(
     search: bool,
     batch_scale: float | None,
 ) -> "Request":
-    from snapconv.findings.setting_trials import Request
+    from snapconv.answers.setting_trials import Request
 
     if not (settings or search or any(memory) or batch_scale is not None):
         raise typer.BadParameter(
@@ -154,7 +154,7 @@ def _request(
 
 
 def _setting(text: str) -> str:
-    from snapconv.findings.setting_trials import read_setting
+    from snapconv.answers.setting_trials import read_setting
 
     try:
         return read_setting(text)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from snapconv import load
+from snapconv.answers.file_verdict import find_verdict
 from snapconv.classification.categories import Category
-from snapconv.findings.file_verdict import find_verdict
 from tests.builders import START_US, TraceBuilder, frame
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_the_head_has_the_verdict_of_the_command_line_and_its_causes_lead_to_the
 ):
     source = FIXTURES / "out_of_memory.pickle"
     session = load(source)
-    found = find_verdict(session.snapshot, session.project, session.devices[0])
+    found = find_verdict(session.devices[0])
     browser.open(page_of(source))
     assert browser.text(".verdict .sentence") == found.sentence
     assert browser.texts(".verdict .figure-name") == [f"The largest causes {found.moment}"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from snapconv.findings.device_analysis import analyze_device
-from snapconv.reports.build_memory import build_memory_report
+from snapconv.analysis import analyze_device
+from snapconv.answers.build_memory import build_memory_report
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
@@ -62,9 +62,7 @@ def analyse(file):
     snapshot = load_snapshot(file)
     project = find_project(snapshot.stacks, recorded=snapshot.recorded_project)
     for device in snapshot.devices:
-        build_memory_report(
-            snapshot, project, analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project))
-        )
+        build_memory_report(analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project)))
     return snapshot
 
 

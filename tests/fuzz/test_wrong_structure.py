@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import snapconv
+from snapconv.answers.file_verdict import find_verdict
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import SnapconvError
-from snapconv.findings.file_verdict import find_verdict
 from tests.builders import write_anew
 from tests.drawn_inputs import SEED, drawn
 from tests.fuzz.corpus import OLD, RICH
@@ -134,7 +134,7 @@ def answer_all(path: Path) -> None:
     session.fragmentation()
     for analysis in session.devices:
         session.explain_oom(analysis.device.device, device_total=1 << 36)
-        find_verdict(session.snapshot, session.project, analysis)
+        find_verdict(analysis)
 
 
 @pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])

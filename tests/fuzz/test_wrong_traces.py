@@ -6,8 +6,8 @@ import pickle
 import pytest
 from hypothesis import given
 
+from snapconv.answers.setting_trials import Request
 from snapconv.errors import SnapconvError
-from snapconv.findings.setting_trials import Request
 from snapconv.session import load
 from tests.builders import write_anew
 from tests.fuzz.corpus import OLD, RICH

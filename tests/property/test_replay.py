@@ -15,8 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES
+from snapconv.analysis import analyze_device
 from snapconv.classification.categories import Category
-from snapconv.findings.device_analysis import analyze_device
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import Verdict, decide_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot

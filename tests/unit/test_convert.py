@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from snapconv import convert
+from snapconv.analysis import AnalysisOptions
 from snapconv.convert import ConvertOptions, output_path, time_output_path, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
-from snapconv.pipeline import AnalysisOptions
 from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 

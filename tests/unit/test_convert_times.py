@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.analysis import AnalysisOptions
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
-from snapconv.pipeline import AnalysisOptions
 from snapconv.stacks.paths import PathMap
 from tests.timing_builder import ROOT, write_trace
 

@@ -20,7 +20,7 @@ from snapconv.classification.rule_order import PIPELINE
 from snapconv.cli.app import app_with, main
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
-from snapconv.reports.text.summary import summary_values
+from snapconv.writers.text.summary import summary_values
 from tests.builders import frame
 from tests.timing_builder import time_report
 

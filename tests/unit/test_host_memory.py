@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 import snapconv
+from snapconv.answers.device_notes import device_notes
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.devices import HOST, device_kind, device_name, parse_device
@@ -79,14 +80,14 @@ def test_an_address_of_both_is_looked_up_on_each(both):
 def test_a_file_with_host_memory_only_has_no_cuda_device(written):
     found = devices_of(written({"segments": [], "device_traces": [[]], **pinned(4096).as_host()}))
     assert list(found) == [HOST]
-    assert "empty-snapshot" not in {note.slug for note in found[HOST].notes}
+    assert "empty-snapshot" not in {note.slug for note in device_notes(found[HOST])}
 
 
 def test_host_traces_without_segments_are_read_with_a_note(written):
     raw = cuda().snapshot(host_traces=pinned(4096).events)
     host = devices_of(written(raw))[HOST]
     assert host.replay.allocated.end == 4096
-    assert "missing-from-segments" in {note.slug for note in host.notes}
+    assert "missing-from-segments" in {note.slug for note in device_notes(host)}
 
 
 def test_host_segments_without_a_trace_are_what_is_there_at_the_dump(written):
@@ -113,7 +114,7 @@ def test_a_block_freed_in_the_trace_and_preexisting_has_its_exact_size(written):
     found = devices_of(written(cuda().snapshot(**host.as_host())))[HOST]
     assert [found.replay.allocated.start, found.replay.reserved.start] == [3000, 3000]
     assert found.allocations.is_exact.all()
-    assert "inexact-block-sizes" not in {note.slug for note in found.notes}
+    assert "inexact-block-sizes" not in {note.slug for note in device_notes(found)}
 
 
 def test_a_registration_inside_of_a_block_changes_no_size(written):
@@ -123,7 +124,7 @@ def test_a_registration_inside_of_a_block_changes_no_size(written):
     host.event("segment_alloc", **inner).event("alloc", **inner)
     found = devices_of(written(cuda().snapshot(**host.as_host())))[HOST]
     assert found.allocations.block_bytes.tolist() == [8192, 100]
-    assert "trace-contradicts-segments" not in {note.slug for note in found.notes}
+    assert "trace-contradicts-segments" not in {note.slug for note in device_notes(found)}
 
 
 def test_events_of_several_threads_are_put_in_order_without_a_note(written):
@@ -131,7 +132,7 @@ def test_events_of_several_threads_are_put_in_order_without_a_note(written):
     host.events[1]["time_us"], host.events[2]["time_us"] = START_US + 2, START_US + 1
     found = devices_of(written(cuda().snapshot(**host.as_host())))[HOST]
     assert found.device.events.time_us.tolist() == sorted(found.device.events.time_us.tolist())
-    assert "reordered-ring" not in {note.slug for note in found.notes}
+    assert "reordered-ring" not in {note.slug for note in device_notes(found)}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_rule_of_ones_own_counts_for_pinned_memory(written, tmp_path):
 
 
 def test_what_is_unknown_of_pinned_memory_is_no_failure_and_gives_no_note(both):
-    slugs = {note.slug for note in devices_of(both)[HOST].notes}
+    slugs = {note.slug for note in device_notes(devices_of(both)[HOST])}
     assert "much-unknown" not in slugs
     assert "host-sizes" in slugs
 

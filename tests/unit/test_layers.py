@@ -31,9 +31,9 @@ LAYERS = (
     {"phases"},
     {"classification"},
     {"naming"},
-    {"findings"},
-    {"reports"},
-    {"pipeline"},
+    {"analysis"},
+    {"answers"},
+    {"writers"},
     {"convert", "describe"},
     {"view"},
     {"session"},
@@ -60,7 +60,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch", "msgspec"},
         "simulation": {"torch"},
-        "reports": {"numpy", "pyarrow"},  # inside a function: an extra
+        "writers": {"numpy", "pyarrow"},  # inside a function: an extra
         "cli": {"typer", "rich", "msgspec", "tomllib", "tomli"},
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
@@ -70,7 +70,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
 READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
 FORMATS = {"pickle", "_pickle", "json", "msgspec"}
-WRITES_FORMATS = {"reports", "recorder", "cli"}
+WRITES_FORMATS = {"writers", "recorder", "cli"}
 READING = {"load", "loads", "Unpickler", "JSONDecoder", "decode", "Decoder", "convert"}
 RAW_KEYS = {
     "device_traces",
@@ -196,17 +196,17 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("snapshot/load.py", "from snapconv import load"),
         ("snapshot/load.py", "import importlib"),
         ("snapshot/load.py", "import torch"),
-        ("replay/device_replay.py", "import snapconv.reports.memory_report"),
-        ("replay/device_replay.py", "def f():\n    from snapconv.reports import memory_report"),
-        ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.reports import memory_report"),
+        ("replay/device_replay.py", "import snapconv.answers.memory_report"),
+        ("replay/device_replay.py", "def f():\n    from snapconv.writers import memory_report"),
+        ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.writers import memory_report"),
         ("replay/device_replay.py", "import pickle"),
         ("replay/device_replay.py", "import msgspec"),
         ("replay/device_replay.py", "events = raw['device_traces']"),
         ("replay/device_replay.py", "size = block.get('requested_size', 0)"),
-        ("reports/memory_report.py", "from snapconv.cli.app import main"),
-        ("reports/memory_report.py", "import json\njson.loads('1')"),
-        ("reports/memory_report.py", "from pickle import load"),
-        ("reports/memory_report.py", "from snapconv.recorder import entry"),
+        ("writers/memory_report.py", "from snapconv.cli.app import main"),
+        ("writers/memory_report.py", "import json\njson.loads('1')"),
+        ("writers/memory_report.py", "from pickle import load"),
+        ("writers/memory_report.py", "from snapconv.recorder import entry"),
         ("stacks/paths.py", "from snapconv.replay.lifetimes import Lifetimes"),
         ("allocator/blocks.py", "from snapconv.recorder.program.entry import Entry"),
         ("allocator/blocks.py", "import numpy"),
@@ -234,7 +234,7 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
             "from . import fields\nfrom .event_table import EventTable\nimport numpy",
         ),
         ("replay/device_replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
-        ("reports/memory_report.py", "import json, sqlite3\njson.dumps(1)"),
+        ("writers/memory_report.py", "import json, sqlite3\njson.dumps(1)"),
         (
             "recorder/program/entry.py",
             "import pickle, importlib\ndef f():\n    import torch.cuda\n    pickle.dump({}, file)",

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snapconv.analysis import DeviceAnalysis, analyze_device
 from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.stack_facts import find_stack_facts
 

@@ -11,14 +11,14 @@ import pytest
 from scripts.docs.memory_schema_page import MEMORY_EXAMPLES, memory_schema_page
 from scripts.docs.time_schema_page import TIME_EXAMPLES, time_schema_page
 from snapconv.allocator.caching_allocator import CachingAllocator
+from snapconv.answers.memory_report import IterationRow
 from snapconv.replay.history_verdict import Verdict
-from snapconv.reports.memory_report import IterationRow
-from snapconv.reports.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.reports.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
-from snapconv.reports.sqlite.skyline_memory import TABLES
-from snapconv.reports.sqlite.skyline_time import TIME_TABLES
-from snapconv.reports.sqlite.table_schema import View
 from snapconv.session import load
+from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.skyline_memory import TABLES
+from snapconv.writers.sqlite.skyline_time import TIME_TABLES
+from snapconv.writers.sqlite.table_schema import View
 from tests.report_builder import small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report
 

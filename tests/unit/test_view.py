@@ -103,7 +103,7 @@ def test_a_notebook_gets_the_page_in_a_frame_and_of_a_large_one_its_place(run, m
     frame = ElementTree.fromstring(made._repr_html_())
     assert frame.get("srcdoc") == made.path.read_text(encoding="utf-8").replace("\n", " ")
     assert set(frame.get("sandbox").split()) == {"allow-scripts", "allow-downloads"}
-    monkeypatch.setattr("snapconv.reports.notebook_html._MOST_OF_PAGE", 1000)
+    monkeypatch.setattr("snapconv.writers.html.notebook_html._MOST_OF_PAGE", 1000)
     assert str(made.path) in made._repr_html_()
     assert "iframe" not in made._repr_html_()
 

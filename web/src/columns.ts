@@ -1,4 +1,4 @@
-// Text of the page -> typed arrays: the other half of snapconv/reports/html/column_encoding.py.
+// Text of the page -> typed arrays: the other half of snapconv/writers/html/column_encoding.py.
 
 /** Of one column: how many numbers, of how many bytes each, and what they are. */
 export type Entry = readonly [n: number, width: number, kind: number];

@@ -21,13 +21,13 @@ from deciding_rules import PATH_VARIABLE, decider_of, named_rules
 from entries import GROUP_OF
 
 import snapconv
+from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
 from snapconv.classification.features import Features
 from snapconv.classification.rule import PipelineRule
 from snapconv.classification.rule_order import HOST_PIPELINE, PIPELINE, classify
 from snapconv.columns import Int8Column, Int64Column
 from snapconv.errors import SnapconvError
-from snapconv.findings.device_analysis import DeviceAnalysis
 
 RESULTS = Path(__file__).with_name("ablation.json")
 # Of these groups no program had a rule made for it when it was written; "libraries" are ordinary programs.

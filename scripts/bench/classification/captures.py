@@ -24,8 +24,8 @@ from entries import ENTRIES
 from recording import STEPS_OF_A_PART, WITH_WORKSPACE, WITHOUT_VALUES
 
 import snapconv
+from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.findings.device_analysis import DeviceAnalysis
 from snapconv.units import format_bytes
 
 LIMIT = 0.005

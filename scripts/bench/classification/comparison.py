@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from cases import Bare, Case
 
+from snapconv.analysis import DeviceAnalysis, analyze_device
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
-from snapconv.findings.device_analysis import DeviceAnalysis, analyze_device
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.stacks.operations.source_files import source_lines

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import snapconv  # after the skip
-from snapconv.findings.growth import Fate
+from snapconv.answers.growth import Fate
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from snapconv.analysis import DeviceAnalysis, _has_names, analyze_device
 from snapconv.classification.categories import Category, Evidence
-from snapconv.findings.device_analysis import DeviceAnalysis, _has_names, analyze_device
 from snapconv.phases.recorded_matches import match_recorded
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import replay

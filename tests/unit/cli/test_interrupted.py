@@ -21,8 +21,8 @@ STAGES = {
     "pairing": "snapconv.replay.lifetimes:pair_compiled",
     "the walk": "snapconv.replay.block_sizes:walk_compiled",
     "curves": "snapconv.replay.device_replay:_block_curve",
-    "classification": "snapconv.findings.device_analysis:classify",
-    "naming": "snapconv.findings.device_analysis:name_allocations",
+    "classification": "snapconv.analysis:classify",
+    "naming": "snapconv.analysis:name_allocations",
     "writing": "snapconv.convert:write_databases",
 }
 OF_THE_CORE = {"the reader", "pairing", "the walk"}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from snapconv.analysis import analyze_device
 from snapconv.classification.categories import Evidence
-from snapconv.findings.device_analysis import analyze_device
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts

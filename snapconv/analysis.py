@@ -1,0 +1,434 @@
+"""A file and its options -> one Analysis: the only place that analyses, and that goes from device to device.
+
+An Analysis holds data only. What is asked of it is in ``answers/``, how that looks in ``writers/``.
+
+What the user gives beside the file is read first (``read_options``), since a mistake in it should be reported
+before a long reading; then the file; then one device after the other, since each may be large.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from snapconv.classification.categories import Category
+from snapconv.classification.features import Features, find_features
+from snapconv.classification.rule import Classification
+from snapconv.classification.rule_order import classify, pipeline_of
+from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, frame_rules, match_rules
+from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
+from snapconv.devices import device_argument
+from snapconv.errors import InputError
+from snapconv.naming.modules import Modules, find_modules
+from snapconv.naming.operation_names import Operations, name_allocations
+from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
+from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
+from snapconv.phases.trace_phases import Phases, find_phases
+from snapconv.progress import Progress
+from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
+from snapconv.replay.history_verdict import History, decide_history
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.recorded.metadata import RecordedProject
+from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.paths import PathMap
+from snapconv.stacks.project_frames import Project, find_project
+from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
+from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stop_signals import stage
+
+if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
+    from snapconv.naming.weights.param_names import Naming
+    from snapconv.snapshot.recorded.params_file import ParamList
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisOptions:
+    """The options for one file; ``snapconv to-sqlite --help`` has the meaning of each.
+
+    ``rules`` and ``params`` are files or what was read from them; ``read_options`` reads the files.
+    """
+
+    project_root: str | None = None
+    includes: tuple[str, ...] = ()
+    path_maps: tuple[PathMap, ...] = ()
+    rules: Path | Sequence[UserRule] = ()
+    params: "Path | ParamList | None" = None
+    sources: tuple[str | Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One training step: its first and last event, and the peak of allocated bytes within."""
+
+    first_event: int
+    last_event: int
+    peak_event: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnalysis:
+    """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
+
+    ``features`` are what the classification went by. ``operation_id`` (position in
+    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
+    have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
+    ``activation_event``, the high-water mark of activations in the iteration with the peak, newest
+    first.
+    """
+
+    snapshot: Snapshot
+    facts: StackFacts
+    device: DeviceSnapshot
+    replay: Replay
+    history: History
+    features: Features
+    classification: Classification
+    named: Operations
+    modules: Modules
+    iteration: Int32Column
+    iterations: tuple[Iteration, ...]
+    weights: WeightTable
+    naming: "Naming | None"
+    activation_event: int
+    activation_rows: Int64Column
+    params: "ParamList | None" = None
+
+    @property
+    def project(self) -> Project:
+        """The frames of the user's project."""
+        return self.facts.project
+
+    @property
+    def allocations(self) -> AllocationTable:
+        """Every allocation of the device."""
+        return self.replay.allocations
+
+    @property
+    def phases(self) -> Phases:
+        """The phase and the iteration of every event."""
+        return self.features.phases
+
+    @property
+    def roles(self) -> StackRoles:
+        """The roles of every stack."""
+        return self.features.roles
+
+    @property
+    def user_rules(self) -> UserRules:
+        """The user's own rules, and the stacks that they match."""
+        return self.features.user_rules
+
+    @property
+    def recorded(self) -> RecordedMatches | None:
+        """What a recorder wrote, matched with the allocations; None where there is none."""
+        return self.features.recorded
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The names of all operations."""
+        return self.named.names
+
+    @property
+    def operation_id(self) -> Int32Column:
+        """The operation of every allocation."""
+        return self.named.name_id
+
+    @property
+    def peak_event(self) -> int:
+        """The first event after which allocated bytes are maximal; -1: before the first event."""
+        return self.replay.allocated.peak_event
+
+    def rows(self, category: Category) -> Int64Column:
+        """The allocations of one category."""
+        return np.flatnonzero(self.classification.category == category)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A file that was read and analysed: what every answer takes.
+
+    ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
+    per device (allocations with sizes, categories and operations; the four curves; iterations),
+    ``project`` separates the frames of the user from the rest. ``path`` is the path that was given, the
+    folder of a capture too, and ``options`` what was given beside it.
+    """
+
+    path: Path
+    snapshot: Snapshot
+    project: Project
+    devices: tuple[DeviceAnalysis, ...]
+    options: AnalysisOptions = field(default_factory=AnalysisOptions)
+
+    def device(self, number: int | None) -> DeviceAnalysis:
+        """Return the analysis of a device, None for the first; raises InputError where there is none."""
+        return self.of_device(number).devices[0]
+
+    def of_device(self, number: int | None) -> "Analysis":
+        """Return the same file with one of its devices alone, None for all.
+
+        Raises InputError where the file has no such device.
+        """
+        chosen = tuple(found for found in self.devices if number in (None, found.device.device))
+        if not chosen:
+            there = ", ".join(device_argument(found.device.device) for found in self.devices)
+            missing = "any" if number is None else device_argument(number)
+            raise InputError(f"{self.snapshot.path} has nothing of device {missing}; it has: {there}")
+        return replace(self, devices=chosen)
+
+    def where_memory_ran_out(self) -> "Analysis":
+        """Return the same file with the devices that have a failed allocation; all where none has one."""
+        failed = tuple(
+            found for found in self.devices if bool(np.any(found.device.events.action == Action.OOM))
+        )
+        return replace(self, devices=failed) if failed else self
+
+
+def analyze_file(
+    path: str | Path, options: AnalysisOptions, *, device: int | None = None, progress: Progress | None = None
+) -> Analysis:
+    """Read and analyse a file, or one of its devices; raises SnapconvError."""
+    options = read_options(options)
+    snapshot = load_snapshot(path, progress=progress)
+    devices = chosen_devices(snapshot, device)
+    return analyze(Path(path), snapshot, options, devices=devices, progress=progress)
+
+
+def read_options(options: AnalysisOptions) -> AnalysisOptions:
+    """Read the files among the options; raises InputError where one is damaged or something else."""
+    return replace(options, rules=_rules(options), params=_params(options))
+
+
+@stage
+def analyze(
+    path: Path,
+    snapshot: Snapshot,
+    options: AnalysisOptions,
+    *,
+    devices: Sequence[DeviceSnapshot] | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
+    rules, params = _rules(options), _params(options)
+    facts = _stack_facts(snapshot, options, rules)
+    user_rules = match_rules(rules, snapshot.stacks)
+    chosen, found = snapshot.devices if devices is None else devices, []
+    for number, device in enumerate(chosen):
+        if progress:
+            progress("analysing", number, len(chosen))
+        found.append(analyze_device(snapshot, device, facts, user_rules=user_rules, params=params))
+    return Analysis(path, snapshot, facts.project, tuple(found), options)
+
+
+def _stack_facts(snapshot: Snapshot, options: AnalysisOptions, rules: Sequence[UserRule]) -> StackFacts:
+    stacks = snapshot.stacks
+    if rules:
+        from snapconv.classification.pattern_trial import try_patterns  # with all that starts a process
+
+        try_patterns(rules, stacks.frames)
+    project = project_of(
+        stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
+    )
+    sources = None
+    if options.sources:
+        from snapconv.stacks.operations.source_files import source_lines
+
+        sources = source_lines(options.sources, stacks, project)
+    return find_stack_facts(stacks, project, rules=frame_rules(rules), sources=sources)
+
+
+def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
+    """The device that was named, or all; raises InputError where the file does not have it."""
+    if device is None:
+        return snapshot.devices
+    found = tuple(d for d in snapshot.devices if d.device == device)
+    if not found:
+        there = ", ".join(device_argument(d.device) for d in snapshot.devices)
+        raise InputError(f"{snapshot.path} has nothing of device {device_argument(device)}; it has: {there}")
+    return found
+
+
+def project_of(
+    stacks: StackTable,
+    recorded: RecordedProject,
+    options: AnalysisOptions,
+    *,
+    bytes_of_stack: Int64Column | None = None,
+) -> Project:
+    """Find the frames of the user's project, as given, as recorded, or else inferred."""
+    return find_project(
+        stacks,
+        bytes_of_stack=bytes_of_stack,
+        root=options.project_root,
+        recorded=recorded,
+        includes=options.includes,
+        path_maps=options.path_maps,
+    )
+
+
+def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
+    """The bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
+    totals = np.zeros(len(snapshot.stacks), np.int64)
+    for device in snapshot.devices:
+        events, blocks = device.events, device.blocks
+        is_alloc = has_code(events.action, Action.ALLOC) & (events.stack_id >= 0)
+        totals += sums_by(events.stack_id[is_alloc], events.size[is_alloc], len(totals))
+        has_stack = blocks.stack_id >= 0
+        totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))
+    return totals
+
+
+def _rules(options: AnalysisOptions) -> Sequence[UserRule]:
+    if not isinstance(options.rules, Path):
+        return options.rules
+    from snapconv.classification.user_rules_file import read_rules  # with the texts of all rules of ours
+
+    return read_rules(options.rules)
+
+
+def _params(options: AnalysisOptions) -> "ParamList | None":
+    if not isinstance(options.params, Path):
+        return options.params
+    from snapconv.snapshot.recorded.params_file import load_params
+
+    return load_params(options.params)
+
+
+@stage
+def analyze_device(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    facts: StackFacts,
+    *,
+    user_rules: UserRules = NO_RULES,
+    params: "ParamList | None" = None,
+) -> DeviceAnalysis:
+    """Replay and classify one device, and pick out what its report is about.
+
+    ``user_rules`` win over ours. ``params`` names weights that the recorder did not name.
+    """
+    replayed = replay(snapshot, device)
+    allocations = replayed.allocations
+    for curve in (replayed.requested, replayed.active, replayed.reserved):
+        _ = curve.peak_event  # found while there is room for a curve, which is not kept
+    phases = find_phases(snapshot, device, allocations, facts.roles)
+    recorded = _recorded(snapshot, device, allocations)
+    features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
+    classification = classify(features, pipeline_of(is_host=device.is_host))
+    category = classification.category
+    named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
+    iterations = tuple(_iterations(replayed.allocated, phases))
+    peak = replayed.allocated.peak_event
+    peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
+    activation_event, activation_rows = _activations(allocations, category, peak_iteration)
+    weights, naming = _weights(
+        snapshot, device, allocations, category, recorded, peak, peak_iteration, params
+    )
+    found = DeviceAnalysis(
+        snapshot=snapshot,
+        facts=facts,
+        device=device,
+        replay=replayed,
+        history=decide_history(snapshot, device, replayed),
+        features=features,
+        classification=classification,
+        named=named,
+        modules=find_modules(facts.module_calls, allocations, category, recorded),
+        iteration=features.iteration,
+        iterations=iterations,
+        weights=weights,
+        naming=naming,
+        activation_event=activation_event,
+        activation_rows=activation_rows,
+        params=params,
+    )
+    return read_only(found)
+
+
+def _recorded(
+    snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable
+) -> RecordedMatches | None:
+    if snapshot.metadata is None or device.is_host:
+        return None
+    return match_recorded(snapshot.metadata, device.device, device.events, allocations)
+
+
+def _weights(
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    category: Int8Column,
+    recorded: RecordedMatches | None,
+    peak: int,
+    peak_iteration: Iteration,
+    params: "ParamList | None",
+) -> tuple[WeightTable, "Naming | None"]:
+    """The weights at the peak, with the names that were recorded, or else those of a list."""
+    is_wanted = params is None or _has_names(recorded, device)
+    if is_wanted and recorded is not None and len(recorded.parameters):
+        from snapconv.naming.weights.recorded_weights import recorded_weights
+
+        return recorded_weights(recorded, device, allocations, event=peak), None
+    iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
+    if params is None or device.is_host:
+        return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
+    from snapconv.naming.weights.listed_weights import listed_weights
+
+    return listed_weights(
+        params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
+    )
+
+
+def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool:
+    """Whether the recorder read names of parameters on this device from the model itself."""
+    if recorded is None:
+        return False
+    parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
+    is_here = parameters.memory.device == device.device
+    moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
+    is_here[earlier.parameter[moved]] = True  # it was here first, perhaps also at the peak
+    return bool((is_here & ~parameters.is_buffer).any())
+
+
+def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
+    if not len(phases.iteration):
+        yield Iteration(-1, -1, -1, allocated.start)
+        return
+    # A search with another kind of number would copy the whole column, for every iteration.
+    numbers = np.arange(phases.n_iterations + 1, dtype=phases.iteration.dtype)
+    starts = np.searchsorted(phases.iteration, numbers).tolist()
+    for number, (first, after) in enumerate(pairwise(starts)):
+        peak = first + int(allocated.after[first:after].argmax())
+        before = allocated.at(first - 1)
+        at_start = before >= int(allocated.after[peak]) and number == 0
+        yield Iteration(
+            first, after - 1, -1 if at_start else peak, before if at_start else int(allocated.after[peak])
+        )
+
+
+def _activations(
+    allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration
+) -> tuple[int, Int64Column]:
+    """The first moment of the iteration with most bytes of activations, and their rows.
+
+    Skyline has no cache of keys and values: what modules made and keep is an activation there.
+    """
+    rows = np.flatnonzero((category == Category.ACTIVATION) | (category == Category.KV_CACHE))
+    alloc = allocations.alloc_event[rows]
+    n_bytes = allocations.block_bytes[rows]
+    end = allocations.freed_event[rows]
+    first = peak_iteration.first_event if peak_iteration.first_event > 0 else -1
+    n_within = peak_iteration.last_event + 1 - first
+    change = np.zeros(n_within, np.int64)
+    for sign, events in ((1, alloc), (-1, end)):
+        # What is live all along adds the same to every moment. -1 is no end.
+        is_within = (events > first) & (events < first + n_within)
+        change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
+    event = first + int(np.cumsum(change).argmax())
+    live = rows[allocations.live_at(event)[rows]]
+    newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
+    return event, live[newest_first]

@@ -1,0 +1,155 @@
+"""Limits for the memory of a device -> which of them hold: peaks, categories, growth, more than before."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.comparison import paired
+from snapconv.answers.growth import Fate, find_growth, why_unknown
+from snapconv.answers.live_totals import totals_by_category
+from snapconv.classification.categories import Category
+from snapconv.devices import device_name
+from snapconv.replay.history_verdict import Verdict
+from snapconv.units import format_bytes
+
+_PEAK = "peak allocated"
+_MOST_DIGITS = 20
+_PER_CENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much more than before is allowed: a part of it in per cent, 2 for 2 %."""
+
+    per_cent: float
+
+    def most(self, old_bytes: int) -> int:
+        """The most that is allowed."""
+        return old_bytes + int(old_bytes * self.per_cent / 100)
+
+
+def parse_allowance(text: str) -> Allowance:
+    """Read ``2%``; raises ValueError for anything else."""
+    found = _PER_CENT.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"expected a part in per cent, such as 2%, got {text!r}")
+    if len(found[1]) > _MOST_DIGITS:
+        raise ValueError(f"expected at most {_MOST_DIGITS} digits, got {len(found[1])}")
+    return Allowance(float(found[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Limits for every device, in bytes; None and missing categories are without a limit.
+
+    ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
+    iteration adds. ``fail_over`` is for the peak of allocated bytes, against that of a baseline.
+    """
+
+    max_peak: int | None = None
+    max_reserved: int | None = None
+    max_category: Mapping[Category, int] = field(default_factory=dict)
+    max_growth: int | None = None
+    fail_over: Allowance | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.max_category) or any(
+            limit is not None for limit in (self.max_peak, self.max_reserved, self.max_growth, self.fail_over)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One limit and what there is.
+
+    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why it cannot
+    be checked: then it does not hold. ``remark`` says what the figure leaves out.
+    """
+
+    what: str
+    device: int
+    limit_bytes: int
+    actual_bytes: int
+    unknown: str = ""
+    limit_is: str = ""
+    remark: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limit is kept."""
+        return not self.unknown and self.actual_bytes <= self.limit_bytes
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in a line."""
+        of = f"{self.what} of {device_name(self.device)}"
+        if self.unknown:
+            return f"{of} is not known: {self.unknown}"
+        actual = format_bytes(self.actual_bytes)
+        limit = format_bytes(self.limit_bytes) + (f" ({self.limit_is})" if self.limit_is else "")
+        end = f"; {self.remark}" if self.remark else ""
+        if self.holds:
+            return f"{of}: {actual} of at most {limit}{end}"
+        more = format_bytes(self.actual_bytes - self.limit_bytes)
+        return f"{of}: {actual}, {more} over the limit of {limit}{end}"
+
+
+def check_budgets(
+    devices: tuple[DeviceAnalysis, ...],
+    budgets: Budgets,
+    *,
+    baseline: tuple[DeviceAnalysis, ...] | None = None,
+) -> tuple[Check, ...]:
+    """Check every limit on every device; pinned host memory has none."""
+    checks = [check for found in devices if not found.device.is_host for check in _of_device(found, budgets)]
+    if budgets.fail_over is not None and baseline is not None:
+        checks += _against(budgets.fail_over, baseline, devices)
+    return tuple(checks)
+
+
+def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
+    device = found.device.device
+    unknown, remark = _coverage(found)
+    if budgets.max_peak is not None:
+        actual = found.replay.allocated.peak
+        yield Check(_PEAK, device, budgets.max_peak, actual, unknown, remark=remark)
+    if budgets.max_reserved is not None:
+        actual = found.replay.reserved.peak
+        yield Check("peak reserved", device, budgets.max_reserved, actual, unknown, remark=remark)
+    live = found.allocations.live_at(found.peak_event)
+    n_bytes = {row.category: row.block_bytes for row in totals_by_category(found, live)}
+    for category, limit in budgets.max_category.items():
+        actual = n_bytes[category.label]
+        yield Check(f"{category.label} at the peak", device, limit, actual, unknown, remark=remark)
+    if budgets.max_growth is not None:
+        adds = sum(one.bytes_per_iteration for one in find_growth(found) if one.fate is not Fate.FREED_LATE)
+        unknown = why_unknown(found.phases, n_events=len(found.device.events))
+        yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
+
+
+def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
+    """Why a file's peak is not known, and what it leaves out; both empty where the trace has it all."""
+    verdict = found.history.verdict
+    if verdict is Verdict.NO_TRACE:
+        return "the file has no trace, so only the memory at the dump is known: was the recording on?", ""
+    return "", "of what was recorded: the oldest events are lost" if verdict is Verdict.TRUNCATED else ""
+
+
+def _against(
+    allowed: Allowance, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+) -> Iterator[Check]:
+    """The peaks against those of a baseline."""
+    pairs, _, only_new = paired(baseline, devices)
+    for old, new in pairs:
+        if not new.device.is_host:
+            before = old.replay.allocated.peak
+            limit_is = f"{format_bytes(before)} of the baseline, and {allowed.per_cent:g} %"
+            actual = new.replay.allocated.peak
+            unknown, remark = _coverage(new)
+            limit = allowed.most(before)
+            yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
+    for found in devices:
+        if found.device.device in only_new and not found.device.is_host:
+            unknown = "the baseline has no such device"
+            yield Check(_PEAK, found.device.device, 0, found.replay.allocated.peak, unknown)

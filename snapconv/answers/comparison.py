@@ -1,0 +1,232 @@
+"""Two analysed devices -> what is different: at their peaks by category, line, module and operation; overall.
+
+They may be of two versions of a program, of two runs, or of two programs. Nothing is matched by address.
+Columns in, a few rows out.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.line_matching import Contents, match_lines
+from snapconv.answers.live_totals import totals_by_category, totals_by_module, totals_by_operation
+from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import Int64Column, sums_by
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+
+
+class Difference(Enum):
+    """What became of a row; the values stand in every output."""
+
+    APPEARED = "appeared"
+    GONE = "gone"
+    GREW = "grew"
+    SHRANK = "shrank"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes in the old file and in the new one, and how many allocations they are of."""
+
+    old_bytes: int
+    new_bytes: int
+    n_old: int = 1
+    n_new: int = 1
+
+    @property
+    def more_bytes(self) -> int:
+        """What the new one has more."""
+        return self.new_bytes - self.old_bytes
+
+    @property
+    def difference(self) -> Difference:
+        """What became of it."""
+        if not self.n_old or not self.n_new:
+            return Difference.APPEARED if self.n_new else Difference.GONE
+        if not self.more_bytes:
+            return Difference.SAME
+        return Difference.GREW if self.more_bytes > 0 else Difference.SHRANK
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """A category, module or operation at the peaks."""
+
+    name: str
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLine:
+    """A line of the project at the peaks; both lines None: what no line of the project made."""
+
+    old_line: SourceLine | None
+    new_line: SourceLine | None
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two devices compared; rows are sorted by what they did to the peak, most first.
+
+    ``allocated`` and ``reserved`` are peaks. ``old_iterations`` and ``new_iterations`` have the peak of every
+    iteration. ``modules`` are only those with a path: the lines of calls are in ``lines``.
+    """
+
+    old_device: int
+    new_device: int
+    allocated: Change
+    reserved: Change
+    old_iterations: tuple[int, ...]
+    new_iterations: tuple[int, ...]
+    categories: tuple[ComparedRow, ...]
+    lines: tuple[ComparedLine, ...]
+    modules: tuple[ComparedRow, ...]
+    operations: tuple[ComparedRow, ...]
+
+
+def compare(
+    old: DeviceAnalysis, new: DeviceAnalysis, *, old_lines: ProjectLines, new_lines: ProjectLines
+) -> Comparison:
+    """Compare two devices at their peaks of allocated bytes."""
+    live_old, live_new = (one.allocations.live_at(one.peak_event) for one in (old, new))
+    return Comparison(
+        old_device=old.device.device,
+        new_device=new.device.device,
+        allocated=Change(old.replay.allocated.peak, new.replay.allocated.peak),
+        reserved=Change(old.replay.reserved.peak, new.replay.reserved.peak),
+        old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
+        new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
+        categories=_rows(
+            [(row.category, row.n_allocations, row.block_bytes) for row in totals_by_category(old, live_old)],
+            [(row.category, row.n_allocations, row.block_bytes) for row in totals_by_category(new, live_new)],
+        ),
+        lines=_compared_lines(_at_lines(old, old_lines), _at_lines(new, new_lines)),
+        modules=_rows(
+            *(
+                [
+                    (row.module, row.n_allocations, row.block_bytes)
+                    for row in totals_by_module(one, live)
+                    if row.evidence == Evidence.METADATA.label
+                ]
+                for one, live in ((old, live_old), (new, live_new))
+            )
+        ),
+        operations=_rows(
+            [
+                (row.operation, row.n_allocations, row.block_bytes)
+                for row in totals_by_operation(old, live_old)
+            ],
+            [
+                (row.operation, row.n_allocations, row.block_bytes)
+                for row in totals_by_operation(new, live_new)
+            ],
+        ),
+    )
+
+
+_Total = tuple[str, int, int]
+
+
+def _rows(old: Iterable[_Total], new: Iterable[_Total]) -> tuple[ComparedRow, ...]:
+    """Bring the totals of one name together, those without memory on either side left out."""
+    sides = [{name: (count, size) for name, count, size in one} for one in (old, new)]
+    rows = []
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        (n_old, old_bytes), (n_new, new_bytes) = (side.get(name, (0, 0)) for side in sides)
+        if n_old or n_new:
+            rows.append(ComparedRow(name, Change(old_bytes, new_bytes, n_old, n_new)))
+    return tuple(sorted(rows, key=lambda row: (*_order(row.change), row.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class _AtLine:
+    """What a line holds at the peak, and all that it allocates at any time."""
+
+    n_bytes: int
+    n_allocations: int
+    contents: Contents
+
+
+def _at_lines(analysis: DeviceAnalysis, lines: ProjectLines) -> dict[SourceLine | None, _AtLine]:
+    """What every line of the project holds at the peak; None has what no line made."""
+    allocations = analysis.allocations
+    stacks, place = np.unique(allocations.stack_id, return_inverse=True)
+    live = allocations.live_at(analysis.peak_event)
+    n_bytes = sums_by(place.reshape(-1)[live], allocations.block_bytes[live], len(stacks))
+    counts = np.bincount(place.reshape(-1)[live], minlength=len(stacks))
+    names = _contents(analysis, place)
+    by_line: dict[SourceLine | None, list[int]] = defaultdict(list)
+    for number, stack in enumerate(stacks.tolist()):
+        by_line[lines.innermost(stack)].append(number)
+    return {
+        line: _AtLine(
+            int(n_bytes[numbers].sum()),
+            int(counts[numbers].sum()),
+            frozenset().union(*map(names, numbers)),
+        )
+        for line, numbers in by_line.items()
+    }
+
+
+def _contents(analysis: DeviceAnalysis, place: Int64Column) -> Callable[[int], Contents]:
+    """What gives, for a stack by its place, the operations and categories of its allocations."""
+    category = analysis.classification.category.astype(np.int64)
+    both = np.stack((place.reshape(-1), analysis.operation_id.astype(np.int64), category), axis=1)
+    names: dict[int, set[str]] = defaultdict(set)
+    for stack, operation, kind in np.unique(both, axis=0).tolist():
+        names[stack] |= {analysis.operations[operation], f"category {Category(kind).label}"}
+    return lambda stack: frozenset(names[stack])
+
+
+def _compared_lines(
+    old: dict[SourceLine | None, _AtLine], new: dict[SourceLine | None, _AtLine]
+) -> tuple[ComparedLine, ...]:
+    contents = [{line: at.contents for line, at in side.items() if line} for side in (old, new)]
+    pairs: list[tuple[SourceLine | None, SourceLine | None]] = [(None, None)]
+    pairs += [(match.old, match.new) for match in match_lines(*contents)]
+    nothing = _AtLine(0, 0, frozenset())
+    rows = []
+    for old_line, new_line in pairs:
+        is_rest = old_line is None and new_line is None
+        before = old.get(old_line, nothing) if old_line or is_rest else nothing
+        after = new.get(new_line, nothing) if new_line or is_rest else nothing
+        if before.n_allocations or after.n_allocations:
+            change = Change(before.n_bytes, after.n_bytes, before.n_allocations, after.n_allocations)
+            rows.append(ComparedLine(old_line, new_line, change))
+    return tuple(sorted(rows, key=lambda row: (*_order(row.change), _name(row))))
+
+
+def _order(change: Change) -> tuple[int, int]:
+    return -abs(change.more_bytes), -change.new_bytes
+
+
+def _name(row: ComparedLine) -> tuple[str, int]:
+    line = row.new_line or row.old_line
+    return (line.file_path, line.line_number) if line else ("", 0)
+
+
+def paired(
+    old: Sequence[DeviceAnalysis], new: Sequence[DeviceAnalysis]
+) -> tuple[list[tuple[DeviceAnalysis, DeviceAnalysis]], list[int], list[int]]:
+    """The devices of the same ordinal, and those that only the old file has, or only the new one.
+
+    Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.
+    """
+    on_old, on_new = ([one for one in side if not one.device.is_host] for side in (old, new))
+    pairs = []
+    if len(on_old) == len(on_new) == 1:
+        pairs.append((on_old[0], on_new[0]))
+    in_pairs = {id(one) for pair in pairs for one in pair}
+    rest = {one.device.device: one for one in new if id(one) not in in_pairs}
+    for one in old:
+        if id(one) not in in_pairs and one.device.device in rest:
+            pairs.append((one, rest.pop(one.device.device)))
+            in_pairs.add(id(one))
+    gone = [one.device.device for one in old if id(one) not in in_pairs]
+    return pairs, gone, list(rest)

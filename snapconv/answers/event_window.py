@@ -1,0 +1,121 @@
+"""A part of a device's trace that can stand alone: its events, and the memory just after the last of them.
+
+A snapshot has the memory of its end, and what was there before follows from undoing the events. So a window
+of events with the layout at its end has all that the window needs. Columns in, columns out.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.devices import device_name
+from snapconv.errors import InputError
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.memory_layout import MemoryLayout, layout_at
+from snapconv.replay.real_events import real_events
+from snapconv.snapshot.event_table import Action
+from snapconv.units import counted
+
+_RANGE = re.compile(r"(?P<first>[0-9]{0,18})((?P<colon>:)(?P<last>[0-9]{0,18}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From one number to another, both included; None: from the first, to the last."""
+
+    first: int | None
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventWindow:
+    """Events ``first`` to ``last`` of a device, and the memory just after the last.
+
+    ``rows`` are the events that stand for the window. To those within it belong, before them, ``n_earlier``
+    requests to free blocks that a stream still used when the window begins; frees without an alloc, which no
+    figure counts, are left out.
+    """
+
+    first: int
+    last: int
+    rows: Int64Column
+    n_earlier: int
+    layout: MemoryLayout
+
+
+def parse_range(text: str) -> Range:
+    """Read ``A:B``, ``A:``, ``:B`` or ``A``; raises ValueError for anything else."""
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or not (found["first"] or found["last"]):
+        raise ValueError(f"expected A:B, A:, :B or one number, got {text!r}")
+    first = int(found["first"]) if found["first"] else None
+    last = int(found["last"]) if found["last"] else None if found["colon"] else first
+    if first is not None and last is not None and last < first:
+        raise ValueError(f"{first}:{last} ends before it begins")
+    return Range(first, last)
+
+
+def window_of_events(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
+    """The window of some events; raises InputError where the device has fewer."""
+    first, last = _within(analysis, wanted, len(analysis.device.events), "event")
+    return _window(analysis, first, last)
+
+
+def window_of_iterations(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
+    """The window of some iterations; raises InputError where the device has fewer."""
+    first, last = _within(analysis, wanted, len(analysis.iterations), "iteration")
+    iterations = analysis.iterations
+    return _window(analysis, max(iterations[first].first_event, 0), iterations[last].last_event)
+
+
+def whole_window(analysis: DeviceAnalysis) -> EventWindow:
+    """The window of all events; also of a device without any."""
+    return _window(analysis, 0, len(analysis.device.events) - 1)
+
+
+def _within(analysis: DeviceAnalysis, wanted: Range, n: int, noun: str) -> tuple[int, int]:
+    first = 0 if wanted.first is None else wanted.first
+    last = n - 1 if wanted.last is None else wanted.last
+    if max(first, last) >= n:
+        name, has = device_name(analysis.device.device), counted(n, noun) if n else f"no {noun}s"
+        numbered = f", from 0 to {n - 1}" if n > 1 else ""
+        raise InputError(f"{name} has no {noun} {max(first, last)}; it has {has}{numbered}")
+    return first, last
+
+
+def _window(analysis: DeviceAnalysis, first: int, last: int) -> EventWindow:
+    allocations = analysis.allocations
+    earlier = _waiting_requests(allocations, first, last)
+    within = np.arange(first, last + 1)
+    rows = np.concatenate((earlier, within[_is_meant(analysis, within, begins=first)]))
+    return EventWindow(
+        first=first,
+        last=last,
+        rows=rows,
+        n_earlier=len(earlier),
+        layout=layout_at(analysis.device, allocations, last),
+    )
+
+
+def _waiting_requests(allocations: AllocationTable, first: int, last: int) -> Int64Column:
+    """The requests before the window that free blocks which were still in use by a stream when it begins."""
+    requested, end = allocations.free_requested_event, allocations.end_event
+    is_waiting = (requested >= 0) & (requested < first) & ((end >= first) | (end < 0))
+    return np.sort(requested[is_waiting])
+
+
+def _is_meant(analysis: DeviceAnalysis, rows: Int64Column, *, begins: int) -> BoolColumn:
+    """Which events of a window have a meaning in it: all but frees of no allocation, and unknown actions.
+
+    What torch_npu writes of its workspaces stands before the trace, and stays there.
+    """
+    events, allocations = analysis.device.events, analysis.allocations
+    action = events.action[rows]
+    is_free = np.isin(action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.FREE))
+    counted_events = np.concatenate((allocations.free_requested_event, allocations.free_completed_event))
+    is_counted = np.isin(rows, counted_events[counted_events >= 0])
+    is_real = real_events(events).action[rows] == action
+    return np.asarray((action != Action.UNKNOWN) & (~is_free | is_counted) & (is_real | (begins == 0)))

@@ -1,0 +1,173 @@
+"""What matters most about a file's memory, in a sentence: where somebody looks first, at two in the morning.
+
+The verdict is about the first of these that the file shows: a request that failed, memory that grows, memory
+that is reserved and not used, or else what the peak is made of. With the largest causes, and the command that
+has more.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.device_notes import device_notes
+from snapconv.answers.fragmentation import free_memory
+from snapconv.answers.growth import find_growth
+from snapconv.answers.moments import worst_event
+from snapconv.answers.out_of_memory import find_out_of_memory
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, sums_by
+from snapconv.replay.memory_layout import layout_at
+from snapconv.snapshot.event_table import Action
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.units import counted, format_bytes, format_share
+
+N_CAUSES = 3
+# Of what is reserved at the worst moment: from here on, what is not in use is the first thing to look at.
+_MUCH_UNUSED = 0.3
+_LEAST_UNUSED_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of the memory that the verdict is about: what it is for, and the line that allocated it."""
+
+    block_bytes: int
+    n_allocations: int
+    category: str
+    line: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What matters most about a device's memory; ``command`` is the next one to type, before the file."""
+
+    device: int
+    about: str
+    sentence: str
+    moment: str
+    causes: tuple[Cause, ...]
+    command: str
+    history_verdict: str
+
+
+def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
+    """Find what matters most about one device."""
+    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
+    for attempt in (_out_of_memory, _grows, _unused):
+        if found := attempt(analysis, lines):
+            return found
+    return _peak(analysis, lines)
+
+
+def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
+    if not (analysis.device.events.action == Action.OOM).any():
+        return None
+    found = find_out_of_memory(analysis)
+    verdict, request = found.verdict, found.request
+    if verdict is None or request is None:
+        return None
+    where = f" at {request.lines[0].place}" if request.lines else ""
+    inferred = " (inferred)" if verdict.is_inferred else ""
+    return _verdict(
+        analysis,
+        "oom",
+        f"out of memory{where}: {verdict.sentence}{inferred}",
+        "when the request failed",
+        _causes(analysis, lines, analysis.allocations.live_at(request.event)),
+        "oom",
+    )
+
+
+def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
+    """What grows to the end of the trace, where the note on it says that it matters."""
+    growing = [one for one in find_growth(analysis) if one.fate.goes_on]
+    if not any(note.slug == "growth" for note in device_notes(analysis)):
+        return None
+    per_iteration = sum(one.bytes_per_iteration for one in growing)
+    first = lines.innermost(max(growing, key=lambda one: one.n_bytes).stack_id)
+    where = f", most of it at {first.place}" if first else ""
+    live = analysis.allocations.live_at(len(analysis.device.events) - 1)
+    grown = live & False
+    for one in growing:
+        grown[one.rows] = live[one.rows]
+    return _verdict(
+        analysis,
+        "growth",
+        f"memory grows by {format_bytes(per_iteration)} per iteration{where}",
+        "of what grows, live at the dump",
+        _causes(analysis, lines, grown),
+        "growth",
+    )
+
+
+def _unused(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
+    """Much that is reserved where most is, and not in use even at the peak of what is."""
+    replay = analysis.replay
+    event = analysis.peak_event
+    unused = replay.reserved.peak - replay.active.peak
+    if unused < max(_MUCH_UNUSED * replay.reserved.peak, _LEAST_UNUSED_BYTES):
+        return None
+    layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
+    free = free_memory(analysis, layout, "")
+    return _verdict(
+        analysis,
+        "fragmentation",
+        f"{format_bytes(replay.reserved.peak)} are reserved, and never more than "
+        f"{format_bytes(replay.active.peak)} in use: at the worst moment {format_bytes(free.enclosed_bytes)} "
+        f"lie beside live blocks, {format_bytes(free.returnable_bytes)} in free segments",
+        "at the peak",
+        _causes(analysis, lines, analysis.allocations.live_at(event)),
+        "fragmentation",
+    )
+
+
+def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
+    event, allocated = analysis.peak_event, analysis.replay.allocated
+    live = analysis.allocations.live_at(event)
+    n_bytes, category = analysis.allocations.block_bytes, analysis.classification.category
+    sums = {kind: int(n_bytes[live & (category == kind)].sum()) for kind in Category}
+    largest = max(sums, key=lambda category: sums[category])
+    share = format_share(sums[largest], allocated.peak)
+    of = "" if not allocated.peak else f", {share} of it {largest.label}"
+    return _verdict(
+        analysis,
+        "peak",
+        f"peak {format_bytes(allocated.peak)} in {counted(int(live.sum()), 'allocation')}{of}; "
+        f"{format_bytes(analysis.replay.reserved.peak)} reserved",
+        "at the peak",
+        _causes(analysis, lines, live),
+        "tree" if allocated.peak else "info",
+    )
+
+
+def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> tuple[Cause, ...]:
+    """The largest of what is live, by what it is for and by line."""
+    rows, allocations = np.flatnonzero(live), analysis.allocations
+    columns = (analysis.classification.category[rows], allocations.stack_id[rows])
+    pairs, inverse = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    n_bytes = sums_by(inverse, allocations.block_bytes[rows], pairs.shape[1])
+    counts = np.bincount(inverse, minlength=pairs.shape[1])
+    sums: dict[tuple[int, SourceLine | None], list[int]] = defaultdict(lambda: [0, 0])
+    for code, stack, size, n in zip(*pairs.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
+        total = sums[code, lines.innermost(stack)]
+        total[0] += size
+        total[1] += n
+    largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:N_CAUSES]
+    return tuple(Cause(size, count, Category(code).label, line) for (code, line), (size, count) in largest)
+
+
+def _verdict(
+    analysis: DeviceAnalysis, about: str, sentence: str, moment: str, causes: tuple[Cause, ...], command: str
+) -> FileVerdict:
+    return FileVerdict(
+        device=analysis.device.device,
+        about=about,
+        sentence=sentence,
+        moment=moment,
+        causes=causes,
+        command=command,
+        history_verdict=analysis.history.verdict.value,
+    )

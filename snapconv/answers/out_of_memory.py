@@ -1,0 +1,256 @@
+"""Why a request failed: what it was, what it needed, what was free and where, and who held the memory.
+
+The answer to one failed allocation of a device; of a file without any, that to its dump, where the request is
+not known. What would have served the request is in oom_remedies.py.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.device_memory import DeviceMemory
+from snapconv.answers.fragmentation import FreeMemory, free_memory
+from snapconv.answers.moment_state import MomentState, state_at
+from snapconv.answers.moments import FoundMoment
+from snapconv.answers.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
+from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.devices import device_name
+from snapconv.errors import InputError, RecorderError
+from snapconv.replay.memory_layout import MemoryLayout, layouts
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.module_calls import find_module_calls
+from snapconv.stacks.operations.operation_of_stack import find_sources, infer_operations
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.units import counted
+
+_DEFAULT_POOL = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAllocation:
+    """What was requested; ``block_bytes`` is the request rounded up, as torch writes it.
+
+    ``segment_bytes`` is what the device was requested for it. ``lines`` are the project's, innermost first.
+    ``pool`` None: the event does not name it, and the default pool is assumed.
+    """
+
+    event: int
+    block_bytes: int
+    segment_bytes: int
+    stream: int
+    pool: tuple[int, int] | None
+    operation: str
+    module: str
+    lines: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTotal:
+    """The live bytes that one iteration allocated; None: before the trace."""
+
+    iteration: int | None
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """One failed allocation of a device, or its dump (``request`` and ``verdict`` are None).
+
+    ``here`` is the free memory that the request could use if it were in one piece, ``inside`` all of it.
+    ``after`` is the memory at the dump where the program went on, None where it did not.
+    """
+
+    number: int
+    n_failed: int
+    state: MomentState
+    request: FailedAllocation | None
+    verdict: OomVerdict | None
+    inside: FreePieces
+    here: FreePieces
+    iterations: tuple[IterationTotal, ...]
+    after: FreeMemory | None
+
+
+def find_out_of_memory(
+    analysis: DeviceAnalysis,
+    *,
+    number: int = 1,
+    device_total: int | None = None,
+) -> OutOfMemory:
+    """Explain the failed allocation of that number (from 1), or the dump where there is none."""
+    events = analysis.device.events
+    failed = np.flatnonzero(events.action == Action.OOM).tolist()
+    if failed and number > len(failed):
+        has = f"it has {counted(len(failed), 'failed allocation')}"
+        raise InputError(f"{device_name(analysis.device.device)} has no failed allocation {number}; {has}")
+    last = len(events) - 1
+    event = failed[number - 1] if failed else last
+    found = layouts(analysis.device, analysis.allocations, [event, last])
+    name = f"failed allocation {number} of {len(failed)}" if failed else "the dump"
+    moment = FoundMoment(event, name)
+    state = state_at(analysis, moment, device_total=device_total)
+    request = _request(analysis, found[event]) if failed else None
+    inside = _pieces(found[event].free.n_bytes)
+    here, verdict = inside, None
+    if request is not None:
+        here, verdict = _decide(analysis, request, state.memory, found[event])
+    return OutOfMemory(
+        number=number,
+        n_failed=len(failed),
+        state=state,
+        request=request,
+        verdict=verdict,
+        inside=inside,
+        here=here,
+        iterations=_iterations(analysis, analysis.allocations.live_at(event)),
+        after=free_memory(analysis, found[last], "the dump") if _went_on(analysis) else None,
+    )
+
+
+def free_after_oom(analysis: DeviceAnalysis) -> FreeMemory | None:
+    """The free memory at the dump where the program went on after it had run out of memory; else None."""
+    if not _went_on(analysis):
+        return None
+    last = len(analysis.device.events) - 1
+    layout = layouts(analysis.device, analysis.allocations, [last])[last]
+    return free_memory(analysis, layout, "the dump")
+
+
+def _went_on(analysis: DeviceAnalysis) -> bool:
+    """Whether anything was allocated after the last failed allocation."""
+    action = analysis.device.events.action
+    failed = np.flatnonzero(action == Action.OOM)
+    return bool(len(failed)) and bool(np.any(action[failed[-1] :] == Action.ALLOC))
+
+
+def own_settings(snapshot: Snapshot) -> AllocatorSettings:
+    """The settings of a file, with the memory fraction that only their text has."""
+    settings = snapshot.settings
+    try:
+        fraction = AllocatorSettings.from_conf(settings.conf).memory_fraction
+    except RecorderError:  # a text that torch would have refused, or a newer one
+        return settings
+    return replace(settings, memory_fraction=fraction)
+
+
+def _request(analysis: DeviceAnalysis, layout: MemoryLayout) -> FailedAllocation:
+    events, settings, event = analysis.device.events, analysis.replay.rules.settings, layout.event
+    n_bytes, stack = int(events.size[event]), int(events.stack_id[event])
+    pool = int(events.pool_id[event]) if events.pool_id is not None else -1
+    found = FailedAllocation(
+        event=event,
+        block_bytes=n_bytes,
+        segment_bytes=settings.segment_size(n_bytes),
+        stream=int(events.stream[event]),
+        pool=analysis.snapshot.pools[pool] if pool >= 0 else None,
+        operation=_operation(analysis.snapshot, stack),
+        module=_module(analysis, stack),
+        lines=ProjectLines(analysis.snapshot.stacks, analysis.project).of(stack),
+    )
+    if not settings.expandable_segments:
+        return found
+    return replace(
+        found, segment_bytes=_growth(settings, found, layout, _serves(analysis.snapshot, found, layout))
+    )
+
+
+def _operation(snapshot: Snapshot, stack: int) -> str:
+    """The operation of a stack, by its frames."""
+    if stack < 0:
+        return ""
+    alone = snapshot.stacks.alone(stack)
+    return infer_operations(alone, find_sources(alone.frames))[0].name
+
+
+def _module(analysis: DeviceAnalysis, stack: int) -> str:
+    """The module of a stack: that of allocations with the same stack, else the lines of its call."""
+    if stack < 0:
+        return ""
+    same = np.flatnonzero((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
+    if len(same):
+        return analysis.modules.names[int(analysis.modules.module_id[same[-1]])]
+    return find_module_calls(analysis.snapshot.stacks.alone(stack), analysis.project)[0]
+
+
+def _decide(
+    analysis: DeviceAnalysis,
+    request: FailedAllocation,
+    memory: DeviceMemory,
+    layout: MemoryLayout,
+) -> tuple[FreePieces, OomVerdict]:
+    """The free pieces that the request could use, and why it failed."""
+    settings = own_settings(analysis.snapshot)
+    is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
+
+    total, fraction = memory.total_bytes, settings.memory_fraction
+    here = _pieces(layout.free.n_bytes[is_here])
+    found = Shortage(
+        block_bytes=request.block_bytes,
+        segment_bytes=request.segment_bytes,
+        device_free_bytes=memory.free_bytes,
+        device_total_bytes=total,
+        reserved_bytes=memory.reserved_bytes,
+        live_bytes=analysis.replay.active.at(request.event),
+        here=here,
+        elsewhere=_pieces(layout.free.n_bytes[~is_here]),
+        returnable_bytes=free_memory(analysis, layout, "").private_bytes,
+        allowed_bytes=int(fraction * total) if total is not None and fraction < 1 else None,
+        splits_below=settings.max_split_size_bytes,
+    )
+    verdict = decide_oom(found)
+    if verdict.cause == OomCause.LIMIT.value and verdict.is_inferred and fraction < 1:
+        known = f"the settings have per_process_memory_fraction:{fraction:g}"
+        verdict = replace(verdict, reason=known, is_inferred=False)
+    if (
+        request.pool is None
+        and len(analysis.snapshot.pools) > 1
+        and verdict.cause == OomCause.OTHER_POOL.value
+    ):
+        verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
+    return here, verdict
+
+
+def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:
+    """Which segments may serve a request: those of its pool, its stream and its size.
+
+    Where the event does not name its pool, it is taken to be the default one.
+    """
+    segments = layout.segments
+    wanted = request.pool or _DEFAULT_POOL
+    pools = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == wanted]
+    is_pool = (segments.pool_id < 0) | np.isin(segments.pool_id, pools)
+    is_size = segments.is_small == (request.block_bytes <= SMALL_REQUEST_BYTES)
+    return np.asarray(is_pool & is_size & (segments.stream == request.stream))
+
+
+def _growth(
+    settings: AllocatorSettings, request: FailedAllocation, layout: MemoryLayout, is_here: BoolColumn
+) -> int:
+    """The pages by which an expandable segment has to grow for a request: its own free end counts."""
+    free, segments = layout.free, layout.segments
+    end = segments.addr[free.segment] + segments.total_bytes[free.segment]
+    is_end = is_here[free.segment] & (free.addr + free.n_bytes == end)
+    lacking = max(request.block_bytes - int(free.n_bytes[is_end].max(initial=0)), 1)
+    page = settings.page_size(is_small=request.block_bytes <= SMALL_REQUEST_BYTES)
+    return -(-lacking // page) * page
+
+
+def _pieces(n_bytes: Int64Column) -> FreePieces:
+    return FreePieces(int(n_bytes.sum()), len(n_bytes), int(n_bytes.max(initial=0)))
+
+
+def _iterations(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[IterationTotal, ...]:
+    """The iterations that allocated what is live, those with most bytes first."""
+    of_row = analysis.iteration[live] + 1
+    n_bytes = sums_by(of_row, analysis.allocations.block_bytes[live], len(analysis.iterations) + 1)
+    counts = np.bincount(of_row, minlength=len(n_bytes))
+    rows = [
+        IterationTotal(i - 1 if i else None, count, size)
+        for i, (count, size) in enumerate(zip(counts.tolist(), n_bytes.tolist(), strict=True))
+        if count
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.block_bytes))

@@ -1,0 +1,259 @@
+"""A window of a device's events -> a snapshot of its own, a pickle that torch's viewer opens.
+
+Protocol 4, because the viewer knows no newer one. The dictionaries are torch's own, and have the keys that
+the file had: columns that it lacks are in no entry.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.event_window import EventWindow
+from snapconv.columns import BoolColumn, sums_by
+from snapconv.snapshot.event_table import ACTION_CODES, Action
+from snapconv.stacks.paths import is_native
+from snapconv.writers.exports.redaction import Redaction
+
+PROTOCOL = 4
+
+Raw = dict[str, Any]
+_ACTION_NAMES = {code: name for name, code in ACTION_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """What goes into the smaller snapshot; ``cpp_frames``: frames of C++ code too."""
+
+    cpp_frames: bool = True
+    redact: bool = False
+
+
+def write_snapshot(
+    temporary: Path,
+    analysis: DeviceAnalysis,
+    window: EventWindow,
+    options: SnapshotOptions,
+) -> None:
+    """Write the pickle into a file."""
+    raw = snapshot_of(analysis, window, options)
+    with temporary.open("wb") as file:
+        pickle.dump(raw, file, protocol=PROTOCOL)
+
+
+def snapshot_of(analysis: DeviceAnalysis, window: EventWindow, options: SnapshotOptions) -> Raw:
+    """The dictionary of the smaller snapshot, as torch would have written it just after the window."""
+    writing = _Writing(analysis, window, options)
+    device = analysis.device
+    traces: list[list[Raw]] = [[] for _ in range(device.device)]
+    raw: Raw = {"segments": writing.all_segments(), "device_traces": [*traces, writing.events()]}
+    if analysis.snapshot.settings_entries:
+        raw["allocator_settings"] = writing.settings()
+    if len(analysis.snapshot.annotations):
+        raw["external_annotations"] = writing.annotations()
+    overflowed = True if window.first > 0 else device.history_overflowed
+    if overflowed is not None:  # what was before the window is lost to its readers
+        raw["trace_alloc_overflowed"] = overflowed
+    return raw
+
+
+class _Writing:
+    """One snapshot while it is written; stacks and their frames are shared, as torch shares them."""
+
+    def __init__(
+        self,
+        analysis: DeviceAnalysis,
+        window: EventWindow,
+        options: SnapshotOptions,
+    ) -> None:
+        self._snapshot, self._analysis, self._window = analysis.snapshot, analysis, window
+        self._cpp_frames = options.cpp_frames
+        self._redaction = Redaction() if options.redact else None
+        self._frames: dict[int, Raw] = {}
+        self._stacks: dict[int, list[Raw]] = {}
+        self._texts: dict[int, str] = {}
+
+    def events(self) -> list[Raw]:
+        """The trace of the window."""
+        events = self._analysis.device.events.take(self._window.rows)
+        optional: list[tuple[str, Any, Callable[[int], object]]] = [
+            ("time_us", events.time_us, int),
+            ("compile_context", events.compile_context_id, self._text),
+            ("user_metadata", events.user_metadata_id, self._text),
+            ("internal_metadata", events.internal_metadata_id, self._text),
+            ("pool_id", events.pool_id, self._pool),
+        ]
+        there = [(key, column.tolist(), make) for key, column, make in optional if column is not None]
+        columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
+        entries = []
+        for row, (action, addr, size, stream, stack) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            where = "device_free" if action == Action.OOM else "addr"
+            entry: Raw = {"action": _ACTION_NAMES[action], where: addr, "size": size, "stream": stream}
+            if stack >= 0:
+                entry["frames"] = self._stack(stack)
+            for key, values, make in there:
+                if key == "time_us" or values[row] >= 0:
+                    entry[key] = make(values[row])
+            entries.append(entry)
+        return entries
+
+    def all_segments(self) -> list[Raw]:
+        """The segments just after the window, with their blocks."""
+        segments, blocks = self._window.layout.segments, list(self._blocks())
+        first = np.searchsorted([segment for segment, _ in blocks], np.arange(len(segments) + 1)).tolist()
+        allocated, active, requested = self._totals()
+        columns = (
+            segments.addr,
+            segments.total_bytes,
+            segments.stream,
+            segments.is_small,
+            segments.is_expandable,
+            segments.pool_id,
+            segments.stack_id,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        found = []
+        for row, (addr, total, stream, is_small, is_expandable, pool, stack) in enumerate(rows):
+            mine = [block for _, block in blocks[first[row] : first[row + 1]]]
+            entry = {
+                "device": self._analysis.device.device,
+                "address": addr,
+                "total_size": total,
+                "allocated_size": allocated[row],
+                "active_size": active[row],
+                "requested_size": requested[row],
+                "stream": stream,
+                "segment_type": "small" if is_small else "large",
+                "is_expandable": is_expandable,
+                "frames": self._stack(stack),
+                "blocks": mine,
+            }
+            found.append(entry | ({"segment_pool_id": self._pool(pool)} if pool >= 0 else {}))
+        return found
+
+    def settings(self) -> Raw:
+        """The allocator's settings, of the types that torch gives them."""
+        entries = self._snapshot.settings_entries
+        entries = self._redaction.settings(entries) if self._redaction else entries
+        return {key: _typed(key, value) for key, value in entries}
+
+    def annotations(self) -> list[Raw]:
+        """The ranges of record_function that have a part in the window, with both of their ends."""
+        notes, times = self._snapshot.annotations, self._analysis.device.events.time_us
+        if times is None or self._window.last < 0:
+            return []
+        since, until = int(times[self._window.first]), int(times[self._window.last])
+        columns = (notes.name_id, notes.is_start, notes.device, notes.time_us)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        return [
+            {
+                "name": self._text(name) if name >= 0 else "",
+                "stage": "START" if is_start else "END",
+                "device": device,
+                "time_us": time,
+            }
+            for name, is_start, device, time in _overlapping(rows, since, until)
+        ]
+
+    def _is_pending(self) -> BoolColumn:
+        """Which allocations wait for a stream just after the window, if they are not free."""
+        rows, freed = self._analysis.allocations, self._analysis.allocations.freed_event
+        unrequested = rows.is_pending_at_end & (rows.free_requested_event < 0)
+        return np.asarray(((freed >= 0) & (freed <= self._window.last)) | unrequested)
+
+    def _totals(self) -> tuple[list[int], list[int], list[int]]:
+        """What is allocated, active and requested in every segment."""
+        blocks, n = self._window.layout.blocks, len(self._window.layout.segments)
+        in_use = np.where(self._is_pending()[blocks.allocation], 0, blocks.n_bytes)
+        requested = self._analysis.allocations.requested_bytes[blocks.allocation]
+        values = (in_use, blocks.n_bytes, requested)
+        allocated, active, wanted = (sums_by(blocks.segment, column, n).tolist() for column in values)
+        return allocated, active, wanted
+
+    def _blocks(self) -> Iterator[tuple[int, Raw]]:
+        """All blocks by address with the rows of their segments: in use, waiting for a stream, or free."""
+        layout, rows = self._window.layout, self._analysis.allocations
+        is_pending = self._is_pending()
+        pieces = [(part, row) for part in (layout.blocks, layout.free) for row in range(len(part))]
+        pieces.sort(key=lambda piece: (int(piece[0].segment[piece[1]]), int(piece[0].addr[piece[1]])))
+        for part, row in pieces:
+            allocation, segment = int(part.allocation[row]), int(part.segment[row])
+            block: Raw = {"address": int(part.addr[row]), "size": int(part.n_bytes[row])}
+            if allocation < 0:
+                yield segment, block | {"requested_size": 0, "state": "inactive", "frames": []}
+                continue
+            state = "active_pending_free" if is_pending[allocation] else "active_allocated"
+            requested, stack = int(rows.requested_bytes[allocation]), int(rows.stack_id[allocation])
+            frames = self._stack(stack)
+            yield segment, block | {"requested_size": requested, "state": state, "frames": frames}
+
+    def _stack(self, stack_id: int) -> list[Raw]:
+        if stack_id not in self._stacks:
+            ids = self._snapshot.stacks.frames_of(stack_id).tolist()
+            files = self._snapshot.stacks.frames.filenames
+            shown = [i for i in ids if self._cpp_frames or not is_native(files[i])]
+            self._stacks[stack_id] = [self._frame(i) for i in shown]
+        return self._stacks[stack_id]
+
+    def _frame(self, frame_id: int) -> Raw:
+        if frame_id not in self._frames:
+            frames = self._snapshot.stacks.frames
+            name, filename = frames.names[frame_id], frames.filenames[frame_id]
+            original, target = frames.originals[frame_id], frames.targets[frame_id]
+            if self._redaction:
+                name, filename = self._redaction.frame(name, filename)
+                original, target = "", self._redaction.target(target)
+            frame: Raw = {"name": name, "filename": filename, "line": int(frames.lines[frame_id])}
+            if original:
+                frame["fx_original_trace"] = original
+            if target:
+                frame |= {"fx_node_op": "call_function", "fx_node_target": target}
+            self._frames[frame_id] = frame
+        return self._frames[frame_id]
+
+    def _text(self, text_id: int) -> str:
+        if text_id not in self._texts:
+            text = self._snapshot.texts[text_id]
+            self._texts[text_id] = self._redaction.text(text) if self._redaction else text
+        return self._texts[text_id]
+
+    def _pool(self, pool_id: int) -> tuple[int, int]:
+        return self._snapshot.pools[pool_id]
+
+
+_Annotation = tuple[int, bool, int, int]
+
+
+def _overlapping(rows: list[_Annotation], since: int, until: int) -> list[_Annotation]:
+    """The starts and ends of the ranges that are not over before a time, or begin after another."""
+    open_at: dict[int, list[int]] = {}
+    kept: set[int] = set()
+    for i, (name, is_start, _, time) in enumerate(rows):
+        if is_start:
+            open_at.setdefault(name, []).append(i)
+            continue
+        start = open_at[name].pop() if open_at.get(name) else i
+        if time >= since and (start == i or rows[start][3] <= until):
+            kept |= {start, i}
+    kept |= {i for starts in open_at.values() for i in starts if rows[i][3] <= until}
+    return [rows[i] for i in sorted(kept)]
+
+
+def _typed(key: str, value: str) -> object:
+    """A setting as torch writes it, from its text."""
+    if key.endswith("ALLOC_CONF"):
+        return value
+    if value in ("True", "False"):
+        return value == "True"
+    if key == "roundup_power2_divisions":
+        pairs = (pair.partition(":") for pair in value.split(",") if pair)
+        return {bound: int(n) for bound, _, n in pairs if n.isdecimal()}
+    if value.lstrip("-").isdecimal():
+        return int(value)
+    return float(value) if value.replace(".", "", 1).isdecimal() else value

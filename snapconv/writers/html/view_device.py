@@ -1,0 +1,238 @@
+"""One device for a page: its figures, its curves at a level of detail, its allocations, its segments."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.device_notes import device_notes
+from snapconv.answers.file_verdict import FileVerdict, find_verdict
+from snapconv.answers.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
+from snapconv.answers.span_lanes import SpanLanes, find_span_lanes
+from snapconv.answers.tensor_names import tensor_names
+from snapconv.answers.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rule_catalog import reason_of
+from snapconv.columns import Int64Column, distinct
+from snapconv.devices import device_argument, device_name
+from snapconv.phases.annotation_spans import find_spans
+from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import Snapshot
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
+from snapconv.writers.html.view_rows import base_addr, view_rows
+from snapconv.writers.html.view_stacks import view_stacks
+from snapconv.writers.text.size_rows import where
+
+# Bins of the level of detail that the page's first picture is made of: more than a screen's pixels. A picture
+# of few events is made of the events themselves: bins need not be small for it.
+_LEAST_BINS, _MOST_BINS, _EVENTS_PER_BIN = 4_096, 20_000, 4
+# Of more named spans the longest, of more out-of-memory events the first.
+_MOST_SPANS, _MOST_OOM = 20_000, 1_000
+# Of a page of 40 MB; where the times of all events take more, those of every 2nd, 4th … event are kept.
+_MOST_TIME_BYTES = 2_000_000
+
+Columns = dict[str, EncodedColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDevice:
+    """``facts`` are plain values, ``detail`` those that the page needs after its first picture.
+
+    ``level`` is drawn first, ``columns`` are read when it stands.
+    """
+
+    facts: dict[str, object]
+    detail: dict[str, object]
+    level: Columns
+    columns: Columns
+
+
+def view_device(analysis: DeviceAnalysis) -> ViewDevice:
+    """Put together what a page shows of one device."""
+    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_bins(analysis))
+    segments = find_segment_lifetimes(analysis.device)
+    streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
+    rows = view_rows(analysis, streams)
+    stacks = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
+    spans = find_span_lanes(
+        analysis.snapshot, find_spans(analysis.snapshot, analysis.device), most=_MOST_SPANS
+    )
+    names = tensor_names(analysis)
+    named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
+    detail: dict[str, object] = {
+        "frames": stacks.frames,
+        "operations": [page_text(name) for name in analysis.operations],
+        "modules": [page_text(name) for name in analysis.modules.names],
+        "module_evidence": [evidence.label for evidence in analysis.modules.evidence],
+        "reasons": _reasons(analysis),
+        "pools": [str(pool) for pool in analysis.snapshot.pools],
+        "streams": [str(stream) for stream in streams.tolist()],
+        "tensor_names": [name for _, name in named],
+    }
+    time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
+    columns = {
+        **rows.columns,
+        **stacks.columns,
+        **times,
+        "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
+        **_segment_columns(segments, streams, base_addr(analysis)),
+    }
+    facts = {
+        **_facts(analysis),
+        **_span_facts(analysis.snapshot, spans),
+        "verdict": _verdict(find_verdict(analysis)),
+        "level_bin": level.events_per_bin,
+        "time_step": time_step,
+    }
+    level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
+    return ViewDevice(facts, detail, level_columns, columns)
+
+
+def _bins(analysis: DeviceAnalysis) -> int:
+    return min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
+
+
+def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
+    replay, peak = analysis.replay, analysis.peak_event
+    device, table = analysis.device, analysis.allocations
+    at_peak = bytes_by_category(table, analysis.classification.category, np.array([peak]))[0]
+    live = table.live_at(peak)
+    counts = np.bincount(analysis.classification.category[live], minlength=len(Category))
+    times = device.events.time_us
+    return {
+        "name": device_name(device.device),
+        "argument": device_argument(device.device),
+        "n_events": len(device.events),
+        "n_allocations": len(table),
+        "has_times": times is not None and len(times) > 0,
+        "peak_event": peak,
+        "peak_bytes": replay.allocated.peak,
+        "peak_categories": [[int(n_bytes), int(n)] for n_bytes, n in zip(at_peak, counts, strict=True)],
+        "start_bytes": replay.allocated.start,
+        "end_bytes": replay.allocated.end,
+        "active_start_bytes": replay.active.start,
+        "active_peak_bytes": replay.active.peak,
+        "reserved_start_bytes": replay.reserved.start,
+        "reserved_peak_bytes": replay.reserved.peak,
+        "reserved_at_peak_bytes": replay.reserved.at(peak),
+        "requested_peak_bytes": replay.requested.peak,
+        "history": analysis.history.verdict.value,
+        "history_reason": page_text(analysis.history.reason),
+        "notes": [[note.slug, page_text(note.message)] for note in device_notes(analysis)],
+        "addr_base": str(base_addr(analysis)),
+        "phases": [phase.name.lower() for phase in Phase],
+        "oom": list(_oom(analysis)),
+        "start_categories": [
+            int(n) for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
+        ],
+    }
+
+
+def _verdict(found: FileVerdict) -> dict[str, object]:
+    causes = [[c.block_bytes, c.category, page_text(where(c.line))] for c in found.causes]
+    sentence = page_text(found.sentence)
+    return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
+
+
+def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
+    events = analysis.device.events
+    for event in np.flatnonzero(events.action == Action.OOM)[:_MOST_OOM].tolist():
+        yield {
+            "event": event,
+            "requested": int(events.size[event]),
+            "free": int(events.addr[event]),
+            "allocated": analysis.replay.allocated.at(event),
+            "reserved": analysis.replay.reserved.at(event),
+        }
+
+
+def _span_facts(snapshot: Snapshot, spans: SpanLanes) -> Mapping[str, object]:
+    used = distinct(spans.name_id)
+    return {
+        "span_names": [page_text(snapshot.texts[i]) for i in used.tolist()],
+        "n_spans_left_out": spans.n_left_out,
+    }
+
+
+def _level_columns(level: TimelineLevel) -> Columns:
+    columns = {
+        "level_active_max": encode_column(level.active_max, differences=True),
+        "level_reserved_max": encode_column(level.reserved_max, differences=True),
+    }
+    extremes = {"max": (level.max_event, level.at_max)}
+    if level.events_per_bin > 1:  # else they are the same
+        extremes["min"] = (level.min_event, level.at_min)
+    for name, (event, at_event) in extremes.items():
+        columns[f"level_{name}_event"] = encode_column(event, differences=True)
+        for category in Category:
+            column = encode_column(at_event[:, category], differences=True)
+            columns[f"level_{name}_{int(category)}"] = column
+    return columns
+
+
+def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
+    phase = analysis.phases.phase
+    begins = np.flatnonzero(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
+    name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
+    iterations = [it for it in analysis.iterations if it.first_event >= 0]
+    return {
+        "iteration_first": encode_column(np.array([it.first_event for it in iterations]), differences=True),
+        "iteration_peak": encode_column(np.array([it.peak_bytes for it in iterations])),
+        "phase_first": encode_column(begins, differences=True),
+        "phase": encode_column(phase[begins]),
+        "span_name": encode_column(name),
+        "span_first": encode_column(spans.first_event, differences=True),
+        "span_length": encode_column(spans.last_event - spans.first_event),
+        "span_depth": encode_column(spans.lane),
+    }
+
+
+def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:
+    """The times of every first, second, fourth … event and of the last one, in so many bytes; and which."""
+    if times is None or not len(times):
+        return 1, {} if times is None else {"time": encode_column(times)}
+    step = 1
+    while True:
+        kept = np.append(times[:-1:step], times[-1]) - times[0]
+        encoded = encode_column(kept, differences=True)
+        if len(encoded.base64) <= most_bytes or step >= len(times):
+            return step, {"time": encoded}
+        # Fewer times take no fewer bytes each: a step that is too small by that need not be tried.
+        least = 2 * step if step > 1 else -(-len(encoded.base64) // max(1, most_bytes))
+        while step < least:
+            step *= 2
+
+
+def _segment_columns(found: SegmentLifetimes, streams: Int64Column, base: int) -> Columns:
+    return {
+        "segment_addr": encode_column(found.addr - base, differences=True),
+        "segment_bytes": encode_column(found.n_bytes),
+        "segment_stream": encode_column(np.searchsorted(streams, found.stream)),
+        "segment_pool": encode_column(found.pool_id + 1),
+        "segment_small": encode_column(found.is_small),
+        "segment_expandable": encode_column(found.is_expandable),
+        "segment_begin": encode_column(found.begin_event + 1),
+        "segment_end": encode_column(found.end_event + 1),
+    }
+
+
+def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
+    """The slug of every reason, and what it means; a user's own rule has no more than its name."""
+    found = []
+    for slug in analysis.classification.reasons:
+        try:
+            text = reason_of(slug)[0]
+        except KeyError:
+            text = ""
+        found.append([page_text(slug), text])
+    return found
+
+
+def vocabulary() -> dict[str, object]:
+    """The words that all devices share."""
+    return {
+        "categories": [category.label for category in Category],
+        "evidence": [evidence.label for evidence in Evidence],
+    }

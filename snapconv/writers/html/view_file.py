@@ -1,0 +1,66 @@
+"""What a page shows of a file as a whole: where it comes from, its settings, and a capture's times."""
+
+from dataclasses import asdict
+
+from snapconv.answers.module_times import ModuleTime
+from snapconv.answers.time_report import LineTime, TimeReport, TimeTotal
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.project_frames import Project
+from snapconv.version import VERSION
+from snapconv.writers.html.column_encoding import page_text
+
+_SILENT = {"", "0", "0.0", "False", "-1"}
+
+
+def file_facts(snapshot: Snapshot, project: Project, *, name: str) -> dict[str, object]:
+    """Plain values about one file; ``name`` is what the user called it."""
+    container = snapshot.container
+    recorder = dict(snapshot.metadata.facts) if snapshot.metadata else {}
+    settings = {
+        page_text(key): page_text(text) for key, text in snapshot.settings_entries if text not in _SILENT
+    }
+    return {
+        "name": page_text(name),
+        "bytes": container.n_bytes,
+        "format": container.format + (" in gzip" if container.is_gzip else ""),
+        "protocol": container.pickle_protocol,
+        "written_by": page_text(snapshot.written_by),
+        "snapconv": VERSION,
+        "project_root": page_text(project.root or ""),
+        "command": page_text(recorder.get("command", "")),
+        "settings": settings,
+    }
+
+
+def times_facts(report: TimeReport, modules: tuple[ModuleTime, ...]) -> dict[str, object]:
+    """Plain values of a capture's times: the reported iteration by operation, module and line."""
+    times = report.reported
+    return {
+        "device": report.device,
+        "clock": report.clock,
+        "is_simulated": report.is_simulated,
+        "iteration": times.iteration,
+        "n_iterations": len(report.iterations),
+        "forward_ms": times.forward_ms,
+        "backward_ms": times.backward_ms,
+        "optimizer_ms": times.optimizer_ms,
+        "notes": [[note.slug, page_text(note.message)] for note in report.notes],
+        "operations": [_total(total) for total in report.operations],
+        "modules": [{**asdict(row), "module": page_text(row.module)} for row in modules],
+        "lines": [_line(row) for row in report.lines],
+    }
+
+
+def _total(total: TimeTotal) -> dict[str, object]:
+    return {**asdict(total), "name": page_text(total.name)}
+
+
+def _line(row: LineTime) -> dict[str, object]:
+    return {
+        "file": page_text(row.line.file_path),
+        "line": row.line.line_number,
+        "function": page_text(row.line.function),
+        "n_calls": row.n_calls,
+        "forward_ms": row.forward_ms,
+        "backward_ms": row.backward_ms,
+    }

@@ -1,0 +1,111 @@
+"""The allocations of a device for a page: grouped by kind, so that millions of rows take few bytes.
+
+A kind is what many allocations have in common: a size, and a trait, which is a stack with a category and all
+else that mostly follows from the stack. A training job makes the same
+allocations in every iteration; sorted by kind, their events grow by the same number again and again, which
+compresses to almost nothing. The page has every allocation, and so what was live at any moment, exactly.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import Int64Column
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
+
+# Odd numbers without a pattern (2^64 / golden ratio, and of splitmix64), which spread the bits of a key.
+_MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRows:
+    """The columns of a page's allocations, and the row of the page for each row of the AllocationTable."""
+
+    columns: dict[str, EncodedColumn]
+    place: Int64Column
+    stack_ids: Int64Column
+
+
+def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
+    """Sort the allocations by kind and encode them; ``streams`` are those of the device, ascending."""
+    table = analysis.allocations
+    keys = _keys(analysis, streams)
+    kind, first = _kinds(list(keys.values()))
+    order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
+    addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
+    freed, end, alloc = table.freed_event[order], table.end_event[order], table.alloc_event[order]
+    block, requested = (keys.pop(name)[first] for name in ("block", "requested"))
+    trait, first_of_trait = _kinds([values[first] for values in keys.values()])
+    traits = {name: values[first][first_of_trait] for name, values in keys.items()}
+    stack_ids, stack = np.unique(traits.pop("stack"), return_inverse=True)
+    columns = {
+        **{f"trait_{name}": encode_column(values) for name, values in traits.items()},
+        "trait_stack": encode_column(stack),
+        "kind_trait": encode_column(trait),
+        "kind_block": encode_column(block),
+        # What rounding added: next to nothing to compress, where requests of any size would be as much again.
+        "kind_rounding": encode_column(block - requested, signed=True),
+        "kind_count": encode_column(np.bincount(kind, minlength=len(first))),
+        "alloc": encode_column(alloc, differences=True),
+        # 0: never; else how many events later.
+        "life": encode_column(np.where(freed >= 0, freed - alloc, 0)),
+        # 0: never used again; else how many events after it was freed, and one.
+        "pending": encode_column(np.where(end >= 0, end - freed + 1, 0)),
+        "addrs": encode_column(addrs - base_addr(analysis), differences=True),
+        "addr": encode_column(addr_id.reshape(-1), differences=True),
+    }
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return ViewRows(columns, place, stack_ids)
+
+
+def base_addr(analysis: DeviceAnalysis) -> int:
+    """The lowest address of the device: a page's numbers are exact up to 2^53, and these may not be."""
+    found = (analysis.allocations.addr, analysis.device.segments.addr)
+    return min((int(column.min()) for column in found if len(column)), default=0)
+
+
+def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:
+    """What allocations of one kind have in common; ids one higher, so that 0 is none."""
+    table, found = analysis.allocations, analysis.classification
+    return {
+        "stack": table.stack_id,
+        "category": found.category,
+        "evidence": found.evidence,
+        "reason": found.reason_id,
+        "operation": analysis.operation_id + 1,
+        "module": analysis.modules.module_id + 1,
+        "pool": table.pool_id + 1,
+        "stream": np.searchsorted(streams, table.stream),
+        "requested": table.requested_bytes,
+        "block": table.block_bytes,
+        "exact": table.is_exact,
+    }
+
+
+def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
+    """The kind of every row, numbered by first appearance, and the first row of every kind.
+
+    One number stands for a row's keys, and is checked: should two kinds share it, rows are compared in full.
+    """
+    if not len(keys[0]):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    mixed = np.zeros(len(keys[0]), np.uint64)
+    for key in keys:
+        mixed = (mixed ^ key.astype(np.int64).view(np.uint64)) * _MIX_1
+        mixed ^= (mixed >> np.uint64(29)) * _MIX_2
+    # With return_index too, NumPy sorts in another way, which takes several times as long.
+    found, kind = np.unique(mixed, return_inverse=True)
+    kind = kind.reshape(-1)
+    first = np.empty(len(found), np.int64)
+    first[kind[::-1]] = np.arange(len(kind))[::-1]  # of several, what is written last stays
+    if not all(np.array_equal(key[first][kind], key) for key in keys):
+        _, first, kind = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
+        kind = kind.reshape(-1)
+    is_first = np.zeros(len(kind), np.bool_)
+    is_first[first] = True
+    number = (np.cumsum(is_first) - 1)[first]
+    return number[kind], np.flatnonzero(is_first)

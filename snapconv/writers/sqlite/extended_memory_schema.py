@@ -1,0 +1,431 @@
+"""The tables and views that ``--extended`` adds to a memory report, as data.
+
+Their names begin with ``snapconv_``, and Skyline's own tables are never touched. Whoever changes a
+table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
+"""
+
+from dataclasses import replace
+
+from snapconv.answers.memory_report import PEAK_ALLOCATED
+from snapconv.writers.sqlite.shared_tables import (
+    FILE_PATH,
+    FRAME_FILE,
+    FRAME_FUNCTION,
+    FRAME_LINE,
+    IS_PROJECT,
+    KEY,
+    LINE_FUNCTION,
+    NOTES,
+    ORDERING,
+    SOURCE,
+    STACK_FRAMES,
+    id_column,
+    report_table,
+)
+from snapconv.writers.sqlite.table_schema import Column, Table, View, define_table
+
+SCHEMA_VERSION = 3
+
+_BYTES = "bytes"
+_EVENT = "event"
+_US = "µs since 1970"
+
+_NOT_IN_TRACE = "allocated before the trace begins"
+_NO_MODULE = "of no module, or of none that is known"
+_END = "the same, or the event by which that must have happened where the trace has lost it"
+
+
+def _event(name: str, meaning: str, null: str) -> Column:
+    return Column(name, "INTEGER", meaning, _EVENT, null=null, stands_for_null=-1)
+
+
+def _bytes(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER", meaning, _BYTES)
+
+
+def _iteration(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER REFERENCES snapconv_iterations (iteration)", meaning)
+
+
+_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)"
+_LIFE = (
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
+    _event("free_requested_event", "event that requested its free", "there is no such event in the trace"),
+    _event("free_completed_event", "event that made its block free", "there is no such event in the trace"),
+    _event("end_event", _END, "its block is not free when the trace ends"),
+)
+_TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
+
+
+def _words(name: str, meaning: str, what: str) -> Table:
+    return define_table(name, meaning, KEY, Column("name", "TEXT", what))
+
+
+REPORT = report_table(
+    SCHEMA_VERSION,
+    Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
+    _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
+    Column("history_verdict", "TEXT", "how much of the job the trace covers: one of four words, see below"),
+    Column("history_reason", "TEXT", "how that is known"),
+)
+
+MOMENTS = define_table(
+    "snapconv_moments",
+    "The named events that the figures of a report are about.",
+    Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
+    _event("event", "the event; what is counted is counted after it", "before the first event"),
+    replace(_TIME_US, null="before the first event, or the snapshot has no times"),
+    _bytes("size_bytes", "the bytes at that moment, of the kind in the name"),
+)
+
+CATEGORIES_AT_PEAK = define_table(
+    "snapconv_categories_at_peak",
+    "The bytes of every category at the peak of allocated bytes.",
+    Column("category", "TEXT", "name of the category, as in `snapconv_categories`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("requested_bytes", "the size that the program requested"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    Column(
+        "n_models",
+        "INTEGER",
+        "of weights: how many models of equal sizes they are",
+        null="one, or not known; and for other categories",
+    ),
+)
+
+BREAKDOWN = define_table(
+    "snapconv_breakdown",
+    "The reserved bytes at the peak of allocated bytes, in parts. Rows without a parent sum to the reserved "
+    "bytes; rows with a parent sum to that parent.",
+    Column("name", "TEXT", "name of the part, see below"),
+    Column("parent", "TEXT", "name of the row that this one is a part of", null="it is a part of the whole"),
+    _bytes("size_bytes", "size of the part"),
+)
+
+LINES_AT_PEAK = define_table(
+    "snapconv_lines_at_peak",
+    "The bytes of every line of the project at the peak of allocated bytes.",
+    FILE_PATH,
+    Column("line_number", "INTEGER", "line in that file", null="not known", stands_for_null=0),
+    LINE_FUNCTION,
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+MODULES_AT_PEAK = define_table(
+    "snapconv_modules_at_peak",
+    "The bytes of every module at the peak of allocated bytes, without the modules it calls. Memory of no "
+    "known module is not in it.",
+    Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
+    Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+)
+
+GROWTH = define_table(
+    "snapconv_growth",
+    "The stacks that hold more memory from iteration to iteration, three at least.",
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+    Column(
+        "fate",
+        "TEXT",
+        "`never freed`: not to the end of the trace; `replaced by larger`: each time by more; `freed late`: "
+        "that of several iterations at once",
+    ),
+    Column("confidence", "TEXT", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
+    _iteration("first_iteration", "the first in which it grew"),
+    _iteration("last_iteration", "the last"),
+    Column("n_iterations", "INTEGER", "number of iterations in which it grew, equally far apart"),
+    Column("n_allocations", "INTEGER", "number of allocations that were left behind"),
+    _bytes("block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"),
+    _bytes("bytes_per_iteration", "what an iteration adds"),
+)
+
+ITERATIONS = define_table(
+    "snapconv_iterations",
+    "The training steps; one row for the whole trace where no step was found.",
+    Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …"),
+    _event("first_event", "its first event", "the trace has no events"),
+    _event("last_event", "its last event", "the trace has no events"),
+    _bytes("peak_allocated_bytes", "the most that was allocated in it"),
+    _event("peak_event", "the event after which that was so", "before the first event"),
+)
+
+OOM_EVENTS = define_table(
+    "snapconv_oom_events",
+    "Allocations that failed for want of memory.",
+    Column("event", "INTEGER", "the event", _EVENT),
+    _TIME_US,
+    _bytes("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
+    _bytes("device_free_bytes", "what the driver had free"),
+    _bytes("allocated_bytes", "what was allocated then"),
+    _bytes("reserved_bytes", "the bytes in segments then"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+)
+
+TIMELINE = define_table(
+    "snapconv_timeline",
+    "The four curves: one row per event of the trace, with the bytes after it.",
+    Column("event", "INTEGER PRIMARY KEY", "0, 1, 2, …: position in the device's trace", _EVENT),
+    _TIME_US,
+    _bytes("requested_bytes", "sum of the requested sizes of all blocks that `active_bytes` counts"),
+    _bytes("allocated_bytes", "sum of the blocks in use"),
+    _bytes("active_bytes", "sum of the blocks in use or waiting for a stream before they are free"),
+    _bytes("reserved_bytes", "sum of the segments"),
+)
+
+ALLOCATIONS = define_table(
+    "snapconv_allocations",
+    "Every allocation of the device, one row per lifetime.",
+    KEY,
+    *_LIFE,
+    Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address"),
+    Column("stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream"),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot"),
+    _bytes("requested_bytes", "the size that the program requested"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    Column("is_exact", "INTEGER", _IS_EXACT),
+    Column("category_id", "INTEGER REFERENCES snapconv_categories (id)", "what it was for"),
+    Column("evidence_id", "INTEGER REFERENCES snapconv_evidence (id)", "how that is known"),
+    Column("rule_id", "INTEGER REFERENCES snapconv_rules (id)", "row of `snapconv_rules`; 0: none decided"),
+    Column(
+        "operation_id",
+        "INTEGER REFERENCES snapconv_operations (id)",
+        "row of `snapconv_operations`; 0: not known",
+    ),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+    Column(
+        "iteration",
+        "INTEGER REFERENCES snapconv_iterations (iteration)",
+        "training step that allocated it",
+        null=_NOT_IN_TRACE,
+        stands_for_null=-1,
+    ),
+    id_column("phase_id", "snapconv_phases", _NOT_IN_TRACE),
+    id_column("module_id", "snapconv_modules", _NO_MODULE),
+)
+
+_LAYOUT_MOMENT = Column(
+    "moment", "TEXT", "`peak_allocated`: at the peak; `end_allocated`: at the dump; as in `snapconv_moments`"
+)
+_ADDR = Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address")
+
+SEGMENTS = define_table(
+    "snapconv_segments",
+    "The segments at the peak of allocated bytes, and at the dump: the memory obtained from the device.",
+    _LAYOUT_MOMENT,
+    _ADDR,
+    _bytes("total_bytes", "its size; of an expandable segment, what is mapped"),
+    _bytes("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
+    Column("n_blocks", "INTEGER", "number of these"),
+    Column("n_free", "INTEGER", "number of its free pieces"),
+    _bytes("largest_free_bytes", "the largest of these"),
+    Column("stream", "INTEGER", "handle of the CUDA stream that it serves; 0 is the default stream"),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot"),
+    Column("is_small", "INTEGER", "1: it serves requests of up to 1 MiB; 0: larger ones"),
+    Column("is_expandable", "INTEGER", "1: it grows and shrinks by pages; 0: it is returned as a whole"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+)
+
+BLOCKS = define_table(
+    "snapconv_blocks",
+    "The blocks and the free pieces of the segments at these moments; those of a segment sum to it.",
+    _LAYOUT_MOMENT,
+    Column("segment_addr", "INTEGER", "`addr` of its segment at that moment", "address"),
+    _ADDR,
+    _bytes("block_bytes", "its size"),
+    id_column("allocation_id", "snapconv_allocations", "it is free"),
+)
+
+ANNOTATION_NAMES = _words(
+    "snapconv_annotation_names",
+    "The names that the program gave to spans of the trace.",
+    "the name, or the text",
+)
+ANNOTATIONS = define_table(
+    "snapconv_annotations",
+    "The spans of the trace that the program has named. One without an event has its last event before its "
+    "first.",
+    id_column("name_id", "snapconv_annotation_names"),
+    Column(
+        "kind", "TEXT", "`record_function`; `user_metadata`; `tensor`: a text that was given to one tensor"
+    ),
+    Column("first_event", "INTEGER", "its first event; the trace's, where its beginning is lost", _EVENT),
+    Column("last_event", "INTEGER", "its last event; -1 where it ended before the first", _EVENT),
+    _bytes("peak_allocated_bytes", "the most that was allocated in it, or when it began"),
+    _bytes("change_bytes", "what was allocated after it, less what was before it; may be negative"),
+)
+
+STACKS = define_table(
+    "snapconv_stacks",
+    "The distinct stacks.",
+    KEY,
+    Column("n_frames", "INTEGER", "number of frames"),
+    id_column("innermost_frame_id", "snapconv_frames", "the stack is empty"),
+    id_column("project_frame_id", "snapconv_frames", "no frame is the project's"),
+)
+
+FRAMES = define_table(
+    "snapconv_frames", "The distinct frames.", KEY, FRAME_FUNCTION, FRAME_FILE, FRAME_LINE, IS_PROJECT
+)
+
+CATEGORIES = _words("snapconv_categories", "What an allocation can be for.", "name of the category")
+EVIDENCE = _words(
+    "snapconv_evidence", "How the category of an allocation can be known.", "name of the evidence"
+)
+RULES = _words(
+    "snapconv_rules", "The rules that decided categories.", "name of the rule; that of row 0 is `none`"
+)
+OPERATIONS = _words(
+    "snapconv_operations",
+    "The operations that allocated.",
+    "name of the operation; that of row 0 is `unknown`",
+)
+PHASES = _words("snapconv_phases", "The parts of a training step.", "name of the phase")
+POOLS = _words(
+    "snapconv_pools",
+    "The memory pools of the snapshot.",
+    "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
+    "`MemPool`)",
+)
+MODULES = define_table(
+    "snapconv_modules",
+    "The modules that allocations are of.",
+    KEY,
+    Column("name", "TEXT", "name of the module, see below"),
+    Column("evidence", "TEXT", "how that is known, see below"),
+)
+
+EXTENDED_TABLES: tuple[Table, ...] = (
+    REPORT,
+    SOURCE,
+    NOTES,
+    MOMENTS,
+    CATEGORIES_AT_PEAK,
+    BREAKDOWN,
+    LINES_AT_PEAK,
+    MODULES_AT_PEAK,
+    ITERATIONS,
+    GROWTH,
+    OOM_EVENTS,
+    ANNOTATION_NAMES,
+    ANNOTATIONS,
+    CATEGORIES,
+    EVIDENCE,
+    RULES,
+    OPERATIONS,
+    PHASES,
+    POOLS,
+    MODULES,
+    FRAMES,
+    STACKS,
+    STACK_FRAMES,
+    TIMELINE,
+    ALLOCATIONS,
+    SEGMENTS,
+    BLOCKS,
+)
+
+# LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that
+# millions of them are scanned once and the rest is looked up by rowid.
+ALLOCATIONS_IN_WORDS = View(
+    "snapconv_allocations_in_words",
+    "Every allocation, with words instead of ids.",
+    (
+        Column("id", "INTEGER", "row of `snapconv_allocations`"),
+        Column("category", "TEXT", "what it was for"),
+        Column("evidence", "TEXT", "how that is known"),
+        Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
+        Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
+        _bytes("requested_bytes", "the size that the program requested"),
+        _bytes("block_bytes", "what the allocator set aside"),
+        Column("is_exact", "INTEGER", _IS_EXACT),
+        Column("stream", "INTEGER", "handle of the CUDA stream"),
+        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
+        Column("address", "TEXT", "address in hexadecimal, unsigned"),
+        *_LIFE,
+        Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
+        Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
+        Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
+        Column("module", "TEXT", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
+        Column(
+            "function",
+            "TEXT",
+            "function of the innermost frame of the project",
+            null="there is no such frame",
+        ),
+        Column("file", "TEXT", "file of that frame, as recorded", null="there is no such frame"),
+        Column(
+            "line", "INTEGER", "line of that frame", null="there is no such frame, or its line is not known"
+        ),
+    ),
+    """\
+CREATE VIEW snapconv_allocations_in_words AS
+SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
+       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
+       allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
+       allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
+       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
+       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
+FROM snapconv_allocations AS allocation
+LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
+LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
+LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
+LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
+LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
+LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
+LEFT JOIN snapconv_modules AS module ON module.id = allocation.module_id
+LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
+LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
+)
+
+# As the timeline counts allocated bytes: until the request to free, or the end where no request is known.
+LIVE_ALLOCATIONS = View(
+    "snapconv_live_allocations",
+    "For every moment, the allocations that were in use after its event. Select one: `WHERE moment = '…'`.",
+    (Column("moment", "TEXT", "name of the moment, as in `snapconv_moments`"),),
+    """\
+CREATE VIEW snapconv_live_allocations AS
+SELECT moment.name AS moment, allocation.*
+FROM snapconv_moments AS moment
+JOIN snapconv_allocations_in_words AS allocation
+  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
+ AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
+     > coalesce(moment.event, -1)""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+PEAK_ALLOCATIONS = View(
+    "snapconv_peak_allocations",
+    "The allocations in use at the peak of allocated bytes, largest first.",
+    (),
+    f"""\
+CREATE VIEW snapconv_peak_allocations AS
+SELECT {", ".join(column.name for column in ALLOCATIONS_IN_WORDS.columns)}
+FROM snapconv_live_allocations
+WHERE moment = '{PEAK_ALLOCATED}'
+ORDER BY block_bytes DESC, id""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+STACK_LINES = View(
+    "snapconv_stack_lines",
+    "The frames of every stack in words. Select one: `WHERE stack_id = … ORDER BY ordering`.",
+    (
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
+        ORDERING,
+        FRAME_FUNCTION,
+        FRAME_FILE,
+        FRAME_LINE,
+        IS_PROJECT,
+    ),
+    """\
+CREATE VIEW snapconv_stack_lines AS
+SELECT stack_frame.stack_id, stack_frame.ordering, frame.function, frame.file, frame.line, frame.is_project
+FROM snapconv_stack_frames AS stack_frame
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack_frame.frame_id""",
+)
+
+EXTENDED_VIEWS: tuple[View, ...] = (ALLOCATIONS_IN_WORDS, LIVE_ALLOCATIONS, PEAK_ALLOCATIONS, STACK_LINES)

@@ -1,0 +1,94 @@
+"""Fragmentation for the terminal, and as JSON-ready values."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
+from snapconv.devices import device_kind, device_name
+from snapconv.units import counted, format_bytes, format_share
+from snapconv.writers.text.size_rows import MOST_ROWS, cut, place, size_row, size_rows
+
+_LABEL, _COLUMN = 26, 15
+_ROWS = (
+    ("reserved", "reserved_bytes"),
+    ("in use", "active_bytes"),
+    ("free", "free_bytes"),
+    ("  empty_cache() returns", "returnable_bytes"),
+    ("  free in private pools", "private_bytes"),
+    ("  beside live blocks", "enclosed_bytes"),
+    ("largest free piece", "largest_free_bytes"),
+    ("rounding within blocks", "rounding_bytes"),
+)
+_MAY_BE_NOTHING = {"private_bytes"}
+
+
+def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
+    """What is reserved and not in use, line by line."""
+    columns = found.moments
+    first = columns[0]
+    share = format_share(first.free_bytes, first.reserved_bytes)
+    yield f"{device_name(found.device)}  {share} of what is reserved is free at {first.moment}"
+    if len(columns) > 1:
+        yield f"{'':<{_LABEL}}" + "".join(f"{_heading(column):>{_COLUMN}}" for column in columns)
+    for label, name in _ROWS:
+        values = [getattr(column, name) for column in columns]
+        if any(values) or name not in _MAY_BE_NOTHING:
+            yield f"  {label:<{_LABEL - 2}}" + "".join(f"{format_bytes(v):>{_COLUMN}}" for v in values)
+    yield from _event_row(columns)
+    yield from _pool_lines(found.pools, found.details_at)
+    yield from _holder_lines(found.holders, found.details_at)
+    yield from _limits(found)
+
+
+def _heading(column: FreeMemory) -> str:
+    return {"the most reserved and not in use": "worst"}.get(column.moment, column.moment)[: _COLUMN - 1]
+
+
+def _event_row(columns: Sequence[FreeMemory]) -> Iterator[str]:
+    if any(column.event is not None for column in columns):
+        events = ["start" if column.event is None else str(column.event) for column in columns]
+        yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
+
+
+def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
+    yield f"  free at {moment}, by pool and stream (no block is cut from another's segment)"
+    for row in pools[:MOST_ROWS]:
+        size = "small" if row.is_small else "large"
+        pieces = f"{counted(row.n_pieces, 'piece')} up to {format_bytes(row.largest_free_bytes)}"
+        pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
+        text = f"{size}, {pool}stream {row.stream}" + (f": {pieces}" if row.free_bytes else "")
+        yield size_row(row.free_bytes, cut(text))
+    more = pools[MOST_ROWS:]
+    if more:
+        yield size_row(sum(row.free_bytes for row in more), f"{len(more)} more")
+
+
+def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:
+    if not holders:
+        return
+    yield f"  kept beside live blocks at {moment}, by the line that has most of the segment"
+    rows = [(row.enclosed_bytes, _holder(row)) for row in holders]
+    yield from size_rows(rows, "line", like=max(row.enclosed_bytes for row in holders))
+
+
+def _holder(row: SegmentHolder) -> str:
+    blocks = f"{counted(row.n_blocks, 'block')} of {format_bytes(row.block_bytes)}"
+    return f"{place(row.line)}: {blocks} in {counted(row.n_segments, 'segment')}"
+
+
+def _limits(found: Fragmentation) -> Iterator[str]:
+    """What is not certain, or not known."""
+    if found.n_conflicts:
+        yield (
+            f"  approximate: {counted(found.n_conflicts, 'event or block', 'events or blocks')} "
+            "contradict the segments"
+        )
+    if found.has_expandable:
+        yield "  estimated: what empty_cache() returns of expandable segments, by whole pages"
+    if found.history_verdict != "complete":
+        yield f"  history: {found.history_verdict}; worse may have been before"
+
+
+def fragmentation_values(found: Fragmentation) -> dict[str, object]:
+    """The same for machines."""
+    return {"kind": device_kind(found.device), **asdict(found)}

@@ -1,0 +1,204 @@
+"""A failed allocation for the terminal, and as JSON-ready values; and the same of torch's own message."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+
+from snapconv.answers.device_memory import DeviceMemory
+from snapconv.answers.oom_message import MessageAnswer
+from snapconv.answers.oom_remedies import Remedies
+from snapconv.answers.oom_verdict import OomVerdict
+from snapconv.answers.out_of_memory import FailedAllocation, OutOfMemory
+from snapconv.devices import device_kind, device_name
+from snapconv.units import counted, format_bytes
+from snapconv.writers.text.category_lines import category_lines
+from snapconv.writers.text.moment_summary import place_of, pool_shown
+from snapconv.writers.text.size_rows import cut, size_row, where
+
+_N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
+_WIDTH = 80
+_NOT_IN_FILE = "not in this file (context, libraries, processes)"
+
+
+def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
+    """Why a request failed and what would have served it, on one screen."""
+    yield f"{device_name(found.state.device)}  {_heading(found)}"
+    if found.verdict:
+        yield from verdict_lines(found.verdict)
+    if found.request:
+        yield from _request_lines(found.request)
+    else:
+        yield f"  {place_of(found.state)}"
+    yield from _memory_lines(found)
+    yield from _holder_lines(found)
+    if remedies:
+        yield from _remedy_lines(remedies)
+    if found.after:
+        free, returnable = format_bytes(found.after.free_bytes), format_bytes(found.after.returnable_bytes)
+        yield f"  the program went on: {free} stay reserved and free at the dump,"
+        yield f"    {returnable} of it in free segments (empty_cache() returns them)"
+    if found.n_failed > 1:
+        yield f"  {counted(found.n_failed, 'failed allocation')} in the file: --number N explains another"
+    if found.state.history_verdict != "complete":
+        yield f"  history: {found.state.history_verdict}"
+
+
+def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
+    """The verdict in a sentence, and its reason."""
+    inferred = " (inferred)" if verdict.is_inferred else ""
+    yield from wrapped(f"{verdict.sentence}{inferred}", "  ")
+    yield from wrapped(verdict.reason, "    ")
+
+
+def _heading(found: OutOfMemory) -> str:
+    if found.verdict is None:
+        return "no failed allocation in the file: this is the memory at the dump"
+    which = f"failed allocation {found.number} of {found.n_failed}"
+    return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
+
+
+def _request_lines(request: FailedAllocation) -> Iterator[str]:
+    size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
+    operation = "" if request.operation in ("", "unknown") else f" by {request.operation}"
+    text = f"  requested{operation}: a block of {size}, for it {segment} of the device"
+    yield cut(text, n_most=_WIDTH)
+    pool = "the default pool (assumed)" if request.pool is None else pool_shown(request.pool)
+    module = f", in module {request.module}" if request.module else ""
+    yield cut(f"    of {pool}, stream {request.stream}{module}", n_most=_WIDTH)
+    for line in request.lines[:_N_CALLERS]:
+        yield f"    {cut(where(line))}"
+    if not request.lines:
+        yield "    no line of the project"
+
+
+def _memory_lines(found: OutOfMemory) -> Iterator[str]:
+    state, memory = found.state, found.state.memory
+    yield "  memory then"
+    pieces = f"{counted(found.inside.n_pieces, 'piece')} up to {format_bytes(found.inside.largest_bytes)}"
+    yield size_row(state.active_bytes, "in use")
+    yield size_row(found.inside.n_bytes, f"reserved and free, {pieces}")
+    if found.request:
+        here = f"{counted(found.here.n_pieces, 'piece')} up to {format_bytes(found.here.largest_bytes)}"
+        yield size_row(found.here.n_bytes, f"  of its pool, stream and size: {here}")
+    if memory.free_bytes is not None:
+        yield size_row(memory.free_bytes, "free on the device")
+    yield from _outside_rows(memory)
+
+
+def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
+    """What of the device is not torch's; where that is not known, the row says so."""
+    if memory.is_simulated:
+        return
+    if memory.outside_bytes is not None:
+        yield size_row(memory.outside_bytes, _NOT_IN_FILE)
+    elif memory.at_most_bytes is not None:
+        yield f"  {'at most':>14}  {_NOT_IN_FILE}:"
+        yield size_row(memory.at_most_bytes, "  the device without the most that was reserved")
+    else:
+        yield f"  {'not known':>14}  not in this file (context, libraries): see --device-total"
+    if memory.total_bytes is not None:
+        known = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", "by torch")
+        yield size_row(memory.total_bytes, f"the whole device, {known}")
+
+
+def _holder_lines(found: OutOfMemory) -> Iterator[str]:
+    state = found.state
+    yield "  held by"
+    rows = category_lines(state.categories, state.allocated_bytes)
+    yield from islice(rows, _N_CATEGORIES)
+    for line in state.lines[:_N_HOLDERS]:
+        yield size_row(line.block_bytes, cut(where(line.line)))
+    for module in state.modules[:_N_OTHERS]:
+        yield size_row(module.block_bytes, cut(f"module {module.module}"))
+    if len(found.iterations) > 1:
+        for row in found.iterations[:_N_OTHERS]:
+            when = "before the trace" if row.iteration is None else f"in iteration {row.iteration}"
+            yield size_row(row.block_bytes, f"allocated {when}")
+
+
+def _remedy_lines(remedies: Remedies) -> Iterator[str]:
+    if remedies.why_none:
+        yield "  what would have served it: not known"
+        yield from wrapped(remedies.why_none, "    ")
+        return
+    yield f"  what would have served it, each replayed over the last {counted(remedies.n_events, 'event')}"
+    served = [remedy for remedy in remedies.tried if remedy.is_served]
+    for remedy in served[:_N_SERVED]:
+        first, *rest = wrapped(f"{remedy.name}: {remedy.detail}", "         ")
+        yield f"    yes  {first.lstrip()}"
+        yield from rest
+    if len(served) > _N_SERVED:
+        first, *rest = wrapped(", ".join(remedy.name for remedy in served[_N_SERVED:]), "         ")
+        yield f"    yes  {first.lstrip()}"
+        yield from rest
+    by_detail: dict[str, list[str]] = {}
+    for remedy in remedies.tried:
+        if not remedy.is_served:
+            by_detail.setdefault(remedy.detail, []).append(remedy.name)
+    for detail, names in by_detail.items():
+        first, *rest = wrapped(f"{', '.join(names)}: {detail}", "         ")
+        yield f"    no   {first.lstrip()}"
+        yield from rest
+    if any(remedy.is_served for remedy in remedies.tried):
+        yield "    this request alone: what would have come after it is not in the file"
+    assumptions = dict.fromkeys(text for remedy in remedies.tried for text in remedy.assumptions)
+    for text in list(assumptions)[:1]:
+        yield f"    estimated: {text}"[:_WIDTH]
+
+
+def wrapped(text: str, indent: str) -> Iterator[str]:
+    """A sentence in lines of the terminal's width."""
+    line = indent
+    for word in text.split():
+        if len(line) + len(word) + 1 > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = indent
+        line += f"{word} "
+    if line.strip():
+        yield line.rstrip()
+
+
+def oom_values(found: OutOfMemory, remedies: Remedies | None) -> dict[str, object]:
+    """The same for machines."""
+    return {
+        "device": found.state.device,
+        "kind": device_kind(found.state.device),
+        **asdict(found),
+        "remedies": asdict(remedies) if remedies else None,
+    }
+
+
+def message_lines(found: MessageAnswer) -> Iterator[str]:
+    """Torch's own message, explained."""
+    message = found.message
+    where_it_was = "" if message.device is None else f" on device {message.device}"
+    verdict = found.verdict.cause if found.verdict else "the text has no figures"
+    yield f"{message.backend} out of memory{where_it_was}: {verdict}"
+    if found.verdict:
+        yield from verdict_lines(found.verdict)
+    for n_bytes, text in (
+        (message.tried_bytes, "needed of the device for the request"),
+        (message.free_bytes, "free on the device"),
+        (message.allocated_bytes, "allocated by torch"),
+        (message.private_pool_bytes, "  of it in private pools (CUDA graphs, MemPool)"),
+        (found.unallocated_bytes, "reserved by torch and not allocated"),
+        (found.outside_bytes, "not torch's: context, libraries, NCCL, other processes"),
+        (found.own_outside_bytes, "  of it this process's own"),
+        (message.allowed_bytes if message.allowed_bytes != message.total_bytes else None, "allowed"),
+        (message.total_bytes, "the whole device"),
+    ):
+        if n_bytes is not None and n_bytes < 1 << 60:
+            yield size_row(n_bytes, text)
+    for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
+        yield size_row(n_bytes, f"process {pid}")
+    for note in found.notes:
+        yield from wrapped(note, "  ")
+    if found.n_messages > 1:
+        yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
+    yield "  sizes in the text have two decimals: what follows from them is about right"
+    yield "  a file shows which lines hold the memory: docs/guide/get-a-file.md"
+
+
+def message_values(found: MessageAnswer) -> dict[str, object]:
+    """The same for machines."""
+    return asdict(found)

@@ -1,0 +1,324 @@
+"""What the terminal ends with: the main figures of the reports, as text and as JSON-ready values."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from snapconv.answers.growth import Fate
+from snapconv.answers.memory_report import (
+    PEAK_ALLOCATED,
+    PEAK_RESERVED,
+    GrowthRow,
+    MemoryReport,
+    OomEvent,
+)
+from snapconv.answers.module_groups import group_modules
+from snapconv.answers.time_report import IterationTimes, TimeReport
+from snapconv.classification.categories import Evidence
+from snapconv.devices import device_kind, device_name
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import counted, format_bytes, format_duration_us, format_share, shortened
+from snapconv.writers.text.category_lines import category_lines
+from snapconv.writers.text.sparkline import sparkline
+
+_N_LINES = 5
+_N_CALLERS = 3
+_LEAST_MODULES = 2
+_MOST_OF_NAME = 60
+
+
+def summary_lines(
+    reports: tuple[tuple[Path, MemoryReport], ...],
+    time: tuple[Path, TimeReport] | None = None,
+    *,
+    curve: bool = False,
+) -> Iterator[str]:
+    """The summary of all devices, and of the times where there are any, line by line.
+
+    With ``curve`` the allocated bytes are drawn in a line of blocks, for a terminal that can show them.
+    """
+    for number, (path, report) in enumerate(reports):
+        yield from [""] * bool(number)
+        head, *rest = _device_lines(report)
+        yield head
+        drawn = sparkline(report.timeline.allocated.after) if curve else ""
+        yield from [f"  {drawn}"] if drawn else []
+        yield from rest
+        yield f"  written: {path}"
+    if time:
+        yield ""
+        yield from _time_lines(*time)
+
+
+def _device_lines(report: MemoryReport) -> Iterator[str]:
+    peak = report.peak_usage_bytes
+    event = next(moment.event for moment in report.moments if moment.name == PEAK_ALLOCATED)
+    n_events = len(report.timeline.allocated.after)
+    where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
+    yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
+    yield from category_lines(report.categories_at_peak, peak)
+    reserved = next(moment.size_bytes for moment in report.moments if moment.name == PEAK_RESERVED)
+    yield f"  reserved at most {format_bytes(reserved)}"
+    yield from _naming_lines(report)
+    yield from _oom_lines(report)
+    yield from _line_lines(report)
+    yield from _module_lines(report)
+    yield from _annotation_lines(report)
+    yield from _growth_lines(report)
+    yield f"  history: {report.history_verdict}"
+    yield f"    {report.history_reason}"
+
+
+def _naming_lines(report: MemoryReport) -> Iterator[str]:
+    """How far a list of parameters, if any was given, named the weights."""
+    naming = report.weight_naming
+    if naming is None:
+        return
+    named = format_share(naming.named_bytes, naming.weight_bytes)
+    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.weight_bytes)
+    yield (
+        f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
+        f"{counted(naming.n_weights, 'weight')}), {ambiguous} ambiguous"
+    )
+
+
+def _oom_lines(report: MemoryReport) -> Iterator[str]:
+    """The first failed allocation: what comes after it is the program giving up, or trying again."""
+    if not report.oom_events:
+        return
+    oom, *more = report.oom_events
+    requested, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
+    allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
+    yield (
+        f"  out of memory at event {oom.event}: {requested} requested, {free} free on the device; "
+        f"{allocated} allocated, {reserved} reserved"
+    )
+    if oom.frames:
+        yield f"    requested by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
+    if more:
+        yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
+    if report.after_oom:
+        free, returnable = map(format_bytes, (report.after_oom.free_bytes, report.after_oom.returnable_bytes))
+        yield (
+            f"    the program went on: {free} stay reserved and free at the dump, {returnable} of it in "
+            "free segments (empty_cache())"
+        )
+
+
+def _line_lines(report: MemoryReport) -> Iterator[str]:
+    yield f"  project lines at the peak, {_project(report.project_root, report.project_includes)}"
+    for row in report.lines_at_peak[:_N_LINES]:
+        size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
+        yield f"  {size:>14}  {_where(row.line)}"
+    if not report.lines_at_peak:
+        yield "    none: nothing live at the peak has a stack with a frame of the project"
+        return
+    more = report.lines_at_peak[_N_LINES:]
+    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.lines_at_peak)
+    for n_bytes, what in (
+        (sum(row.block_bytes for row in more), counted(len(more), "more line")),
+        (rest, "without a line of the project"),
+    ):
+        if n_bytes > 0:
+            yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {what}"
+
+
+def _module_lines(report: MemoryReport) -> Iterator[str]:
+    """The modules with most memory at the peak: by their paths where known, or by the lines that call them.
+
+    A single line that calls the model adds nothing to the lines of the project.
+    """
+    shown = report.modules_at_peak
+    if len(shown) < _LEAST_MODULES:
+        return
+    has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
+    yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
+    for group in group_modules(shown)[:_N_LINES]:
+        yield f"  {format_bytes(group.block_bytes, like=report.peak_usage_bytes):>14}  {group.label}"
+
+
+def _annotation_lines(report: MemoryReport) -> Iterator[str]:
+    """The program's own names for parts of the trace, with the highest peak of each."""
+    found = report.annotation_totals
+    if not found:
+        return
+    yield "  peaks by annotation"
+    rows = [
+        (row.peak_bytes, f"{shortened(row.name, _MOST_OF_NAME)}, {counted(row.n_spans, 'time')}")
+        for row in found
+    ]
+    for n_bytes, text in rows[:_N_LINES]:
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {text}"
+    if len(found) > _N_LINES:
+        yield f"  {'':>14}  and {counted(len(found) - _N_LINES, 'more name')}"
+
+
+def _growth_lines(report: MemoryReport) -> Iterator[str]:
+    """The growth that a note warns of."""
+    if not any(note.slug == "growth" for note in report.notes):
+        return
+    yield "  grows: added by every iteration, and not freed since"
+    by_line: Counter[str] = Counter()
+    for row in report.growth:
+        if row.fate != Fate.FREED_LATE.value:
+            by_line[_where(row.line)] += row.bytes_per_iteration
+    for where, n_bytes in by_line.most_common(_N_LINES):
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
+
+
+def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
+    times = report.reported
+    phases = [
+        f"{name} {_duration(ms)}"
+        for name, ms in (
+            ("forward", times.forward_ms),
+            ("backward", times.backward_ms),
+            ("optimizer", times.optimizer_ms),
+        )
+        if ms is not None
+    ]
+    n_iterations = counted(len(report.iterations), "timed iteration")
+    yield f"cuda:{report.device}  {', '.join(phases) or 'nothing was timed'}, in iteration {times.iteration}"
+    yield f"  the median of {n_iterations}; {_coverage(times)}"
+    yield "  operations, forward and backward"
+    for total in report.operations[:_N_LINES]:
+        yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
+    yield f"  project lines, {_project(report.project_root, report.project_includes)}"
+    for row in report.lines[:_N_LINES]:
+        yield f"  {_duration(row.total_ms):>14}  {_where(row.line)}, {counted(row.n_calls, 'call')}"
+    if not report.lines:
+        yield "    none: no timed operation was called from a file of the project"
+    yield f"  written: {path}"
+
+
+def _project(root: str | None, includes: tuple[str, ...]) -> str:
+    """Show what counted as the project."""
+    return f"below {root or '(no project found)'}" + (f" and in {', '.join(includes)}" if includes else "")
+
+
+def _coverage(times: IterationTimes) -> str:
+    """Report how much of the measured time is in rows."""
+    shares = [
+        f"{100 * coverage:.1f} % of {phase}"
+        for phase, coverage in (("forward", times.forward_coverage), ("backward", times.backward_coverage))
+        if coverage is not None
+    ]
+    return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
+
+
+def _duration(ms: float) -> str:
+    return format_duration_us(round(1000 * ms))
+
+
+def _where(line: SourceLine | None) -> str:
+    return f"{line.place} in {line.function}" if line else "no line of the project"
+
+
+def summary_values(
+    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
+) -> dict[str, object]:
+    """The same for machines: bytes and milliseconds; docs/reference/json.md has the schema."""
+    return {
+        "reports": [_device_values(path, report) for path, report in reports],
+        "time": _time_values(*time) if time else None,
+    }
+
+
+def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
+    return {
+        "device": report.device,
+        "kind": device_kind(report.device),
+        "output": str(path),
+        "peak_usage_bytes": report.peak_usage_bytes,
+        "moments": {
+            m.name: {
+                "event": None if m.event < 0 else m.event,
+                "time_us": m.time_us,
+                "size_bytes": m.size_bytes,
+            }
+            for m in report.moments
+        },
+        "categories_at_peak": {
+            total.category: {
+                "n_allocations": total.n_allocations,
+                "requested_bytes": total.requested_bytes,
+                "block_bytes": total.block_bytes,
+                "n_models": total.n_models,
+            }
+            for total in report.categories_at_peak
+        },
+        "breakdown": list(map(asdict, report.breakdown)),
+        "oom_events": [_oom_values(oom) for oom in report.oom_events],
+        "after_oom": asdict(report.after_oom) if report.after_oom else None,
+        "annotations": list(map(asdict, report.annotation_totals)),
+        "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
+        "lines_at_peak": [
+            _line_values(row.line) | {"n_allocations": row.n_allocations, "block_bytes": row.block_bytes}
+            for row in report.lines_at_peak
+        ],
+        "modules_at_peak": list(map(asdict, report.modules_at_peak)),
+        "growth": [_growth_values(row) for row in report.growth],
+        "history": {"verdict": report.history_verdict, "reason": report.history_reason},
+        "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
+        "n_weights": len(report.weights),
+        "n_activations": len(report.activations),
+        "notes": list(map(asdict, report.notes)),
+    }
+
+
+def _oom_values(oom: OomEvent) -> dict[str, object]:
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.requested_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "lines": [_where(line) for line in oom.frames],
+    }
+
+
+def _growth_values(row: GrowthRow) -> dict[str, object]:
+    left_out = ("stack_id", "frames")
+    return _line_values(row.line) | {key: v for key, v in asdict(row).items() if key not in left_out}
+
+
+def _time_values(path: Path, report: TimeReport) -> dict[str, object]:
+    return {
+        "device": report.device,
+        "output": str(path),
+        "clock": report.clock,
+        "is_simulated": report.is_simulated,
+        "iteration": report.reported.iteration,
+        "iterations": [_iteration_values(times) for times in report.iterations],
+        "operations": [asdict(total) for total in report.operations],
+        "project_root": report.project_root,
+        "project_includes": list(report.project_includes),
+        "lines": [
+            _line_values(row.line)
+            | {"n_calls": row.n_calls, "forward_ms": row.forward_ms, "backward_ms": row.backward_ms}
+            for row in report.lines
+        ],
+        "n_entries": len(report.entries),
+        "notes": list(map(asdict, report.notes)),
+    }
+
+
+def _iteration_values(times: IterationTimes) -> dict[str, object]:
+    return {
+        "iteration": times.iteration,
+        "forward_ms": times.forward_ms,
+        "backward_ms": times.backward_ms,
+        "optimizer_ms": times.optimizer_ms,
+        "forward_coverage": times.forward_coverage,
+        "backward_coverage": times.backward_coverage,
+    }
+
+
+def _line_values(line: SourceLine | None) -> dict[str, object]:
+    return {
+        "file": line.file_path if line else None,
+        "line": line.line_number if line else None,
+        "function": line.function if line else None,
+    }

@@ -1,0 +1,117 @@
+"""Limits on hand-made traces: what holds by a byte, and what does not."""
+
+import pytest
+
+import snapconv
+from snapconv.answers.budgets import Budgets, check_budgets, parse_allowance
+from snapconv.classification.categories import Category
+from tests.builders import MIB, TraceBuilder, frame
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+MAIN = frame("main", "/home/me/project/train.py", 30)
+KEEP = [frame("keep", "/home/me/project/log.py", 5), MAIN]
+FORWARD = [frame("_call_impl", f"{TORCH}/nn/modules/module.py"), MAIN]
+STEP = [frame("_single_tensor_adamw", f"{TORCH}/optim/adamw.py"), MAIN]
+
+
+@pytest.fixture
+def devices_of(tmp_path):
+    def devices_of(builder):
+        return snapconv.load(builder.write(tmp_path / "s.pickle")).devices
+
+    return devices_of
+
+
+def steps(n, size):
+    builder = TraceBuilder().segment(64 * MIB)
+    for _ in range(n):
+        builder.alloc(512, frames=FORWARD).free(frames=FORWARD).alloc(size, frames=KEEP)
+        builder.alloc(512, frames=STEP).free(frames=STEP)
+    return builder
+
+
+def outcomes(devices, budgets, **others):
+    return [(check.what, check.holds) for check in check_budgets(devices, budgets, **others)]
+
+
+@pytest.mark.parametrize(("limit", "holds"), [(3 * MIB, True), (3 * MIB - 1, False)])
+def test_a_peak_may_be_its_limit_and_not_a_byte_more(devices_of, limit, holds):
+    devices = devices_of(TraceBuilder().segment(8 * MIB).alloc(3 * MIB).free())
+    assert outcomes(devices, Budgets(max_peak=limit)) == [("peak allocated", holds)]
+
+
+@pytest.mark.parametrize(("limit", "holds"), [(4 * MIB, True), (4 * MIB - 1, False)])
+def test_what_is_reserved_has_a_limit_of_its_own(devices_of, limit, holds):
+    devices = devices_of(TraceBuilder().segment(4 * MIB).alloc(512))
+    assert outcomes(devices, Budgets(max_reserved=limit)) == [("peak reserved", holds)]
+
+
+def test_a_category_is_what_it_has_at_the_peak(devices_of):
+    devices = devices_of(TraceBuilder().segment(4 * MIB).alloc(MIB))
+    budgets = Budgets(max_category={Category.UNKNOWN: MIB - 1, Category.WEIGHT: 0})
+    found = check_budgets(devices, budgets)
+    assert sum(check.actual_bytes for check in found) == MIB
+    assert [check.what for check in found] == ["unknown at the peak", "weight at the peak"]
+
+
+@pytest.mark.parametrize(("limit", "holds"), [(1024, True), (1023, False), (0, False)])
+def test_growth_is_what_an_iteration_adds(devices_of, limit, holds):
+    devices = devices_of(steps(5, 1024))
+    assert outcomes(devices, Budgets(max_growth=limit)) == [("growth per iteration", holds)]
+
+
+def test_a_limit_that_cannot_be_checked_does_not_hold(devices_of):
+    (check,) = check_budgets(devices_of(steps(2, 1024)), Budgets(max_growth=1 << 40))
+    assert not check.holds
+    assert check.sentence.startswith("growth per iteration of cuda:0 is not known: the file has 2 iterations")
+
+
+@pytest.mark.parametrize(("size", "holds"), [(100 << 10, True), (102 << 10, True), (103 << 10, False)])
+def test_a_peak_may_be_a_little_more_than_that_of_a_baseline(devices_of, size, holds):
+    baseline = devices_of(TraceBuilder().segment().alloc(100 << 10))
+    devices = devices_of(TraceBuilder().segment().alloc(size))
+    budgets = Budgets(fail_over=parse_allowance("2%"))
+    assert outcomes(devices, budgets, baseline=baseline) == [("peak allocated", holds)]
+
+
+def test_a_device_that_the_baseline_does_not_have_does_not_hold(devices_of, tmp_path):
+    baseline = devices_of(TraceBuilder(0).segment().alloc(512))
+    both = TraceBuilder(0).segment().alloc(512).snapshot(TraceBuilder(1).segment(address=1 << 40).alloc(512))
+    path = tmp_path / "both.pickle"
+    path.write_bytes(__import__("pickle").dumps(both))
+    found = check_budgets(
+        snapconv.load(path).devices, Budgets(fail_over=parse_allowance("2%")), baseline=baseline
+    )
+    assert [(check.device, check.holds) for check in found] == [(0, True), (1, False)]
+
+
+def test_a_peak_without_a_trace_is_not_known(devices_of):
+    devices = devices_of(TraceBuilder().segment(traced=False).alloc(512, traced=False))
+    (check,) = check_budgets(devices, Budgets(max_peak=1 << 40))
+    assert not check.holds
+    assert "the file has no trace" in check.sentence
+
+
+def test_a_peak_of_a_truncated_trace_says_so(devices_of):
+    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
+    builder.event("free_completed", addr=builder.segments[0]["address"] + 1024, size=512)
+    builder.alloc(512).free()
+    (check,) = check_budgets(devices_of(builder), Budgets(max_peak=1 << 40))
+    assert check.holds
+    assert check.sentence.endswith("; of what was recorded: the oldest events are lost")
+
+
+@pytest.mark.parametrize(("text", "per_cent"), [("2%", 2), (" 0.5 % ", 0.5), ("0%", 0)])
+def test_an_allowance_is_in_per_cent(text, per_cent):
+    assert parse_allowance(text).per_cent == per_cent
+
+
+@pytest.mark.parametrize("text", ["2", "", "%", "-1%", "2%%", "two%", "1e3%"])
+def test_anything_else_is_no_allowance(text):
+    with pytest.raises(ValueError, match="in per cent"):
+        parse_allowance(text)
+
+
+def test_no_limits_are_none():
+    assert not Budgets()
+    assert Budgets(max_growth=0)

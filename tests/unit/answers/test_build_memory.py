@@ -1,0 +1,308 @@
+"""From an analysis to a report: what is counted, how it is named, in which order it stands."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from snapconv.analysis import analyze_device
+from snapconv.answers.build_memory import build_memory_report
+from snapconv.answers.live_totals import LineTotal, ModuleTotal
+from snapconv.answers.memory_report import (
+    PEAK_ACTIVATIONS,
+    PEAK_ALLOCATED,
+    ActivationEntry,
+    WeightEntry,
+)
+from snapconv.classification.categories import Category
+from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.version import VERSION
+from tests.builders import MIB, START_US, TraceBuilder, frame
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+MAIN = [frame("main", "/home/me/project/train.py", 30)]
+BUILD = [
+    frame("_apply", f"{TORCH}/nn/modules/module.py"),
+    frame("build", "/home/me/project/train.py", 8),
+    *MAIN,
+]
+FORWARD = [
+    frame("forward", "/home/me/project/net/model.py", 7),
+    frame("_call_impl", f"{TORCH}/nn/modules/module.py"),
+    *MAIN,
+]
+LINEAR = [frame("linear", f"{TORCH}/nn/functional.py"), *FORWARD]
+ENGINE = [frame("torch::autograd::Engine::evaluate_function(int)", "??", 0)]
+BLAS = [frame("at::cuda::getCurrentCUDABlasHandle()", "??", 0), *LINEAR]
+STEP = [frame("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), *MAIN]
+
+AT_MODEL = SourceLine("net/model.py", 7, "forward")
+AT_BUILD = SourceLine("train.py", 8, "build")
+AT_MAIN = SourceLine("train.py", 30, "main")
+
+
+@pytest.fixture
+def report_of(tmp_path):
+    def report_of(raw, device=0, **options):
+        path = tmp_path / "run.pickle"
+        path.write_bytes(pickle.dumps(raw.snapshot() if isinstance(raw, TraceBuilder) else raw))
+        snapshot = load_snapshot(path)
+        project = find_project(snapshot.stacks, **options)
+        return build_memory_report(
+            analyze_device(snapshot, snapshot.devices[device], find_stack_facts(snapshot.stacks, project)),
+        )
+
+    return report_of
+
+
+def training():
+    """At the peak: weights of 1,000 and 600, an activation of 3,000, a workspace of 500, a gradient of 600.
+
+    Events: 0 the segment, 1 and 2 weights, 3 the activation, 4 the workspace, 5 the gradient, 6 and 7 the
+    activation's free.
+    """
+    builder = TraceBuilder().segment().alloc(1000, frames=BUILD).alloc(600, frames=BUILD)
+    builder.alloc(3000, frames=LINEAR)
+    activation = builder.events[-1]["addr"]
+    builder.alloc(500, frames=BLAS).alloc(600, frames=ENGINE)
+    return builder.free(activation, frames=ENGINE)
+
+
+def test_the_peak_is_that_of_the_allocated_blocks(report_of):
+    report = report_of(training())
+    assert report.peak_usage_bytes == 1024 + 1024 + 3072 + 512 + 1024
+    assert report.device == 0
+
+
+def test_weights_are_called_by_their_lines_as_allocated_with_requested_bytes(report_of):
+    where = f"{AT_BUILD.file_path}:{AT_BUILD.line_number}"
+    assert report_of(training()).weights == (
+        WeightEntry(f"{where}#1", 1000, 0, (AT_BUILD, AT_MAIN)),
+        WeightEntry(f"{where}#2", 600, 600, (AT_BUILD, AT_MAIN)),
+    )
+
+
+def test_weights_that_no_line_of_the_project_allocated_are_numbered(report_of):
+    builder = TraceBuilder().segment().alloc(600, frames=BUILD).alloc(1000, frames=BUILD[:1])
+    weights = report_of(builder).weights
+    assert [weight.name for weight in weights] == ["train.py:8#1", "weight_2"]
+
+
+def test_a_preexisting_gradient_may_stand_before_its_weight(report_of):
+    builder = TraceBuilder().segment(traced=False).alloc(600, traced=False, frames=ENGINE)
+    (weight,) = report_of(builder.alloc(600, traced=False, frames=BUILD)).weights
+    assert (weight.size_bytes, weight.grad_size_bytes) == (600, 600)
+
+
+def test_activations_have_block_bytes_and_their_frames_innermost_first(report_of):
+    assert report_of(training()).activations == (ActivationEntry("linear", 3072, (AT_MODEL, AT_MAIN)),)
+
+
+def test_the_newest_activation_stands_first(report_of):
+    builder = TraceBuilder().segment()
+    for size in (512, 2048, 1024):
+        builder.alloc(size, frames=LINEAR)
+    assert [entry.size_bytes for entry in report_of(builder).activations] == [1024, 2048, 512]
+
+
+def test_an_entry_without_a_project_frame_stays_and_has_none(report_of):
+    builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(1024, frames=LINEAR[:1] + LINEAR[2:3])
+    assert [len(entry.frames) for entry in report_of(builder).activations] == [0, 2]
+
+
+def test_frames_of_the_file_are_relative_to_the_root(report_of):
+    report = report_of(training(), root="/home/me")
+    assert report.project_root == "/home/me"
+    assert report.weights[0].frames[0].file_path == "project/train.py"
+
+
+def test_there_are_three_moments_of_each_curve(report_of):
+    moments = {moment.name: moment for moment in report_of(training()).moments}
+    assert len(moments) == 13
+    assert moments[PEAK_ALLOCATED].event == 5
+    assert moments[PEAK_ALLOCATED].time_us == START_US + 5
+    assert moments[PEAK_ALLOCATED].size_bytes == 6656
+    assert (moments["start_allocated"].event, moments["start_allocated"].time_us) == (-1, None)
+    assert (moments["end_allocated"].event, moments["end_allocated"].size_bytes) == (7, 3584)
+    assert moments["peak_requested"].size_bytes == 5700
+    assert moments["start_reserved"].size_bytes == 0
+    assert moments["end_reserved"].size_bytes == 2 * MIB
+
+
+def test_the_activations_are_those_live_at_their_own_high_water_mark(report_of):
+    """Activations of 3,000 and 500 at once; the peak comes later, with one of them and a gradient."""
+    builder = TraceBuilder().segment().alloc(3000, frames=LINEAR).alloc(500, frames=LINEAR)
+    builder.free(frames=ENGINE).alloc(2000, frames=ENGINE)
+    report = report_of(builder)
+    moments = {moment.name: moment for moment in report.moments}
+    assert moments[PEAK_ACTIVATIONS].event == 2
+    assert moments[PEAK_ACTIVATIONS].size_bytes == 3072 + 512
+    assert sum(entry.size_bytes for entry in report.activations) == 3072 + 512
+    assert (moments[PEAK_ALLOCATED].event, moments[PEAK_ALLOCATED].size_bytes) == (5, 3072 + 2048)
+
+
+def test_moments_of_a_file_without_events_are_all_before_the_first(report_of):
+    report = report_of(TraceBuilder().segment(traced=False).alloc(1000, traced=False))
+    assert {(moment.event, moment.time_us) for moment in report.moments} == {(-1, None)}
+    assert report.timeline.time_us is None
+    assert len(report.timeline.allocated.after) == 0
+
+
+def test_categories_have_a_row_each_with_unknown_last(report_of):
+    rows = report_of(training()).categories_at_peak
+    assert [row.category for row in rows] == [c.label for c in (*list(Category)[1:], Category.UNKNOWN)]
+    found = {row.category: (row.n_allocations, row.requested_bytes, row.block_bytes) for row in rows}
+    assert found["weight"] == (2, 1600, 2048)
+    assert found["gradient"] == (1, 600, 1024)
+    assert found["activation"] == (1, 3000, 3072)
+    assert found["workspace"] == (1, 500, 512)
+    assert found["unknown"] == (0, 0, 0)
+
+
+def test_the_breakdown_sums_to_the_reserved_bytes_and_children_to_their_parent(report_of):
+    rows = {(row.name, row.parent): row.size_bytes for row in report_of(training()).breakdown}
+    assert rows == {
+        ("weights", None): 1600,
+        ("gradients", None): 600,
+        ("activations", None): 3000,
+        ("workspace", None): 500,
+        ("dynamic", None): 0,
+        ("optimizer", "dynamic"): 0,
+        ("input", "dynamic"): 0,
+        ("temporary", "dynamic"): 0,
+        ("communication", "dynamic"): 0,
+        ("unknown", "dynamic"): 0,
+        ("rounding", None): 6656 - 5700,
+        ("pending_free", None): 0,
+        ("cached_blocks", None): 2 * MIB - 6656,
+        ("unmapped", None): 0,
+    }
+
+
+def test_the_breakdown_shows_pending_frees_and_states(report_of):
+    builder = TraceBuilder().segment().alloc(512, frames=MAIN).free(completed=False)
+    builder.alloc(2000, frames=STEP)
+    rows = {row.name: row.size_bytes for row in report_of(builder).breakdown}
+    assert (rows["pending_free"], rows["optimizer"], rows["dynamic"], rows["rounding"]) == (
+        512,
+        2000,
+        2000,
+        48,
+    )
+
+
+def test_lines_are_the_innermost_of_the_project_with_most_bytes_first(report_of):
+    assert report_of(training()).lines_at_peak == (
+        LineTotal(AT_MODEL, 2, 3072 + 512),
+        LineTotal(AT_BUILD, 2, 2048),
+    )
+
+
+def test_lines_of_equal_bytes_are_in_the_order_of_their_names(report_of):
+    builder = TraceBuilder().segment()
+    for line, file in ((9, "b.py"), (7, "b.py"), (8, "a.py")):
+        builder.alloc(512, frames=[frame("f", f"/home/me/project/{file}", line), *MAIN])
+    found = [(row.line.file_path, row.line.line_number) for row in report_of(builder).lines_at_peak]
+    assert found == [("a.py", 8), ("b.py", 7), ("b.py", 9)]
+
+
+def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
+    nested = [LINEAR[0], *FORWARD[:2], frame("forward", "/home/me/project/net/model.py", 20), *FORWARD[1:]]
+    builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(3000, frames=nested)
+    builder.alloc(512, frames=LINEAR).alloc(512, frames=MAIN)
+    assert report_of(builder).modules_at_peak == (
+        ModuleTotal("net/model.py:20 < train.py:30", "frames", 1, 3072),
+        ModuleTotal("train.py:30", "frames", 2, 1024),
+    )
+
+
+def test_what_grows_has_the_lines_of_the_project_that_led_to_it(report_of):
+    builder = TraceBuilder().segment()
+    for _ in range(4):
+        builder.alloc(600, frames=LINEAR).alloc(512, frames=STEP).free(frames=STEP)
+    assert report_of(builder).growth[0].line == AT_MODEL
+    assert [(s.n_allocations, s.block_bytes) for s in report_of(builder).growth] == [(4, 4 * 1024)]
+
+
+def test_failures_have_what_was_requested_free_and_in_use(report_of):
+    builder = TraceBuilder().segment().alloc(1000).oom(4 * MIB, device_free=MIB)
+    (oom,) = report_of(builder).oom_events
+    assert (oom.event, oom.time_us) == (2, START_US + 2)
+    assert (oom.requested_bytes, oom.device_free_bytes) == (4 * MIB, MIB)
+    assert (oom.allocated_bytes, oom.reserved_bytes) == (1024, 2 * MIB)
+
+
+def test_a_failure_has_the_lines_of_the_project_that_requested_innermost_first(report_of):
+    raw = TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
+    raw["device_traces"][0][-1]["frames"] = LINEAR
+    (oom,) = report_of(raw).oom_events
+    assert (oom.frames[0], oom.frames[-1]) == (AT_MODEL, AT_MAIN)
+
+
+def test_the_source_shows_what_was_read(report_of):
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}
+    raw = training().snapshot(TraceBuilder(device=2).segment(), allocator_settings=settings)
+    source = dict(report_of(raw).source)
+    assert source["snapconv_version"] == VERSION
+    assert source["file_name"] == "run.pickle"
+    assert source["devices"] == "0, 2"
+    assert (source["project_root"], source["project_root_is_inferred"]) == ("/home/me/project", "yes")
+    assert source["pickle_protocol"] == "4"
+    assert source["allocator_settings.max_split_size"] == "-1"
+    assert dict(report_of(raw, root="/w").source)["project_root_is_inferred"] == "no"
+
+
+def test_iterations_and_the_verdict_are_passed_on(report_of):
+    report = report_of(training())
+    assert [(row.iteration, row.first_event, row.last_event) for row in report.iterations] == [(0, 0, 7)]
+    assert (report.iterations[0].peak_event, report.iterations[0].peak_allocated_bytes) == (5, 6656)
+    assert (report.history_verdict, report.history_reason[:7]) == ("complete", "nothing")
+
+
+def test_the_timeline_has_the_four_curves(report_of):
+    timeline = report_of(training()).timeline
+    assert timeline.time_us.tolist() == list(range(START_US, START_US + 8))
+    assert timeline.requested.after.tolist() == [0, 1000, 1600, 4600, 5100, 5700, 5700, 2700]
+    assert timeline.allocated.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 3584, 3584]
+    assert timeline.active.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 6656, 3584]
+    assert timeline.reserved.after.tolist() == [2 * MIB] * 8
+
+
+def test_allocations_are_columns_of_equal_length(report_of):
+    rows = report_of(training()).allocations
+    names = set(rows.__slots__) - {"rules", "operations", "pools", "modules"}
+    assert {name: len(getattr(rows, name)) for name in names} == dict.fromkeys(names, 5)
+    assert [rows.rules[i] for i in rows.rule_id[:2]] == ["module-apply"] * 2
+    assert [rows.operations[i] for i in rows.operation_id[2:4]] == ["linear", "linear"]
+    assert (rows.rules[0], rows.operations[0]) == ("none", "unknown")
+
+
+def test_an_allocation_has_the_pool_of_its_segment_and_the_phase_that_made_it(report_of):
+    builder = TraceBuilder().segment(segment_pool_id=(0, 3)).alloc(512, traced=False)
+    builder.alloc(1024, frames=LINEAR).alloc(2048, frames=ENGINE).alloc(512, frames=STEP)
+    rows = report_of(builder).allocations
+    assert [rows.pools[i] for i in rows.table.pool_id] == ["(0, 3)"] * 4
+    assert rows.phase.tolist() == [-1, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
+    """A large block from before the trace, freed in it, with free bytes behind it: it may have kept some."""
+    builder = (
+        TraceBuilder().segment(20 * MIB, traced=False).alloc(2 * MIB, traced=False, frames=LINEAR).free()
+    )
+    rows = report_of(builder.alloc(512, frames=LINEAR)).allocations
+    assert rows.table.is_exact.tolist() == [False, True]
+
+
+def test_stacks_show_which_frames_are_the_projects(report_of):
+    report = report_of(training())
+    stacks = report.stacks
+    pairs = zip(stacks.frames.filenames, report.is_project.tolist(), strict=True)
+    own = {name for name, is_own in pairs if is_own}
+    assert own == {"/home/me/project/train.py", "/home/me/project/net/model.py"}
+    assert np.all(np.diff(stacks.offsets) >= 0)
+    assert len(stacks.frame_ids) == stacks.offsets[-1]

@@ -1,0 +1,65 @@
+"""The verdict on a file: the first thing that somebody should look at, and the command that shows it."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+import snapconv
+from snapconv.answers.file_verdict import find_verdict
+from tests.builders import MIB, TraceBuilder, frame
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+OTHER = [frame("load", "/home/me/project/data.py", 3)]
+
+
+def verdict_of(source, tmp_path=None):
+    if isinstance(source, TraceBuilder):
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(source.snapshot()))
+        source = path
+    session = snapconv.load(source)
+    return find_verdict(session.devices[0])
+
+
+def causes(found):
+    return [(cause.block_bytes // MIB, cause.n_allocations, cause.line.place) for cause in found.causes]
+
+
+def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
+    found = verdict_of(trace, tmp_path)
+    assert (found.about, found.command) == ("peak", "tree")
+    assert found.sentence == "peak 13.00 MiB in 3 allocations, 100.0 % of it unknown; 20.00 MiB reserved"
+    assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
+
+
+def test_a_failed_request_comes_first(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).oom(30 * MIB, 1 * MIB)
+    found = verdict_of(trace, tmp_path)
+    assert (found.about, found.command) == ("oom", "oom")
+    assert "18.00 MiB are in use, 1.00 MiB left, and 30.00 MiB more were needed" in found.sentence
+    assert causes(found) == [(18, 1, "train.py:7")]
+
+
+def test_growth_comes_before_the_peak():
+    """1.50 MiB in each of six iterations, as the program of the fixture keeps them."""
+    found = verdict_of(FIXTURES / "growing.pickle")
+    assert (found.about, found.command) == ("growth", "growth")
+    assert found.sentence == "memory grows by 1.50 MiB per iteration, most of it at metrics.py:14"
+    assert [(cause.block_bytes, cause.line.place) for cause in found.causes] == [(9 * MIB, "metrics.py:14")]
+
+
+@pytest.mark.parametrize(("reserved", "about"), [(1000, "fragmentation"), (850, "peak")])
+def test_much_that_is_reserved_and_never_used_comes_before_the_peak(tmp_path, reserved, about):
+    trace = TraceBuilder().segment(reserved * MIB).alloc(600 * MIB)
+    assert verdict_of(trace, tmp_path).about == about
+
+
+def test_little_memory_is_not_fragmented_however_little_is_used(tmp_path):
+    assert verdict_of(TraceBuilder().segment(200 * MIB).alloc(512), tmp_path).about == "peak"
+
+
+def test_pinned_memory_and_empty_files_have_a_verdict_too():
+    assert verdict_of(FIXTURES / "host_only.pickle").device == -1
+    assert verdict_of(FIXTURES / "empty_snapshot.pickle").command == "info"

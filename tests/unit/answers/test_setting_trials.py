@@ -1,0 +1,133 @@
+"""What is tried, in which order it is shown, and what is said of the figures."""
+
+import pytest
+
+from snapconv.allocator.allocator_settings import MIB
+from snapconv.answers.setting_trials import OWN, OWN_PLACED_ANEW, SEARCHED, Request, read_setting
+from snapconv.errors import InputError
+from snapconv.session import load
+from tests.builders import TraceBuilder
+from tests.metadata_builder import metadata
+
+
+@pytest.fixture
+def tried_on(tmp_path):
+    def run(builder, request):
+        (found,) = load(builder.write(tmp_path / "snapshot.pickle")).what_if(request)
+        return found
+
+    return run
+
+
+def two_segments():
+    """40 MiB reserved for 36 MiB: each segment has two blocks of 9 and 2 MiB that are free."""
+    builder = TraceBuilder()
+    for _ in range(2):
+        builder.segment(20 * MIB, segment_type="large").alloc(9 * MIB).alloc(9 * MIB)
+    return builder
+
+
+def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
+    found = tried_on(two_segments(), Request(("max_split_size_mb:64", "expandable_segments:True")))
+    assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
+    assert found.recorded.peak_reserved == found.tried[0].outcome.peak_reserved == 40 * MIB
+    assert found.check.is_exact
+    assert found.estimated == ()
+
+
+def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on):
+    found = tried_on(two_segments(), Request(is_search=True, capacity=39 * MIB))
+    outcomes = [one.outcome for one in found.tried[1:]]
+    assert {one.name for one in found.tried} > set(SEARCHED)
+    keys = [(outcome.ran_out is not None, outcome.peak_reserved) for outcome in outcomes]
+    assert keys == sorted(keys)
+    assert found.tried[0].outcome.ran_out is not None
+
+
+def test_a_setting_that_the_file_has_is_not_tried_again(tried_on):
+    found = tried_on(two_segments(), Request(("expandable_segments:False",)))
+    assert [one.name for one in found.tried] == [OWN]
+
+
+def test_settings_that_begin_otherwise_are_compared_from_the_same_beginning(tried_on):
+    builder = TraceBuilder().segment(40 * MIB, traced=False, segment_type="large")
+    builder.alloc(5 * MIB, traced=False).alloc(6 * MIB)
+    found = tried_on(builder, Request(("roundup_power2_divisions:4",)))
+    assert [one.name for one in found.tried[:2]] == [OWN, OWN_PLACED_ANEW]
+    assert [one.outcome.peak_reserved for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
+    assert any("placed anew" in reason for reason in found.estimated)
+
+
+def test_a_failed_request_gives_the_capacity(tried_on):
+    builder = two_segments().oom(22 * MIB, device_free=10 * MIB)
+    found = tried_on(builder, Request(("expandable_segments:True",)))
+    assert found.capacity == 50 * MIB
+    assert found.capacity_from == "what torch had when event 6 failed"
+    assert [one.outcome.ran_out is None for one in found.tried] == [False, False]
+    # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
+    found = tried_on(builder, Request(("expandable_segments:True",), capacity=60 * MIB))
+    assert [one.outcome.ran_out is None for one in found.tried] == [False, True]
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulated, tmp_path):
+    # 100 MiB of the device, 40 reserved, 10 free: 50 are not torch's. A simulation has nothing outside.
+    simulated = {"simulated": {"compute": False}} if is_simulated else {}
+    recorded = metadata(devices=[{"device": 0, "total_bytes": 100 * MIB}], **simulated)
+    builder = two_segments().oom(30 * MIB, device_free=10 * MIB)
+    session = load(builder.write(tmp_path / "snapshot.pickle", snapconv=recorded))
+    assert session.snapshot.metadata is not None
+    request = Request(card_bytes=200 * MIB)
+    if is_simulated:
+        with pytest.raises(InputError, match="give it with --outside"):
+            session.what_if(request)
+        return
+    (found,) = session.what_if(request)
+    assert found.capacity == 150 * MIB
+    assert found.capacity_from == "200.00 MiB less 50.00 MiB outside of torch"
+
+
+def test_a_fraction_is_of_the_whole_card(tried_on):
+    # Half of 100 MiB is more than the 45 that are left of it, and is no limit.
+    request = Request(("per_process_memory_fraction:0.5",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    found = tried_on(two_segments(), request)
+    assert found.capacity == 45 * MIB
+    assert [one.outcome.trial.limit for one in found.tried] == [None, 50 * MIB]
+    assert [one.outcome.ran_out for one in found.tried] == [None, None]
+    request = Request(("per_process_memory_fraction:0.3",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    assert tried_on(two_segments(), request).tried[1].outcome.ran_out is not None
+
+
+def test_without_a_card_the_own_fraction_has_left_what_torch_can_have(tmp_path):
+    conf = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.9"
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": conf, "garbage_collection_threshold": 0.9}
+    session = load(two_segments().write(tmp_path / "snapshot.pickle", allocator_settings=settings))
+    (found,) = session.what_if(Request(("per_process_memory_fraction:0.75",), capacity=40 * MIB))
+    assert [one.outcome.trial.limit for one in found.tried] == [40 * MIB, 30 * MIB]
+    assert found.tried[0].outcome.ran_out is None
+
+
+def test_a_trace_that_lost_events_gives_estimates(tried_on):
+    builder = two_segments()
+    assert tried_on(builder, Request(is_search=True)).estimated == ()
+    builder.events[:] = [{**builder.events[1], "action": "free_completed"}, *builder.events]
+    assert tried_on(builder, Request(is_search=True)).estimated != ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("expandable_segments", "expected key:value, got 'expandable_segments'"),
+        ("", "expected key:value, got nothing"),
+        (
+            "backend:cudaMallocAsync",
+            "the model has no setting 'backend', or it moves no blocks; it has: expand",
+        ),
+        ("expandable_segments:true", "expandable_segments must be True or False, got 'true'"),
+        ("max_split_size_mb:five", "max_split_size_mb needs an integer"),
+        ("per_process_memory_fraction:2", "must be from 0 to 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_tried_is_refused(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_setting(text)

@@ -1,0 +1,275 @@
+"""One device analysed from end to end. Event 0 gets the segment; blocks are multiples of 512 bytes."""
+
+import pickle
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+import pytest
+
+from snapconv.analysis import analyze_device
+from snapconv.answers.device_notes import device_notes
+from snapconv.classification.categories import Category
+from snapconv.replay.history_verdict import Verdict
+from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
+from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_roles import assign_roles
+from tests.builders import ADDR, TraceBuilder, frame
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+NODES = "torch::autograd::generated"
+MAIN = [frame("main", "/home/me/project/train.py", 30)]
+BUILD = [frame("_apply", f"{TORCH}/nn/modules/module.py"), *MAIN]
+FORWARD = [frame("forward", "/home/me/project/model.py", 7), *MAIN]
+LINEAR = [frame("linear", f"{TORCH}/nn/functional.py"), *FORWARD]
+ENGINE = [frame("torch::autograd::Engine::evaluate_function(int)", "??", 0)]
+GELU_RELEASE = [frame(f"{NODES}::GeluBackward0::release_variables()", "??", 0), *ENGINE]
+STEP = [frame("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), *MAIN]
+ANOTHER_STEP = [
+    frame("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"),
+    frame("main", "/home/me/project/train.py", 31),
+]
+ZERO_GRAD = [frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *MAIN]
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    def analysed(builder, root=None, **fields):
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(builder.snapshot(**fields)))
+        snapshot = load_snapshot(path)
+        return analyze_device(
+            snapshot,
+            snapshot.devices[0],
+            find_stack_facts(snapshot.stacks, find_project(snapshot.stacks, root=root)),
+        )
+
+    return analysed
+
+
+def slugs(analysis):
+    return [note.slug for note in device_notes(analysis)]
+
+
+def addr_of(builder):
+    """The address of the newest allocation."""
+    return builder.events[-1]["addr"]
+
+
+def step(builder, *activations):
+    """One training step: forward, backward, optimizer, zero_grad; the activations in bytes."""
+    kept = [addr_of(builder.alloc(size, frames=LINEAR)) for size in activations]
+    gradient = addr_of(builder.alloc(1024, frames=ENGINE))
+    for addr in reversed(kept):
+        builder.free(addr, frames=GELU_RELEASE)
+    builder.alloc(512, frames=STEP).free(frames=STEP)
+    return builder.free(gradient, frames=ZERO_GRAD)
+
+
+def training():
+    """A weight of 1,024 bytes, and steps with activations of 1,536, 4,608 and 2,048 bytes."""
+    builder = TraceBuilder().segment().alloc(1024, frames=BUILD)
+    for activations in ((1024, 512), (2048, 2048, 512), (2048,)):
+        step(builder, *activations)
+    return builder
+
+
+def test_the_peak_is_that_of_allocated_bytes(analysed):
+    analysis = analysed(training())
+    assert analysis.replay.allocated.peak == 1024 + 4608 + 1024
+    # Segment and weight, 12 events of the first step, three activations: then the gradient.
+    assert analysis.peak_event == 2 + 12 + 3
+
+
+def test_iterations_are_steps_with_the_peak_of_each(analysed):
+    found = [
+        (it.first_event, it.last_event, it.peak_event, it.peak_bytes)
+        for it in analysed(training()).iterations
+    ]
+    # A step's last event is the free of its temporary; zero_grad belongs to the next one.
+    assert found == [(0, 11, 4, 3584), (12, 26, 17, 6656), (27, 37, 30, 4096)]
+
+
+def test_an_allocation_belongs_to_the_iteration_that_made_it(analysed):
+    analysis = analysed(training())
+    assert analysis.iteration.tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_older_allocations_belong_to_no_iteration(analysed):
+    builder = TraceBuilder().segment(traced=False).alloc(1024, traced=False, frames=BUILD)
+    assert analysed(step(builder, 512)).iteration.tolist() == [-1, 0, 0, 0]
+
+
+def test_activations_are_those_at_their_high_water_mark_in_the_iteration_of_the_peak(analysed):
+    analysis = analysed(training())
+    rows = analysis.activation_rows
+    assert analysis.activation_event == 16
+    assert analysis.allocations.block_bytes[rows].tolist() == [512, 2048, 2048]  # newest first
+    assert analysis.allocations.alloc_event[rows].tolist() == [16, 15, 14]
+    assert set(rows.tolist()) <= set(analysis.rows(Category.ACTIVATION).tolist())
+
+
+def test_more_activations_in_another_iteration_do_not_count(analysed):
+    builder = TraceBuilder().segment().alloc(1024, frames=BUILD)
+    step(builder, 8192)
+    builder.alloc(16384, frames=MAIN)
+    analysis = analysed(step(builder, 512))
+    assert analysis.iterations[1].peak_bytes == analysis.replay.allocated.peak
+    assert analysis.allocations.block_bytes[analysis.activation_rows].tolist() == [512]
+
+
+def test_without_activations_there_are_no_rows(analysed):
+    analysis = analysed(TraceBuilder().segment().alloc(512, frames=MAIN))
+    assert analysis.activation_rows.tolist() == []
+
+
+def test_weights_are_paired_with_gradients_of_the_iteration_of_the_peak(analysed):
+    analysis = analysed(training())
+    assert analysis.weights.row.tolist() == [0]
+    (gradient,) = analysis.weights.gradient_row.tolist()
+    assert analysis.allocations.alloc_event[gradient] == 17
+    assert analysis.classification.category[gradient] == Category.GRADIENT
+
+
+def test_where_nothing_exceeds_the_start_the_peak_is_before_the_first_event(analysed):
+    builder = TraceBuilder().segment(traced=False).alloc(2048, traced=False, frames=BUILD)
+    builder.alloc(1024, traced=False, frames=LINEAR).free(frames=MAIN)
+    analysis = analysed(builder)
+    assert (analysis.peak_event, analysis.replay.allocated.peak) == (-1, 3072)
+    assert [(it.peak_event, it.peak_bytes) for it in analysis.iterations] == [(-1, 3072)]
+    assert analysis.weights.row.tolist() == [0]
+
+
+def test_operations_are_named_by_the_stack_or_else_by_the_node_that_freed(analysed):
+    builder = TraceBuilder().segment()
+    builder.alloc(512, frames=LINEAR).free(frames=GELU_RELEASE)
+    builder.alloc(1024, frames=[]).free(frames=GELU_RELEASE)
+    builder.alloc(1536, frames=[]).free(frames=ENGINE)
+    builder.alloc(2048, frames=[])
+    analysis = analysed(builder)
+    assert [analysis.operations[i] for i in analysis.operation_id] == ["linear", "gelu", "unknown", "unknown"]
+
+
+def test_an_allocation_without_a_stack_has_no_named_operation(analysed):
+    builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(1024).free()
+    for event in builder.events[2:]:
+        del event["frames"]
+    analysis = analysed(builder)
+    assert analysis.allocations.stack_id[1] == -1
+    assert [analysis.operations[i] for i in analysis.operation_id] == ["linear", "unknown"]
+
+
+def test_an_empty_file_is_analysed_too(analysed):
+    analysis = analysed(TraceBuilder())
+    assert (analysis.peak_event, analysis.activation_event, len(analysis.allocations)) == (-1, -1, 0)
+    assert [(it.first_event, it.last_event, it.peak_bytes) for it in analysis.iterations] == [(-1, -1, 0)]
+    assert analysis.history.verdict is Verdict.NO_TRACE
+    assert "empty-snapshot" in slugs(analysis)
+
+
+def test_a_file_without_a_trace_has_its_live_blocks_as_peak(analysed):
+    analysis = analysed(TraceBuilder().segment(traced=False).alloc(1000, traced=False, frames=BUILD))
+    assert (analysis.peak_event, analysis.replay.allocated.peak) == (-1, 1024)
+    assert analysis.iterations[0].peak_bytes == 1024
+    assert analysis.weights.row.tolist() == [0]
+
+
+def test_a_clean_trace_has_no_notes(analysed):
+    assert slugs(analysed(training())) == []
+
+
+def test_notes_of_the_file_and_of_the_replay_are_passed_on(analysed):
+    found = analysed(training().event("no_such_action"), odd_key=1)
+    assert slugs(found) == ["unknown-action", "unknown-keys"]
+    pending = TraceBuilder().segment(traced=False).alloc(512, traced=False)
+    pending.free(completed=False)
+    pending.events.clear()
+    assert "pending-free" in slugs(analysed(pending))
+
+
+def test_a_truncated_history_gives_a_note_with_its_device(analysed):
+    (note,) = device_notes(analysed(training(), trace_alloc_overflowed=True))
+    assert (note.slug, note.device) == ("truncated-history", 0)
+
+
+def test_a_file_whose_frames_are_all_elsewhere_gives_a_note(analysed):
+    (note,) = device_notes(analysed(training(), root="/elsewhere"))
+    assert note.slug == "no-project-frames"
+    assert note.message == "nothing is under /elsewhere: the program's own files are under /home/me/project"
+    assert "no-project-frames" not in slugs(analysed(TraceBuilder().segment().alloc(512, frames=[])))
+
+
+def test_gradients_without_a_weight_give_a_note(analysed):
+    builder = TraceBuilder().segment().alloc(1024, frames=BUILD)
+    for _ in range(3):
+        builder.alloc(1024, frames=ENGINE)
+    (note,) = device_notes(analysed(builder.alloc(512, frames=STEP).free(frames=STEP)))
+    assert note.slug == "unmatched-gradients"
+    assert note.message.startswith("2 gradients")
+
+
+@pytest.mark.parametrize(("unknown", "has_note"), [(512, False), (1024, True)])
+def test_more_than_a_twentieth_that_is_unknown_gives_a_note(analysed, unknown, has_note):
+    builder = TraceBuilder().segment().alloc(20 * 512 - 512, frames=BUILD).alloc(unknown, frames=MAIN)
+    assert ("much-unknown" in slugs(analysed(builder))) == has_note
+
+
+@pytest.mark.parametrize(
+    ("was_there", "advice"),
+    [(False, "record it with `snapconv record`"), (True, "record from the start of the program")],
+)
+def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, advice):
+    builder = TraceBuilder().segment(traced=not was_there).alloc(4096, traced=not was_there)
+    builder.alloc(4096, frames=MAIN)
+    (note,) = [note for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
+    assert advice in note.message
+    assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
+
+
+@pytest.mark.parametrize(
+    ("steps", "sums"),
+    [((), ";"), ((STEP,), " (12.00 KiB gradients, 24.00 KiB states);"), ((STEP, ANOTHER_STEP), ";")],
+    ids=["no step", "Adam's", "of two"],
+)
+def test_the_note_says_what_is_known_of_what_is_unknown(steps, sums, analysed):
+    """Each size four times: weights, and gradients and two states of which nothing shows which they are."""
+    builder = TraceBuilder().segment(traced=False)
+    for n_bytes in (4096, 8192) * 4:
+        builder.alloc(n_bytes, frames=[], traced=False)
+    for step in steps:
+        builder.alloc(512, frames=step).free(frames=step)
+    (note,) = [note for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
+    assert "36.00 KiB of it gradients and optimizer states of equal sizes" + sums in note.message
+
+
+def columns(value, path):
+    """Every array in a table and in the tables that it holds, with where it is."""
+    for field in fields(value):
+        part, where = getattr(value, field.name), f"{path}.{field.name}"
+        if isinstance(part, np.ndarray):
+            yield where, part
+        elif is_dataclass(part) and not isinstance(part, DeviceSnapshot):
+            yield from columns(part, where)
+
+
+def test_every_column_of_an_analysis_is_read_only(analysed, tmp_path):
+    found = dict(columns(analysed(training()), "analysis"))
+    snapshot = load_snapshot(tmp_path / "snapshot.pickle")
+    found |= columns(find_project(snapshot.stacks), "project")
+    found |= columns(assign_roles(snapshot.stacks), "roles")
+    assert {"analysis.replay.allocations.addr", "analysis.weights.row", "project.is_project"} <= set(found)
+    assert [where for where, column in found.items() if column.flags.writeable] == []
+
+
+def test_only_its_own_device_is_analysed(tmp_path):
+    other = TraceBuilder(device=1).segment().alloc(4096, frames=MAIN)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512, frames=MAIN).snapshot(other)))
+    snapshot = load_snapshot(path)
+    project = find_project(snapshot.stacks)
+    peaks = [
+        analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project)).replay.allocated.peak
+        for device in snapshot.devices
+    ]
+    assert peaks == [512, 4096]
+    assert snapshot.devices[1].segments.addr.tolist() == [ADDR]

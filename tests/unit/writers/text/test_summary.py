@@ -1,0 +1,282 @@
+"""What a conversion says at its end, out of a report in which every number can be checked by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
+from snapconv.answers.memory_report import GrowthRow, Moment
+from snapconv.devices import HOST
+from snapconv.notes import Note
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import counted, format_bytes
+from snapconv.writers.text.category_lines import category_lines
+from snapconv.writers.text.note_text import note_lines
+from snapconv.writers.text.summary import summary_lines, summary_values
+from tests.report_builder import small_report
+
+PEAKS = (Moment("peak_allocated", 1, 20, 3584), Moment("peak_reserved", 0, 10, 2 << 20))
+REPORT = small_report(moments=PEAKS)
+PATH = Path("out") / "r.sqlite"
+
+
+def lines(report=REPORT):
+    return list(summary_lines(((PATH, report),)))
+
+
+def line_with(text, report=REPORT):
+    (found,) = [line for line in lines(report) if text in line]
+    return found.split()
+
+
+def test_it_begins_with_the_device_and_its_peak_in_bytes():
+    assert lines()[0].startswith("cuda:0 ")
+    assert "3.50 KiB (3584 bytes)" in lines()[0]
+    assert "event 1 of 7" in lines()[0]
+
+
+def test_a_peak_before_the_first_event_is_reported_to_be_there():
+    report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), PEAKS[1]))
+    assert "before the first event" in lines(report)[0]
+    assert "-1" not in lines(report)[0]
+
+
+def test_every_category_that_holds_something_has_size_share_and_count():
+    assert line_with("activation") == ["activation", "2.00", "KiB", "57.1", "%", "1", "allocation"]
+    shares = [float(line.split("%")[0].split()[-1]) for line in lines() if "%" in line]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+
+
+def test_a_small_size_beside_a_large_peak_does_not_look_like_nothing():
+    totals = (CategoryTotal("weight", 2, 5 << 30, 5 << 30), CategoryTotal("input", 1, 512, 512))
+    large = replace(REPORT, peak_usage_bytes=(5 << 30) + 512, categories_at_peak=totals)
+    assert line_with("weight", large)[:3] == ["weight", "5.00", "GiB"]
+    assert line_with("input", large)[:4] == ["input", "<", "0.01", "GiB"]
+    assert not any("0.00 GiB" in line for line in lines(large))
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "like", "text"),
+    [
+        (0, None, "0 B"),
+        (1023, None, "1023 B"),
+        (1024, None, "1.00 KiB"),
+        (3 << 30, None, "3.00 GiB"),
+        (1, 1000, "1 B"),
+        (0, 1 << 30, "0.00 GiB"),
+        (1, 1 << 30, "< 0.01 GiB"),
+        ((1 << 30) // 100, 1 << 30, "0.01 GiB"),
+    ],
+)
+def test_a_size_has_two_decimals_in_the_unit_of_another(n_bytes, like, text):
+    assert format_bytes(n_bytes, like=like) == text
+
+
+def test_one_thing_is_singular_and_any_other_number_is_plural():
+    assert [counted(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
+
+
+def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
+    totals = (*REPORT.categories_at_peak, CategoryTotal("communication", 0, 0, 0))
+    shown = [line.split()[0] for line in lines(replace(REPORT, categories_at_peak=totals)) if "%" in line]
+    assert shown == ["activation", "weight", "unknown"]
+
+
+def test_a_failed_allocation_shows_what_was_requested_free_and_in_use_then():
+    (said,) = [line.strip() for line in lines() if "out of memory" in line]
+    assert said == (
+        "out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
+        "1.00 KiB allocated, 2.00 MiB reserved"
+    )
+
+
+def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_counted():
+    first = REPORT.oom_events[0]
+    report = replace(REPORT, oom_events=(first, replace(first, event=8), replace(first, event=9)))
+    said = [line.strip() for line in lines(report) if "out of memory" in line or "more" in line]
+    assert [line.split(":")[0] for line in said] == ["out of memory at event 6", "and 2 more times"]
+
+
+def test_a_report_without_failed_allocations_does_not_mention_them():
+    assert not any("out of memory" in line for line in lines(replace(REPORT, oom_events=())))
+
+
+def test_lines_of_the_project_have_file_line_and_function():
+    first = REPORT.lines_at_peak[0]
+    report = replace(REPORT, oom_events=())
+    (said,) = [line for line in lines(report) if f" in {first.line.function}" in line]
+    assert said.split() == [
+        "2.00", "KiB", f"{first.line.file_path}:{first.line.line_number}", "in", first.line.function,
+    ]  # fmt: skip
+
+
+def test_at_most_five_lines_of_the_project_are_shown():
+    many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
+    shown = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many)) if " KiB  " in line]
+    assert [line for line in shown if "a.py:" in line] == [f"0.50 KiB  a.py:{n} in f{n}" for n in range(1, 6)]
+
+
+def test_what_the_shown_lines_leave_out_is_summed_up():
+    """Eight lines of 512 bytes, of which five are shown; the rest of the peak has no line."""
+    many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
+    said = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many, peak_usage_bytes=5 << 10))]
+    assert "1.50 KiB  3 more lines" in said
+    assert "1.00 KiB  without a line of the project" in said
+
+
+def test_the_line_that_requested_too_much_is_named_with_its_callers():
+    frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
+    report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], frames=frames),))
+    assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
+
+
+def test_without_lines_of_the_project_it_is_reported():
+    report = replace(REPORT, lines_at_peak=(), project_root=None)
+    assert any("none" in line for line in lines(report))
+    assert not any("None" in line for line in lines(report))
+
+
+def modules_of(*rows):
+    shown = lines(replace(REPORT, modules_at_peak=rows))
+    begins = [i for i, line in enumerate(shown) if "modules at the peak" in line]
+    ends = [i for i, line in enumerate(shown) if "history:" in line]
+    return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
+
+
+def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_of_none():
+    recorded = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
+    seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
+    assert modules_of(seen, *recorded) == [
+        "modules at the peak",
+        "2.00 KiB  a.py:1 < b.py:2",
+        "1.00 KiB  head",
+        "0.50 KiB  blocks.0",
+    ]
+
+
+def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
+    seen = [ModuleTotal(f"a.py:{n} < b.py:2", "frames", 1, 1024) for n in range(1, 9)]
+    title, *shown = modules_of(*seen)
+    assert title == "modules at the peak, by the lines that call them"
+    assert shown == [f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)]
+
+
+def test_a_single_module_is_not_shown():
+    assert modules_of(ModuleTotal("b.py:2", "frames", 1, 1024)) == []
+    assert modules_of() == []
+
+
+GROWS = (Note("growth", "It grows.", 0),)
+
+
+def row_of(line, per_iteration, fate="never freed"):
+    return GrowthRow(0, (line,) if line else (), fate, "fair", 1, 4, 4, 4, 4 * per_iteration, per_iteration)
+
+
+def growth_of(*rows, notes=GROWS):
+    shown = lines(replace(REPORT, growth=rows, notes=notes))
+    begins = [i for i, line in enumerate(shown) if "  grows:" in line]
+    ends = [i for i, line in enumerate(shown) if "history:" in line]
+    return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
+
+
+def test_growth_is_shown_by_line_with_what_an_iteration_adds():
+    keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
+    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024), row_of(log, 4096, "freed late"))
+    assert growth_of(*rows, row_of(None, 512)) == [
+        ["2.00", "KiB", "a.py:5 in keep"],
+        ["1.50", "KiB", "b.py:6 in log"],
+        ["0.50", "KiB", "no line of the project"],
+    ]
+
+
+def test_growth_that_no_note_warns_of_is_left_to_the_table():
+    assert growth_of(row_of(SourceLine("a.py", 5, "keep"), 1024), notes=()) == []
+
+
+def test_machines_get_every_module_and_everything_that_grows():
+    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    assert values["modules_at_peak"][1] == {
+        "module": "encoder",
+        "evidence": "metadata",
+        "n_allocations": 1,
+        "block_bytes": 1024,
+    }
+    assert [(row["file"], row["line"], row["block_bytes"]) for row in values["growth"]] == [
+        ("model/net.py", 12, 4096),
+        (None, None, 1536),
+    ]
+
+
+def test_the_verdict_on_the_history_and_its_reason_are_shown():
+    text = "\n".join(lines())
+    assert "history: truncated" in text
+    assert "frees without an alloc" in text
+
+
+def test_it_ends_with_the_file():
+    assert [line.strip() for line in lines() if line][-1] == f"written: {PATH}"
+
+
+def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
+    (line,) = category_lines((CategoryTotal("weight", 4, 4096, 4096, n_models=2),), 8192)
+    assert line.split("  ")[-1] == "4 allocations: 2 models of equal sizes"
+
+
+def test_several_reports_come_in_their_order():
+    text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), replace(REPORT, device=3)))))
+    assert (
+        text.index("cuda:0")
+        < text.index(f"written: {PATH}")
+        < text.index("cuda:3")
+        < text.index("written: b")
+    )
+
+
+def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
+    notes = (Note("truncated-history", "Lost.", 1), Note("no-stacks", "None."), Note("no-stacks", "None."))
+    assert list(note_lines(notes)) == ["note: truncated-history (cuda:1): Lost.", "note: no-stacks: None."]
+
+
+def test_a_note_that_several_devices_have_is_one_line_that_names_them():
+    def lines_of(*devices, message="Lost."):
+        return list(note_lines(tuple(Note("gaps", message, device) for device in devices)))
+
+    assert lines_of(0, 1) == ["note: gaps (cuda:0, cuda:1): Lost."]
+    assert lines_of(0, 1, 2, 3) == ["note: gaps (cuda:0 to cuda:3): Lost."]
+    assert lines_of(0, 2, 3) == ["note: gaps (cuda:0, cuda:2, cuda:3): Lost."]
+    assert lines_of(HOST, None, 1) == ["note: gaps (host, cuda:1): Lost.", "note: gaps: Lost."]
+    assert list(note_lines((Note("gaps", "1 is lost.", 0), Note("gaps", "2 are lost.", 1)))) == [
+        "note: gaps (cuda:0): 1 is lost.",
+        "note: gaps (cuda:1): 2 are lost.",
+    ]
+
+
+def test_the_values_are_those_of_the_report():
+    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    assert values["output"] == str(PATH)
+    assert values["peak_usage_bytes"] == 3584
+    assert values["moments"]["peak_allocated"] == {"event": 1, "time_us": 20, "size_bytes": 3584}
+    assert values["categories_at_peak"]["unknown"] == {
+        "n_allocations": 1,
+        "requested_bytes": 500,
+        "block_bytes": 512,
+        "n_models": None,
+    }
+    assert (values["n_weights"], values["n_activations"]) == (1, 2)
+    assert values["history"] == {"verdict": "truncated", "reason": "frees without an alloc"}
+    assert values["notes"][1] == {"slug": "no-settings", "message": "None found.", "device": None}
+
+
+def test_the_values_have_all_lines_of_the_project():
+    many = tuple(LineTotal(SourceLine("a.py", n, "f"), 1, 512) for n in range(1, 9))
+    (values,) = summary_values(((PATH, replace(REPORT, lines_at_peak=many)),))["reports"]
+    assert [row["line"] for row in values["lines_at_peak"]] == list(range(1, 9))
+
+
+def test_a_moment_before_the_first_event_has_no_event():
+    report = small_report(moments=(Moment("start_active", -1, None, 7),))
+    (values,) = summary_values(((PATH, report),))["reports"]
+    assert values["moments"]["start_active"] == {"event": None, "time_us": None, "size_bytes": 7}
