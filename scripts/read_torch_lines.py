@@ -4,7 +4,7 @@
 
 FOLDER has a folder per release (`2.0.1`, `2.13`), each with what an unpacked wheel has: torch/nn/modules and
 torch/optim. Of modules only what Python leaves no frame of is of interest: the functions of torch that are
-written in C++.
+written in C++, as NAMES has them.
 """
 
 import ast
@@ -15,16 +15,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
-from snapconv.stacks.operations.source_lines import SourceFile, read_source
-
-FILES = (
-    "activation.py channelshuffle.py conv.py distance.py flatten.py linear.py pixelshuffle.py pooling.py "
-    "rnn.py transformer.py"
-).split()
-# What makes no memory to speak of: the checks of arguments, and sizes.
-LEFT_OUT = re.compile(
-    r"^(ne|eq|gt|lt|ge|le|mul|sub|equal|getitem|setitem|contiguous|empty_like|full|linear|pad)$"
-)
+NAMES = {
+    "activation.py": "gelu hardshrink logsigmoid prelu sigmoid softplus softshrink tanh",
+    "channelshuffle.py": "channel_shuffle",
+    "conv.py": "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    "distance.py": "cosine_similarity pairwise_distance",
+    "flatten.py": "flatten",
+    "linear.py": "bilinear",
+    "pixelshuffle.py": "pixel_shuffle pixel_unshuffle",
+    "pooling.py": "adaptive_avg_pool1d avg_pool1d avg_pool2d avg_pool3d",
+    "rnn.py": "gru gru_cell index_select lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell zeros",
+    "transformer.py": "add logical_not to triu",
+}
 ADAM = re.compile(r"^_(single|multi)_tensor_adamw?$")
 ROOT = re.compile(r"^(_foreach_)?sqrt$")
 CALLS = re.compile(r"forward_call\(\*args|return self\._call_impl\(|self\._slow_forward\(\*|return inner\(\)")
@@ -36,7 +38,7 @@ def main(folder: Path) -> None:
     for path in releases:
         text = (path / "torch/nn/modules/module.py").read_text(encoding="utf-8").splitlines()
         print(f'    "{path.name}": {tuple(n for n, line in enumerate(text, 1) if CALLS.search(line))},')
-    for file in FILES:
+    for file in NAMES:
         rows: dict[str, list[str]] = {}
         for path in releases:
             row = str(_lines(path / "torch/nn/modules" / file))
@@ -76,24 +78,32 @@ def _roots(body: list[ast.stmt]) -> Iterator[int]:
 
 
 def _lines(path: Path) -> dict[str, tuple[int, ...]]:
-    source = read_source(path.read_text(encoding="utf-8"), f"torch.nn.modules.{path.stem}")
-    assert source is not None, path
+    """By operation, the lines of one module's file that call it and no other."""
+    wanted = set(NAMES[path.name].split())
+    called: dict[int, set[str]] = {}
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef) and function.name not in ("__init__", "reset_parameters"):
+            for name, line in chain.from_iterable(map(_called, ast.walk(function))):
+                if name in wanted:
+                    called.setdefault(line, set()).add(name)
     found: dict[str, tuple[int, ...]] = {}
-    for name, line in _named(source):
-        # Elsewhere what looks like a sum is one of numbers or of texts.
-        if not LEFT_OUT.match(name) and (name != "add" or path.name == "transformer.py"):
+    for line, names in sorted(called.items()):
+        if len(names) == 1:
+            name = names.pop()
             found[name] = (*found.get(name, ()), line)
     return found
 
 
-def _named(source: SourceFile) -> Iterator[tuple[str, int]]:
-    for scope in sorted(chain.from_iterable(source.scopes.values()), key=lambda scope: scope.first_line):
-        if isinstance(scope.node, ast.FunctionDef) and scope.name not in ("__init__", "reset_parameters"):
-            for number in range(scope.first_line, scope.last_line + 1):
-                line = source.line(scope.name, number)
-                here = [step for step in line.steps if step.most != 0 and step.line == number] if line else []
-                if len({step.name for step in here}) == 1:
-                    yield here[0].name, number
+def _called(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the operation of a call or of a sum, at the line that CPython gives to it: that of its name.
+
+    A sum has a name at its left, ``x + self.block(x)``: what begins with a call is one of numbers.
+    """
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name) as called) if called.end_lineno:
+            yield name, called.end_lineno
+        case ast.BinOp(left=ast.Name() | ast.Attribute(), op=ast.Add()):
+            yield "add", node.lineno
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ class AnalysisOptions:
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | Sequence[UserRule] = ()
     params: "Path | ParamList | None" = None
-    sources: tuple[str | Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +232,7 @@ def _stack_facts(snapshot: Snapshot, options: AnalysisOptions, rules: Sequence[U
     project = project_of(
         stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
     )
-    sources = None
-    if options.sources:
-        from snapconv.stacks.operations.source_files import source_lines
-
-        sources = source_lines(options.sources, stacks, project)
-    return find_stack_facts(stacks, project, rules=frame_rules(rules), sources=sources)
+    return find_stack_facts(stacks, project, rules=frame_rules(rules))
 
 
 def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:

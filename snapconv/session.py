@@ -287,15 +287,13 @@ def load(
     path_maps: tuple[PathMap, ...] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
-    sources: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
-    file: names for the weights (docs/guide/better-names.md). ``sources`` are folders with its sources, and
-    with site-packages if you like: operations are named by what their lines call. They are read, never run.
+    file: names for the weights (docs/guide/better-names.md).
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it imports code.
     """
@@ -305,6 +303,5 @@ def load(
         path_maps=path_maps,
         rules=Path(rules) if isinstance(rules, str) else rules,
         params=Path(params) if isinstance(params, str) else params,
-        sources=tuple(sources),
     )
     return Session(analyze_file(path, options, progress=progress))

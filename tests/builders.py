@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations.operation_of_stack import find_sources, infer_operations
+from snapconv.stacks.operations import infer_operations
 
 MIB = 1 << 20
 ADDR = 0x7F00_0000_0000
@@ -172,4 +172,5 @@ def _inactive(addr: int, size: int) -> Raw:
 
 def name_operations(stacks: StackTable) -> tuple[str, ...]:
     """The operation of every stack."""
-    return tuple(found.name for found in infer_operations(stacks, find_sources(stacks.frames)))
+    found = infer_operations(stacks)
+    return tuple(found.of(stack).name for stack in range(len(stacks)))

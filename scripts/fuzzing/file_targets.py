@@ -195,26 +195,6 @@ def _with_rules(folder: Path, data: bytes) -> list[Command]:
     ]
 
 
-def _source_seeds() -> list[bytes]:
-    return [file.read_bytes() for file in sorted((FIXTURES / "entries").rglob("*.py"))]
-
-
-def _with_source(folder: Path, data: bytes) -> list[Command]:
-    """A program of which every line is one that allocates."""
-    source = folder / "source"
-    source.mkdir()
-    (source / "net.py").write_bytes(data)
-    file = folder / "x.pickle"
-    n_lines = 1 + min(data.count(b"\n"), 400)
-    frames = [{"name": "forward", "filename": "/job/net.py", "line": i + 1} for i in range(n_lines)]
-    events = [{"action": "alloc", "addr": 512 * i, "size": 512, "frames": frames[i:]} for i in range(n_lines)]
-    file.write_bytes(to_pickle({"segments": [], "device_traces": [events]}))
-    return [
-        ["summary", str(file), "--source", str(source), "--json"],
-        ["explain", str(file), "#1", "--source", str(source)],
-    ]
-
-
 _MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.10 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.84 GiB memory in "
@@ -287,7 +267,6 @@ TARGETS = {
         ),
         Target("params", "json", _params_seeds, _with_params),
         Target("rules", "json", _rules_seeds, _with_rules),
-        Target("source", None, _source_seeds, _with_source),
         Target("message", None, lambda: [_MESSAGE.encode()], _with_message),
         Target("words", None, lambda: [f"{word}\n{word}".encode() for word in _WORDS], _with_words),
         Target("limits", None, _limits_seeds, _with_limits),

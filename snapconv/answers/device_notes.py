@@ -60,10 +60,9 @@ def _notes(found: DeviceAnalysis) -> Iterator[Note]:
         live = found.allocations.live_at(found.peak_event)
         yield from dominant_lines_note(found.snapshot.stacks, project, found.allocations, live, ordinal)
     yield from growth_notes(found, find_growth(found))
-    # Notes about --params, --rules and --source.
+    # Notes about --params and --rules.
     yield from _list_notes(found, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
-    yield from found.facts.sources.notes if found.facts.sources else ()
 
 
 def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:

@@ -13,7 +13,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
-from snapconv.stacks.module_calls import WITHIN
+from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import shortened
 

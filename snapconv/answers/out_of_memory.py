@@ -21,8 +21,6 @@ from snapconv.errors import InputError, RecorderError
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
-from snapconv.stacks.module_calls import find_module_calls
-from snapconv.stacks.operations.operation_of_stack import find_sources, infer_operations
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import counted
 
@@ -147,7 +145,7 @@ def _request(analysis: DeviceAnalysis, layout: MemoryLayout) -> FailedAllocation
         segment_bytes=settings.segment_size(n_bytes),
         stream=int(events.stream[event]),
         pool=analysis.snapshot.pools[pool] if pool >= 0 else None,
-        operation=_operation(analysis.snapshot, stack),
+        operation=analysis.facts.operations.of(stack).name if stack >= 0 else "",
         module=_module(analysis, stack),
         lines=ProjectLines(analysis.snapshot.stacks, analysis.project).of(stack),
     )
@@ -158,14 +156,6 @@ def _request(analysis: DeviceAnalysis, layout: MemoryLayout) -> FailedAllocation
     )
 
 
-def _operation(snapshot: Snapshot, stack: int) -> str:
-    """The operation of a stack, by its frames."""
-    if stack < 0:
-        return ""
-    alone = snapshot.stacks.alone(stack)
-    return infer_operations(alone, find_sources(alone.frames))[0].name
-
-
 def _module(analysis: DeviceAnalysis, stack: int) -> str:
     """The module of a stack: that of allocations with the same stack, else the lines of its call."""
     if stack < 0:
@@ -173,7 +163,7 @@ def _module(analysis: DeviceAnalysis, stack: int) -> str:
     same = np.flatnonzero((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
     if len(same):
         return analysis.modules.names[int(analysis.modules.module_id[same[-1]])]
-    return find_module_calls(analysis.snapshot.stacks.alone(stack), analysis.project)[0]
+    return analysis.facts.module_calls[stack]
 
 
 def _decide(

@@ -51,7 +51,6 @@ class ReadOptions:
     include: "list[str] | None" = None
     path_map: "list[str] | None" = None
     rules: Path | None = None
-    source: "list[str] | None" = None
     params: Path | None = None
 
     def analysis(self) -> "AnalysisOptions":
@@ -64,7 +63,6 @@ class ReadOptions:
             path_maps=path_maps_of(self.path_map or []),
             rules=self.rules or (),
             params=self.params,
-            sources=tuple(self.source or ()),
         )
 
 

@@ -62,16 +62,6 @@ Rules = Annotated[
         readable=False,
     ),
 ]
-# As text: an empty name would be the current folder as a path.
-Sources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        metavar="FOLDER",
-        help="The program's source files, or site-packages, to name operations by their lines. Read, never "
-        "run. May be repeated.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

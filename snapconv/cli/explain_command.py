@@ -12,7 +12,6 @@ from snapconv.cli.arguments import (
     ProjectRoot,
     Rules,
     Snapshot,
-    Sources,
     device_number,
     path_maps_of,
 )
@@ -36,7 +35,6 @@ def explain(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
-    source: Sources = None,
     stack: Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +55,6 @@ def explain(
             includes=include or (),
             path_maps=path_maps_of(path_map or []),
             rules=rules or (),
-            sources=source or (),
             progress=progress,
         )
         found = session.explain(question, device=chosen)

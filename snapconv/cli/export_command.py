@@ -15,7 +15,6 @@ from snapconv.cli.arguments import (
     Quiet,
     Rules,
     Snapshot,
-    Sources,
 )
 from snapconv.cli.terminal import print_lines
 
@@ -73,7 +72,6 @@ def export(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
-    source: Sources = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a snapshot or a capture for another program.
@@ -99,7 +97,7 @@ def export(
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),
     )
     path = output_of(snapshot, options)
-    read = ReadOptions(project_root, include, path_map, rules, source)
+    read = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, read, device=device)
     made = write(session, path, options)
     if not quiet:

@@ -10,7 +10,7 @@ from snapconv.cli.answers import (
     moment_question,
     read_session,
 )
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot, Sources
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot
 
 
 def summary(
@@ -22,7 +22,6 @@ def summary(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
-    source: Sources = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is live at a moment, the peak by default: categories, lines, modules, operations, pools.
@@ -32,7 +31,7 @@ def summary(
     from snapconv.writers.text.moment_summary import moment_lines, moment_values
 
     question, total = moment_question(at), device_total_of(device_total)
-    options = ReadOptions(project_root, include, path_map, rules, source)
+    options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
     states = {state.device: state for state in session.at(question, device_total=total)}
     answer(

@@ -17,7 +17,6 @@ from snapconv.cli.arguments import (
     Quiet,
     Rules,
     Snapshot,
-    Sources,
     device_number,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
@@ -57,7 +56,6 @@ def to_sqlite(
     path_map: PathMaps = None,
     rules: Rules = None,
     params: _Params = None,
-    source: Sources = None,
     force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -73,7 +71,7 @@ def to_sqlite(
         extended=extended,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules, source, params).analysis(),
+        analysis=ReadOptions(project_root, include, path_map, rules, params).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = convert.to_sqlite(snapshot, options, progress=progress)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from snapconv.cli.answers import At, OneDevice, ReadOptions, answer, moment_question, read_session
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot, Sources
+from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, Snapshot
 
 _By = Annotated[
     Literal["line", "module", "operation", "category"],
@@ -28,7 +28,6 @@ def tree(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
-    source: Sources = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the live memory as a tree: every line with all that it called, and what is its own.
@@ -38,7 +37,7 @@ def tree(
     from snapconv.writers.text.tree_text import tree_lines, tree_values
 
     question = moment_question(at)
-    options = ReadOptions(project_root, include, path_map, rules, source)
+    options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
     found = {one.device: one for one in session.tree(question, by=by, all_frames=all_frames)}
     answer(

@@ -15,7 +15,6 @@ from snapconv.cli.arguments import (
     Quiet,
     Rules,
     Snapshot,
-    Sources,
     device_number,
     no_pipe,
 )
@@ -53,7 +52,6 @@ def view(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
-    source: Sources = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -69,7 +67,7 @@ def view(
         output=output,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules, source).analysis(),
+        analysis=ReadOptions(project_root, include, path_map, rules).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)

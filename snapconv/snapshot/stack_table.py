@@ -66,11 +66,6 @@ class StackTable:
             return self.frame_ids[:0]
         return self.frame_ids[self.offsets[stack_id] : self.offsets[stack_id + 1]]
 
-    def alone(self, stack_id: int) -> "StackTable":
-        """The same frames, and one of the stacks as stack 0."""
-        frame_ids = self.frames_of(stack_id)
-        return read_only(StackTable(self.frames, np.array([0, len(frame_ids)], np.int64), frame_ids))
-
     def take(self, stack_ids: Int64Column) -> "StackTable":
         """These stacks alone, numbered from 0; the frames keep their ids."""
         lengths = np.diff(self.offsets)

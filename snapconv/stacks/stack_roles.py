@@ -180,7 +180,9 @@ def _by_thread(
 
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:
-    """Which frames are those of a function, by its name and by how the normal path of its file ends."""
+    """Mark the frames of a function, by its name and by how the normal path of its file ends."""
+    if function not in frames.names:
+        return np.zeros(len(frames), np.bool_)
     pairs = zip(frames.names, frames.filenames, strict=True)
     return np.array([name == function and normal(path).endswith(file) for name, path in pairs], np.bool_)
 

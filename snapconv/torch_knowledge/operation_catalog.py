@@ -6,9 +6,10 @@ from functools import lru_cache
 
 UNNAMED = "unknown"
 
-_PYTHON_NAME = re.compile(r"THPVariable_(\w+?)[(>,]")
+# Names in C++ are as long as whoever wrote a file likes: nothing here goes back further than one character.
+_PYTHON_NAME = re.compile(r"THPVariable_(\w+)")
 _DISPATCHED = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)")
-_NODE = re.compile(r"(\w+?)Backward\d*(?:::release_variables|::~|::apply|_apply_functional)")
+_NODE = re.compile(r"Backward\d*(?:::release_variables|::~|::apply|_apply_functional)")
 # The overload that torch appends to a dispatched name: `add_Tensor`, `sum_dim_IntList`, `mean_dim`.
 _OVERLOAD = re.compile(
     r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low|vec|other|self"
@@ -54,15 +55,23 @@ def name_in_native(native: Sequence[str]) -> str | None:
 @lru_cache(maxsize=1 << 14)
 def _named_in(name: str) -> tuple[bool, str]:
     """What a C++ function is the binding of, or else dispatches to; the same few stand in every stack."""
-    bound = _PYTHON_NAME.search(name)
-    found = bound or _DISPATCHED.match(name)
-    return bound is not None, found.group(1) if found else ""
+    for bound in _PYTHON_NAME.finditer(name):
+        if name[bound.end() : bound.end() + 1] in ("(", ">", ","):
+            return True, bound.group(1)
+    found = _DISPATCHED.match(name)
+    return False, found.group(1) if found else ""
 
 
+@lru_cache(maxsize=1 << 14)
 def name_in_node(name: str) -> str | None:
-    """The operation of the backward node that a C++ frame is of, None if it is of none."""
-    found = _NODE.search(name)
-    return tidy(_snake_case(found.group(1))) if found else None
+    """Return the operation of the backward node that a C++ frame is of, None if it is of none."""
+    for found in _NODE.finditer(name):
+        begin = found.start()
+        while begin and (name[begin - 1].isalnum() or name[begin - 1] == "_"):
+            begin -= 1
+        if begin < found.start():
+            return tidy(_snake_case(name[begin : found.start()]))
+    return None
 
 
 def name_in_target(target: str) -> str | None:

@@ -13,11 +13,9 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import Snapshot, load_snapshot
-from snapconv.stacks.operations.source_files import source_lines
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import find_stack_facts
 
-ENTRIES_FOLDER = Path(__file__).parent
 Confusion = Counter[tuple[str, str]]
 
 
@@ -55,8 +53,7 @@ class Result:
 
     ``decided`` has, per evidence and rule, the bytes at the peak that it decided, and those of them that
     are right. ``named_right`` is the share of the true activations' bytes with the right operation name,
-    None where nothing is known of names; ``named_with_source`` the same with the entries' source at hand,
-    None with C++ frames too.
+    None where nothing is known of names.
     """
 
     case: Case
@@ -64,7 +61,6 @@ class Result:
     at_activations: Bytes
     decided: dict[tuple[str, str], tuple[int, int]]
     named_right: float | None
-    named_with_source: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +90,12 @@ def compare(bare: Bare, bare_analysed: Analysed) -> Result:
     peak = found.allocations.live_at(found.peak_event)
     highest = found.allocations.live_at(_highest(found.allocations, true == Category.ACTIVATION))
     true_names = [bare.names[i] for i in row.tolist()]
-    with_source = None
-    if case.stacks == "python" and any(true_names):
-        with_source = _with_source(bare_analysed)
     return Result(
         case,
         _bytes(found, true, recorded, peak),
         _bytes(found, true, recorded, highest),
         _decided(found, true, peak),
         _named_right(found, true, true_names),
-        _named_right(with_source, true, true_names) if with_source else None,
-    )
-
-
-def _with_source(bare: Analysed) -> DeviceAnalysis:
-    """The same device, with the source of the entries at hand."""
-    snapshot = bare.snapshot
-    sources = source_lines([ENTRIES_FOLDER], snapshot.stacks, bare.project)
-    return analyze_device(
-        snapshot, bare.found.device, find_stack_facts(snapshot.stacks, bare.project, sources=sources)
     )
 
 

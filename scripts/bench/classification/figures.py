@@ -13,7 +13,7 @@ Figures = dict[str, Any]
 # Of what is measured, a hundredth of a percent.
 _DIGITS = 4
 _SWEPT = ("right", "wrong", "unknown")
-_NAMES = {"names": "named right", "names_with_source": "named right with sources"}
+_NAMES = {"names": "named right"}
 
 
 def figures(results: Sequence[Result]) -> Figures:
@@ -76,7 +76,6 @@ def _case(result: Result) -> Figures:
         "peak": _shares(result.at_peak),
         "activations": _shares(result.at_activations),
         "names": result.named_right,
-        "names_with_source": result.named_with_source,
     }
 
 

@@ -160,7 +160,7 @@ def _summary(cases: Sequence[Figures]) -> str:
                 for word in ("in_sum", "wrong", "unknown", "recorded", "not_counted")
             ),
             _percent(_mean(case["activations"]["right"] for case in mine)),
-            *(_percent(_named(mine, names)) for names in ("names", "names_with_source")),
+            _percent(_named(mine, "names")),
         ]
 
     heads = (
@@ -174,7 +174,7 @@ def _summary(cases: Sequence[Figures]) -> str:
         "recorded",
         "not counted",
     )
-    names = ("right at activations", "named right", "named right with sources")
+    names = ("right at activations", "named right")
     return _table((*heads, *names), (row(*column) for column in _COLUMNS))
 
 

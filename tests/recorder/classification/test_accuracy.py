@@ -74,15 +74,6 @@ def test_hardly_anything_is_left_out_of_the_figures():
     assert max(case["peak"]["not_counted"] for case in cases(group="seen")) < 0.001
 
 
-def test_with_sources_nearly_every_operation_has_its_name():
-    named = [
-        case["names_with_source"] for case in cases(stacks="python") if case["names_with_source"] is not None
-    ]
-    assert sum(named) / len(named) >= 0.99
-    seen = [case["names_with_source"] for case in cases(stacks="python", group="seen", optimizer="adamw")]
-    assert min(share for share in seen if share is not None) >= 0.99
-
-
 def test_with_all_stacks_every_operation_has_its_name():
     named = [case["names"] for case in cases(stacks="all") if case["names"] is not None]
     assert sum(named) / len(named) >= 0.99

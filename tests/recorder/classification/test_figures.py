@@ -21,7 +21,7 @@ print(json.dumps(getattr(figures, sys.argv[2])(*json.loads(sys.stdin.read()))))
 def case(**changes):
     setup = {"optimizer": "adamw", "zero_grad": "to none", "n_steps": 3}
     moments = {moment: {"right": 1.0, "wrong": 0.0} for moment in ("peak", "activations")}
-    names = {"names": 0.7, "names_with_source": 1.0}
+    names = {"names": 0.7}
     return {"entry": "cnn", "stacks": "python", "history": "late", **setup, **moments, **names, **changes}
 
 
@@ -75,12 +75,11 @@ def test_cuts_are_compared_place_by_place():
     ("before", "now", "expected"),
     [
         (case(), case(), []),
-        (case(), case(names_with_source=0.98), ["named right with sources: 98.00%, was 100.00%"]),
         (case(), case(names=0.6), ["named right: 60.00%, was 70.00%"]),
-        (case(), case(names_with_source=0.9995), []),
-        (case(names_with_source=None), case(names_with_source=0.5), []),
-        ({key: value for key, value in case().items() if key != "names_with_source"}, case(), []),
+        (case(), case(names=0.6995), []),
+        (case(names=None), case(names=0.5), []),
+        ({key: value for key, value in case().items() if key != "names"}, case(), []),
     ],
 )
-def test_fewer_right_names_are_a_fault_with_source_and_without(before, now, expected):
+def test_fewer_right_names_are_a_fault(before, now, expected):
     assert [fault.split(": ", 1)[1] for fault in faults(before, now)] == expected

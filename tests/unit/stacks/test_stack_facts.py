@@ -3,8 +3,8 @@
 import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.stacks.module_calls import find_module_calls
 from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_module_calls
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 CALL = ("_call_impl", f"{SITE}/torch/nn/modules/module.py", 1751)

@@ -1,0 +1,226 @@
+"""The operation that allocated a block, by the user's word for it: ``linear``, ``conv2d``, ``add``.
+
+From a stack's frames: the Python function of torch nearest to the user's code, the name under which C++
+shows an operation to Python, or the dispatched operation itself; else the line or the file of a module of
+torch.nn; last, the innermost function.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.columns import Int32Column, read_only
+from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.stacks.paths import is_generated, is_library, is_python, normal
+from snapconv.torch_knowledge.module_lines import CALLS, LINES
+from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node, name_in_target
+
+COMPILED = "compiled"
+
+# Modules of torch.nn whose forward calls one function: file -> its name.
+_MODULE_FILES = {
+    "linear.py": "linear", "normalization.py": "layer_norm", "batchnorm.py": "batch_norm",
+    "dropout.py": "dropout", "sparse.py": "embedding", "rnn.py": "rnn", "conv.py": "conv",
+    "pooling.py": "pool", "instancenorm.py": "instance_norm", "upsampling.py": "interpolate",
+}  # fmt: skip
+_MODULES = "torch/nn/modules/"
+_CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl", "inner")
+_FUNCTIONAL = re.compile(r"torch/(nn/functional|functional|nn/init)\.py$")
+# Functions behind those that the user calls: torch.unique is one of these, by what it returns.
+_BEHIND = re.compile(r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$")
+_TENSOR_METHODS = "torch/_tensor.py"
+# The operators that are C++ behind a wrapper in Python: `**` is the only one, torch 2.0-2.13.
+_WRAPPED, _OPERATOR = "wrapped", "pow"
+# They stand between an operation and its caller: of modes such as `torch.device(…)`, and of subclasses.
+_PASSING = ("torch/utils/_device.py", "torch/overrides.py", _TENSOR_METHODS)
+_PASSES, _CALLS, _OPS = "__torch_function__", "__call__", "torch/_ops.py"
+# What runs the code that torch.compile wrote; beyond it are the callers of the compiled function.
+_RUNS_COMPILED = re.compile(r"/torch/(_inductor|_functorch|_dynamo|fx)/")
+
+
+@dataclass(frozen=True, slots=True)
+class StackOperation:
+    """The operation of a stack, and what it was inferred from (``source``)."""
+
+    name: str
+    source: str
+
+
+NO_OPERATION = StackOperation(UNNAMED, "no known frame")
+
+
+@dataclass(frozen=True, slots=True)
+class StackOperations:
+    """The operations of all stacks: each once in ``numbers``, NO_OPERATION first; ``ids`` by stack id."""
+
+    numbers: Mapping[StackOperation, int]
+    ids: Int32Column
+
+    def of(self, stack_id: int) -> StackOperation:
+        """Return the operation of one stack."""
+        return list(self.numbers)[int(self.ids[stack_id])]
+
+
+@dataclass(frozen=True, slots=True)
+class _LeafFrames:
+    """The frames of a stack that show its operation.
+
+    ``python`` without frames that only pass a call on, ``native`` before it. ``python`` of code that
+    torch.compile wrote (``generated``) is what it was written from. ``library`` are those of ``python``
+    between the operation and the user's own code.
+    """
+
+    python: list[int]
+    native: list[str]
+    generated: int | None
+    library: list[int]
+
+
+def infer_operations(stacks: StackTable) -> StackOperations:
+    """Infer the operation of every stack, by stack id."""
+    frames, releases = stacks.frames, releases_of(stacks.frames)
+    python_frames = [is_python(name) for name in frames.filenames]
+    known = {NO_OPERATION: 0}
+    ids = np.zeros(len(stacks), np.int32)
+    for stack_id in range(len(stacks)):
+        leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
+        found = next(candidate for candidate in _candidates(frames, leaf, releases) if candidate.name)
+        ids[stack_id] = known.setdefault(found, len(known))
+    return read_only(StackOperations(known, ids))
+
+
+def name_of_node(stacks: StackTable, stack_id: int) -> str:
+    """Return the operation whose backward node freed memory with this stack; UNNAMED if none did."""
+    names = stacks.frames.names
+    found = (name_in_node(names[frame]) for frame in stacks.frames_of(stack_id).tolist())
+    return next(filter(None, found), UNNAMED)
+
+
+def releases_of(frames: FrameTable) -> frozenset[str]:
+    """Infer the releases that torch may be of, by the lines that call modules; none if no line is known."""
+    lines = {
+        int(line)
+        for name, file, line in zip(frames.names, frames.filenames, frames.lines.tolist(), strict=True)
+        if name in _CALLS_OF_MODULES and normal(file).endswith(_MODULES + "module.py")
+    }
+    known = {release: len(lines.intersection(calls)) for release, calls in CALLS.items()}
+    most = max(known.values())
+    return frozenset(release for release, n_known in known.items() if most and n_known == most)
+
+
+def name_of_line(frames: FrameTable, frame: int, releases: frozenset[str]) -> str | None:
+    """Return the operation that a line of torch.nn calls, if all releases that torch may be of agree."""
+    folder, found, file = normal(frames.filenames[frame]).rpartition(_MODULES)
+    rows = LINES.get(file)
+    if rows is None or not found or not folder.endswith("/"):
+        return None
+    line = int(frames.lines[frame])
+    names = {
+        name
+        for same, operations in rows
+        for name, lines in operations.items()
+        if line in lines and not releases.isdisjoint(same.split())
+    }
+    return names.pop() if len(names) == 1 else None
+
+
+def _leaf_frames(frames: FrameTable, stack: list[int], python_frames: list[bool]) -> _LeafFrames:
+    """Sort the frames of a stack: its Python frames, innermost first, and the C++ frames before them."""
+    python = [i for i in stack if python_frames[i]]
+    # Beyond the first Python frame the C++ frames belong to outer calls.
+    native = [frames.names[i] for i in stack[: stack.index(python[0]) if python else len(stack)]]
+    generated = python[0] if python and is_generated(normal(frames.filenames[python[0]])) else None
+    if generated is not None:
+        python = _originals(frames, python[1:])
+    else:
+        n_passing = 0
+        while n_passing < len(python) and _is_passing(frames, python[n_passing]):
+            n_passing += 1
+        python = python[n_passing:]
+    is_own = (k for k, i in enumerate(python) if not is_library(normal(frames.filenames[i])))
+    return _LeafFrames(python, native, generated, python[: next(is_own, len(python))])
+
+
+def _is_passing(frames: FrameTable, frame: int) -> bool:
+    path = normal(frames.filenames[frame])
+    name = frames.names[frame]
+    return (name == _PASSES and path.endswith(_PASSING)) or (name == _CALLS and path.endswith(_OPS))
+
+
+def _originals(frames: FrameTable, python: list[int]) -> list[int]:
+    """Return the lines that generated code was written from: torch puts them right behind its frame."""
+    runs = (k for k, i in enumerate(python) if _RUNS_COMPILED.search(normal(frames.filenames[i])))
+    return python[: next(runs, 0)]
+
+
+def _candidates(frames: FrameTable, leaf: _LeafFrames, releases: frozenset[str]) -> Iterator[StackOperation]:
+    """Yield candidates for the operation, the best evidence first; an empty name is none."""
+    functional = StackOperation(
+        _name_of_functional(frames, leaf.library), "the function of torch.nn.functional in its stack"
+    )
+    if leaf.generated is None:
+        yield functional
+    yield StackOperation(name_in_native(leaf.native) or "", "the C++ frames of its stack")
+    if leaf.generated is None:
+        method = _name_of_tensor_method(frames, leaf.library)
+        yield StackOperation(method, "the method of torch.Tensor in its stack")
+    else:
+        # Here C++ shows the very kernel, and the original line only what it was made from.
+        target = name_in_target(frames.targets[leaf.generated])
+        yield StackOperation(target or "", "the node of the compiled graph")
+        yield functional
+    line = name_of_line(frames, leaf.library[0], releases) if leaf.library else None
+    yield StackOperation(line or "", "the line of torch.nn in its stack")
+    yield StackOperation(_name_of_module_file(frames, leaf.library), "the module of torch.nn in its stack")
+    if leaf.generated is not None:
+        yield StackOperation(COMPILED, "the code that torch.compile wrote")
+    yield StackOperation(
+        _name_of_innermost(frames, leaf.python), "the innermost Python function of its stack"
+    )
+    yield NO_OPERATION
+
+
+def _name_of_functional(frames: FrameTable, library: list[int]) -> str:
+    """Return the outermost function of torch.nn.functional below the module that called it."""
+    name = ""
+    for i in library:
+        path = normal(frames.filenames[i])
+        if _FUNCTIONAL.search(path):
+            name = frames.names[i]
+        elif f"/{_MODULES}" in path and name:
+            break
+    behind = _BEHIND.match(name)
+    if behind:
+        return "unique_consecutive" if behind["consecutive"] else "unique"
+    # `_max_pool2d` is behind `max_pool2d`, which is chosen among several by a function called `fn`.
+    return "" if name == "fn" else name.lstrip("_")
+
+
+def _name_of_tensor_method(frames: FrameTable, library: list[int]) -> str:
+    """Return the method of a tensor that is written in Python: ``rsub`` for ``1 - x``."""
+    name = ""
+    for i in library:
+        if not normal(frames.filenames[i]).endswith(_TENSOR_METHODS):
+            break
+        name = frames.names[i] if frames.names[i] != _WRAPPED else name or _OPERATOR
+    return name.strip("_")
+
+
+def _name_of_module_file(frames: FrameTable, library: list[int]) -> str:
+    for i in library:
+        path = normal(frames.filenames[i])
+        if f"/{_MODULES}" in path:
+            return _MODULE_FILES.get(path.rsplit("/", 1)[1], "")
+    return ""
+
+
+def _name_of_innermost(frames: FrameTable, python: list[int]) -> str:
+    """Return the innermost Python function, be it a library's: it at least shows where memory was requested.
+
+    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show more of
+    the operation than the user's function around them (``forward``, ``main``).
+    """
+    name = next((frames.names[i] for i in python if frames.names[i] != _WRAPPED), "")
+    return name.strip("<>")
