@@ -175,9 +175,10 @@ def _content(path: Path) -> Any:
         return _parquet(path)
     with contextlib.suppress(ValueError):
         text = content.decode()
-        if text.startswith("{") and "\n{" in text:
+        values = _values(text)
+        if isinstance(values, list) and text.startswith("{") and "\n{" in text:
             return [_values(line) for line in text.split("\n")]
-        return _values(text)
+        return values
     return hashlib.sha256(content).hexdigest()
 
 

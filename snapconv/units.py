@@ -1,6 +1,7 @@
 """What a person reads: bytes, shares, durations, and names made safe to print. Imports nothing."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+MAX_SHOWN = 80  # characters of a value of a file in a message
 
 
 def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
@@ -48,3 +49,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(text: str) -> str:
+    """Return a text of a file as a message may show it: short, and nothing that a terminal obeys."""
+    return printable(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")

@@ -53,7 +53,7 @@ with open(sys.argv[1], "rb") as file:
 COMMANDS: dict[str, tuple[str, ...]] = {
     BARE_LOAD: ("-c", LOAD_PROGRAM, "{file}"),
     # What no conversion does without, and which a small file is compared with.
-    IMPORTS: ("-c", "import numpy, typer, msgspec, sqlite3"),
+    IMPORTS: ("-c", "import numpy, typer, orjson, sqlite3"),
     "info": ("-m", "snapconv", "info", "{file}"),
     "to-sqlite": ("-m", "snapconv", "to-sqlite", "{file}", "-o", "{output}", "--force", "-q"),
     "to-sqlite --extended": (

@@ -3,7 +3,6 @@
 What is wrong in it is an InputError that names the rule, the key and the position.
 """
 
-import json
 import re
 import sys
 import warnings
@@ -15,6 +14,7 @@ from snapconv.classification.categories import Category
 from snapconv.classification.rule_catalog import DECISION_REASONS
 from snapconv.classification.user_rules import UserRule
 from snapconv.errors import InputError
+from snapconv.json_text import read_json
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -55,13 +55,14 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
 
 def _values(path: Path) -> object:
     """The contents of the file as plain values."""
-    readers: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _read_toml}
+    readers: dict[str, Callable[[bytes], object]] = {".json": read_json, ".toml": _read_toml}
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
     try:
         if path.exists() and not path.is_file():  # opening a pipe may wait for ever, a device never ends
             raise InputError("expected a file, not a folder, pipe or device: save it to a file first")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        text.decode()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error
     except UnicodeDecodeError as error:
@@ -74,12 +75,12 @@ def _values(path: Path) -> object:
         raise InputError("this is nested too deep for rules") from error
 
 
-def _read_toml(text: str) -> object:
+def _read_toml(text: bytes) -> object:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(text)
+    return tomllib.loads(text.decode())
 
 
 def _rule(raw: object, where: str) -> UserRule:

@@ -62,11 +62,11 @@ def params(
 
 def _json_lines(found: dict[str, Any]) -> "Iterator[str]":
     """A parameter a line, so that lists can be read and compared."""
-    from msgspec import json
+    from snapconv.json_text import write_json
 
     head = {key: value for key, value in found.items() if key != "parameters"}
-    yield json.encode(head).decode().removesuffix("}") + ',"parameters":[\n'
-    rows = [json.encode(row).decode() for row in found["parameters"]]
+    yield write_json(head).decode().removesuffix("}") + ',"parameters":[\n'
+    rows = [write_json(row).decode() for row in found["parameters"]]
     yield ",\n".join(rows) + "\n]}\n"
 
 

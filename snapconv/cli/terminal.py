@@ -92,10 +92,9 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
 
 
 def _json(values: object) -> str:
-    import msgspec
+    from snapconv.json_text import escape_unprintable, write_json
 
-    text = msgspec.json.format(msgspec.json.encode(_writable(values)), indent=2)
-    return _escaped(f"{text.decode()}\n")
+    return escape_unprintable(f"{write_json(values, is_indented=True).decode()}\n")
 
 
 def print_text(text: str) -> None:
@@ -104,26 +103,6 @@ def print_text(text: str) -> None:
         return
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _escaped(text: str) -> str:
-    """The same JSON with everything escaped that a terminal might obey; all of it stands in its strings."""
-    if text.replace("\n", "").isprintable():
-        return text
-    import json
-
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
-
-
-def _writable(values: object) -> object:
-    """The same values with lone surrogates escaped: they are in no text that UTF-8 can encode."""
-    if isinstance(values, str):
-        return values.encode("utf-8", "backslashreplace").decode()
-    if isinstance(values, dict):
-        return {_writable(key): _writable(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_writable(value) for value in values]
-    return values
 
 
 @contextmanager

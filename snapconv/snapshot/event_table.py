@@ -28,10 +28,10 @@ from snapconv.snapshot.fields import (
     pool_column,
     present_keys,
     raw_column,
-    shown,
     text_column,
 )
 from snapconv.snapshot.stack_table import StackInterner
+from snapconv.units import shown
 
 CHUNK_EVENTS = 1 << 16
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
 from snapconv.errors import MalformedSnapshotError
+from snapconv.units import shown
 
 Path = Callable[[int], str]
 
 _UINT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
-_MAX_SHOWN_CHARACTERS = 80
 _MANY_KEYS = 100
 
 
@@ -41,12 +41,6 @@ DEVICE = Bounds(0, 127, "a device from 0 to 127")
 MAX_TOTAL_BYTES = 1 << 61
 # Pools are numbered from 1. Beyond 32 bits, pairs could be chosen so that all have the same hash.
 _POOL = Bounds(0, (1 << 32) - 1, "a pair of ints from 0 to 2^32 - 1")
-
-
-def shown(text: str) -> str:
-    """A text from the file as a message may show it: short, and nothing that a terminal acts upon."""
-    cut = text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def wrap_int64(value: int) -> int:

@@ -20,7 +20,7 @@ from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.compiled_events import CompiledTraceReader
 from snapconv.snapshot.era import Era, infer_era
 from snapconv.snapshot.event_table import EventTable, TraceReader
-from snapconv.snapshot.fields import DEVICE, Interner, reject_shared, shown
+from snapconv.snapshot.fields import DEVICE, Interner, reject_shared
 from snapconv.snapshot.file_notes import Oddities, notes_of_file
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
@@ -38,6 +38,7 @@ from snapconv.snapshot.settings_table import (
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 from snapconv.stop_signals import stage
+from snapconv.units import shown
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",

@@ -30,9 +30,9 @@ from snapconv.snapshot.fields import (
     raw_column,
     reject_shared,
     required_int_column,
-    shown,
 )
 from snapconv.snapshot.stack_table import StackInterner
+from snapconv.units import shown
 
 _SEGMENT_KEYS = frozenset(
     "device address total_size allocated_size active_size requested_size stream segment_type "

@@ -20,10 +20,10 @@ from snapconv.snapshot.fields import (
     expect_dicts,
     int_column,
     raw_column,
-    shown,
     text_column,
 )
 from snapconv.snapshot.segment_table import SegmentTable
+from snapconv.units import shown
 
 # torch reads the divisions with stoi.
 _MAX_DIVISIONS = 2**31 - 1

@@ -20,7 +20,7 @@ LAYERS = (
         *("capture_format", "devices", "errors", "garbage_collector"),
         *("notes", "progress", "stop_signals", "units", "version"),
     },
-    {"atomic_files"},
+    {"atomic_files", "json_text"},
     {"torch_knowledge"},
     {"allocator"},
     {"columns"},
@@ -56,12 +56,12 @@ MAY_IMPORT_FROM_OUTSIDE = (
     {package: set() for package in MAY_IMPORT}
     | {package: {"numpy"} for package in OFFLINE}
     | {
-        "snapshot": {"numpy", "msgspec"},
+        "json_text": {"orjson"},
         "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
-        "recorder": {"torch", "msgspec"},
+        "recorder": {"torch"},
         "simulation": {"torch"},
         "writers": {"numpy", "pyarrow"},  # inside a function: an extra
-        "cli": {"typer", "rich", "msgspec", "tomllib", "tomli"},
+        "cli": {"typer", "rich", "tomllib", "tomli"},
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
@@ -69,9 +69,11 @@ MAY_IMPORT_FROM_OUTSIDE = (
 # The one file beside snapshots that is read: a user's own rules.
 READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
-FORMATS = {"pickle", "_pickle", "json", "msgspec"}
-WRITES_FORMATS = {"writers", "recorder", "cli"}
-READING = {"load", "loads", "Unpickler", "JSONDecoder", "decode", "Decoder", "convert"}
+# JSON is written by all, through json_text.
+FORMATS = {"pickle", "_pickle", "json", "orjson"}
+WRITES_FORMATS = {"writers", "recorder"}
+READING = {"load", "loads", "Unpickler", "JSONDecoder"}
+JSON_READERS = {"snapconv.json_text.read_json", "snapconv.json_text.read_lenient_json"}
 RAW_KEYS = {
     "device_traces",
     "segments",
@@ -133,7 +135,9 @@ def imports_of(tree: ast.AST, package: list[str]) -> list[Import]:
 
 
 def may_import_format(package: str, target: str) -> bool:
-    """Whether a package may import a format's module: to read in snapshot/, to write in a few more."""
+    """Return whether a package may import the module of a format."""
+    if target.split(".")[0] in ("json", "orjson"):
+        return package == "json_text"
     return package == "snapshot" or (package in WRITES_FORMATS and target.split(".")[-1] not in READING)
 
 
@@ -145,6 +149,8 @@ def faults(source: str, path: Path) -> list[str]:
     for target, line, is_inside_function in imports_of(tree, parent_package(path)):
         top = target.split(".")[0]
         if top == "snapconv":
+            if target in JSON_READERS and package != "snapshot" and path != READS_RULES:
+                found.append(f"{line}: {package} imports {target}, only snapshot reads")
             if package_of_import(target) not in MAY_IMPORT[package]:
                 found.append(f"{line}: {package} imports {target}")
         elif top == "torch" and package in GUEST:
@@ -154,9 +160,9 @@ def faults(source: str, path: Path) -> list[str]:
             found.append(f"{line}: {package} imports {target}")
         elif top == "importlib" and package not in COMMANDS | GUEST:
             found.append(f"{line}: {package} imports by name, which hides the layer")
-        elif top in FORMATS and path != READS_RULES and not may_import_format(package, target):
+        elif top in FORMATS and not may_import_format(package, target):
             found.append(f"{line}: {package} imports {target}, only snapshot reads")
-    return found + ([] if package == "snapshot" or path == READS_RULES else raw_reads(tree, package))
+    return found + ([] if package in {"snapshot", "json_text"} else raw_reads(tree, package))
 
 
 def raw_reads(tree: ast.AST, package: str) -> list[str]:
@@ -200,11 +206,12 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("replay/device_replay.py", "def f():\n    from snapconv.writers import memory_report"),
         ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.writers import memory_report"),
         ("replay/device_replay.py", "import pickle"),
-        ("replay/device_replay.py", "import msgspec"),
+        ("replay/device_replay.py", "import orjson"),
+        ("replay/device_replay.py", "from snapconv.json_text import read_json"),
         ("replay/device_replay.py", "events = raw['device_traces']"),
         ("replay/device_replay.py", "size = block.get('requested_size', 0)"),
         ("writers/memory_report.py", "from snapconv.cli.app import main"),
-        ("writers/memory_report.py", "import json\njson.loads('1')"),
+        ("writers/memory_report.py", "import json"),
         ("writers/memory_report.py", "from pickle import load"),
         ("writers/memory_report.py", "from snapconv.recorder import entry"),
         ("stacks/paths.py", "from snapconv.replay.lifetimes import Lifetimes"),
@@ -216,9 +223,7 @@ def test_every_module_belongs_to_a_layer(path: Path):
         ("recorder/program/entry.py", "def f():\n    import numpy"),
         ("recorder/program/entry.py", "from snapconv.snapshot import load"),
         ("cli/app.py", "import numpy"),
-        ("cli/app.py", "import msgspec\nmsgspec.json.decode(text)"),
-        ("cli/app.py", "from msgspec.json import Decoder"),
-        ("cli/terminal.py", "import pickle\npickle.load(file)"),
+        ("writers/memory_report.py", "import pickle\npickle.load(file)"),
     ],
 )
 def test_the_walk_finds_an_upward_import(module: str, source: str):
@@ -234,7 +239,7 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
             "from . import fields\nfrom .event_table import EventTable\nimport numpy",
         ),
         ("replay/device_replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
-        ("writers/memory_report.py", "import json, sqlite3\njson.dumps(1)"),
+        ("writers/memory_report.py", "import sqlite3\nfrom snapconv.json_text import write_json"),
         (
             "recorder/program/entry.py",
             "import pickle, importlib\ndef f():\n    import torch.cuda\n    pickle.dump({}, file)",

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
-    *("numpy", "torch", "msgspec", "typer"),
+    *("numpy", "torch", "orjson", "typer"),
     *("snapconv.recorder", "snapconv.simulation", "snapconv.session", "snapconv.cli"),
 )
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -17,6 +17,7 @@ from typing import Any
 
 from snapconv.atomic_files import IN_USE
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
+from snapconv.json_text import write_json
 
 SNAPSHOT_NAME = "snapshot.pickle"
 TIMING_NAME = "timing.json"
@@ -127,10 +128,8 @@ def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None)
         file.flush()
         os.fsync(file.fileno())
     if timing is not None:
-        import msgspec
-
         with (folder / TIMING_NAME).open("wb") as file:
-            file.write(msgspec.json.encode(timing))
+            file.write(write_json(timing))
             file.flush()
             os.fsync(file.fileno())
 

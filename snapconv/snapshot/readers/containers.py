@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
+from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.progress import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
-from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
+from snapconv.units import shown
 
 _SNIFF_BYTES = 4096
 # Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
@@ -152,10 +153,19 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
     if text[:1] == b"<":
         return _read_html(file.read(), progress)
     if text[:1] in (b"{", b"["):
-        from snapconv.snapshot.readers.json_text import read_any_json  # it takes long, and pickles are common
-
-        return read_any_json(file.read()), Container("json", n_bytes, n_bytes)
+        return _read_json(file.read()), Container("json", n_bytes, n_bytes)
     raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
+
+
+def _read_json(text: bytes) -> object:
+    try:
+        return read_lenient_json(text)
+    except JsonError as error:
+        if error.is_truncated:
+            raise TruncatedFileError.of("the JSON text", len(text)) from error
+        raise NotASnapshotError(
+            f"this is not a memory snapshot: it begins like JSON but is not: {error}"
+        ) from error
 
 
 def _read_pickle(

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import MalformedSnapshotError, TruncatedFileError, UnsafePickleError
-from snapconv.snapshot.fields import shown
 from snapconv.snapshot.readers import opcodes as op
+from snapconv.units import shown
 
 _MIN_LANE_BYTES, _MAX_LANE_BYTES = 128, 2048
 _LEAD_BYTES = 128

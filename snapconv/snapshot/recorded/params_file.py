@@ -15,7 +15,9 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
-from snapconv.snapshot.fields import BYTES, check_total, shown
+from snapconv.snapshot.fields import BYTES, check_total
+from snapconv.snapshot.recorded.json_object import read_unchecked_json
+from snapconv.units import shown
 
 VERSION = 1
 # What the safetensors library itself allows for a header; a list as JSON is no longer than one.
@@ -119,19 +121,13 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
             return _safetensors(file, start), False
         _refuse_other_formats(start)
         file.seek(0)
-        raw = _json(_all_of(file))
+        raw = read_unchecked_json(_all_of(file))
     if isinstance(raw, dict) and "weight_map" in raw:
         return _shards(path, raw["weight_map"]), False
     rows = list(_listed(raw))
     # State dictionaries keep the model's order; sorted names were sorted later.
     names = [row.name for row in rows]
     return rows, names != sorted(names) or len(names) < 2
-
-
-def _json(text: bytes) -> object:
-    from snapconv.snapshot.readers.json_text import ANYTHING, read_json  # few conversions have a list
-
-    return read_json(text, ANYTHING)
 
 
 def _is_safetensors(start: bytes) -> bool:
@@ -168,7 +164,7 @@ def _safetensors(file: BinaryIO, start: bytes) -> list[_Row]:
     text = file.read(length)
     if len(text) < length:
         raise TruncatedFileError(f"the file ends after {len(text)} of its header's {length} bytes")
-    header = _json(text)
+    header = read_unchecked_json(text)
     rows = [(name, raw) for name, raw in _of(header, dict, "header").items() if name != "__metadata__"]
     tensors = [_tensor(name, raw, f"header[{i}]") for i, (name, raw) in enumerate(rows)]
     return [row for _, row in sorted(tensors, key=lambda tensor: tensor[0])]

@@ -7,18 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta, Struct
-from msgspec.json import Decoder
-from msgspec.structs import astuple
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
+from snapconv.json_text import json_shown
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.readers.json_text import json_of, read_json
+from snapconv.snapshot.recorded.json_object import (
+    ARRAY,
+    COUNT,
+    FLAG,
+    MILLISECONDS,
+    TEXT,
+    JsonObject,
+    Kind,
+    read_unchecked_json,
+    type_name,
+)
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 
 VERSION = 1
@@ -28,19 +36,18 @@ CLOCKS = ("cuda", "cpu")
 _MAX_BYTES = 256 << 20
 _MAX_TEXT = 4096
 
-Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
-Milliseconds = Annotated[float, Meta(ge=0, lt=1e12)]
+_TIMED_PHASES = ("forward", "backward", "optimizer", "bookkeeping")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedIteration:
     """What was measured around the phases of one iteration; None for a phase that did not happen."""
 
-    iteration: Count
-    forward_ms: Milliseconds | None = None
-    backward_ms: Milliseconds | None = None
-    optimizer_ms: Milliseconds | None = None
-    bookkeeping_ms: Milliseconds | None = None
+    iteration: int
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    optimizer_ms: float | None = None
+    bookkeeping_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,59 +112,16 @@ class Timing:
     calls: CallTable
 
 
-# --- the file as it is written: docs/reference/capture.md
-
-
-class _Version(Struct):
-    version: Count
-
-
-class _Launches(Struct):
-    n: Count
-    n_waited_for: Count
-    device_ms: Milliseconds = 0.0
-    host_ms: Milliseconds = 0.0
-
-
-class _LaunchBound(Struct):
-    forward: _Launches | None = None
-    backward: _Launches | None = None
-
-
-class _Calls(Struct):
-    iteration: list[Count]
-    name: list[str]
-    phase: list[str]
-    module: list[str | None]
-    stack: list[Annotated[int, Meta(ge=-1, lt=1 << 31)]]
-    forward_ms: list[Milliseconds | None]
-    backward_ms: list[Milliseconds | None]
-    backward_strict_ms: list[Milliseconds | None]
-    host_ms: list[Milliseconds | None]
-
-
+# The columns of the calls as they are written, docs/reference/capture.md.
+_OPTIONAL_MS = MILLISECONDS.or_null()
+_TEXTS = {"name": TEXT, "phase": TEXT, "module": TEXT.or_null()}
+_NUMBERS = {
+    "iteration": COUNT,
+    "stack": Kind((int,), "int", -1, 1 << 31),
+    **dict.fromkeys(("forward_ms", "backward_ms", "backward_strict_ms", "host_ms"), _OPTIONAL_MS),
+}
 # File, line, function, whether its self is a module.
-_Frame = tuple[str, Annotated[int, Meta(ge=0, lt=1 << 31)], str, bool]
-
-
-class _Trace(Struct):
-    snapconv: str
-    torch: str
-    clock: str
-    simulated: bool
-    device: Count
-    device_name: str
-    project_root: str
-    iterations: Annotated[tuple[TimedIteration, ...], Meta(min_length=1)]
-    stacks: list[list[_Frame]]
-    calls: _Calls
-    launch_bound: _LaunchBound | None = None
-    empty_pair_ms: Milliseconds | None = None
-    warm_up: bool = False
-    overflowed: bool = False
-
-
-_VERSION_ALONE, _WHOLE = Decoder(_Version), Decoder(_Trace)
+_FRAME = (TEXT, Kind((int,), "int", 0, 1 << 31), TEXT, FLAG)
 
 
 def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
@@ -169,13 +133,14 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
     path = Path(path)
     try:
         text = _text_of(path)
-        version = read_json(text, _VERSION_ALONE).version
+        trace = JsonObject(read_unchecked_json(text), "")
+        version = trace.value("version", COUNT)
         if version != VERSION:
             message = (
                 f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
-        return _timing(path, len(text), read_json(text, _WHOLE)), ()
+        return _timing(path, len(text), trace), ()
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
     except MemoryError as error:
@@ -195,29 +160,29 @@ def _text_of(path: Path) -> bytes:
     return text
 
 
-def _timing(path: Path, n_bytes: int, trace: _Trace) -> Timing:
-    if trace.clock not in CLOCKS:
-        raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {json_of(trace.clock)}")
-    numbers = [iteration.iteration for iteration in trace.iterations]
-    if len(set(numbers)) < len(numbers):
-        raise MalformedSnapshotError("iterations: two have the same number")
-    stacks, is_of_module = _stacks(trace.stacks)
+def _timing(path: Path, n_bytes: int, trace: JsonObject) -> Timing:
+    clock = trace.value("clock", TEXT)
+    if clock not in CLOCKS:
+        raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {json_shown(clock)}")
+    written_by, torch = trace.value("snapconv", TEXT), trace.value("torch", TEXT)
+    iterations = _iterations(trace)
+    stacks, is_of_module = _stacks(trace)
     texts = Interner()
-    calls = _call_table(trace.calls, numbers, len(stacks), texts)
+    calls = _call_table(trace.child("calls"), iterations, len(stacks), texts)
     timing = Timing(
         path=path,
         n_bytes=n_bytes,
-        written_by=(trace.snapconv[:_MAX_TEXT], trace.torch[:_MAX_TEXT]),
-        clock=trace.clock,
-        is_simulated=trace.simulated,
-        device=trace.device,
-        device_name=trace.device_name[:_MAX_TEXT],
-        is_warm_up=trace.warm_up,
-        project_root=trace.project_root[:_MAX_TEXT],
-        iterations=trace.iterations,
-        launch_bound=_launch_counts(trace.launch_bound or _LaunchBound()),
-        empty_pair_ms=trace.empty_pair_ms,
-        overflowed=trace.overflowed,
+        written_by=(written_by[:_MAX_TEXT], torch[:_MAX_TEXT]),
+        clock=clock,
+        is_simulated=trace.value("simulated", FLAG),
+        device=trace.value("device", COUNT),
+        device_name=trace.value("device_name", TEXT)[:_MAX_TEXT],
+        is_warm_up=trace.optional("warm_up", FLAG, missing=False),
+        project_root=trace.value("project_root", TEXT)[:_MAX_TEXT],
+        iterations=iterations,
+        launch_bound=_launch_counts(trace),
+        empty_pair_ms=trace.optional("empty_pair_ms", _OPTIONAL_MS),
+        overflowed=trace.optional("overflowed", FLAG, missing=False),
         stacks=stacks,
         is_of_module=is_of_module,
         texts=tuple(map(str, texts.values())),
@@ -226,48 +191,75 @@ def _timing(path: Path, n_bytes: int, trace: _Trace) -> Timing:
     return read_only(timing)
 
 
-def _launch_counts(found: _LaunchBound) -> tuple[LaunchCounts, ...]:
-    phases = (("forward", found.forward), ("backward", found.backward))
-    return tuple(LaunchCounts(phase, *astuple(row)) for phase, row in phases if row)
+def _iterations(trace: JsonObject) -> tuple[TimedIteration, ...]:
+    raw = trace.value("iterations", ARRAY)
+    if not raw:
+        raise MalformedSnapshotError("iterations: expected array of length >= 1, got []")
+    iterations = []
+    for i, value in enumerate(raw):
+        row = JsonObject(value, f"iterations[{i}]")
+        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _OPTIONAL_MS) for phase in _TIMED_PHASES}
+        iterations.append(TimedIteration(iteration=row.value("iteration", COUNT), **times))
+    if len({iteration.iteration for iteration in iterations}) < len(iterations):
+        raise MalformedSnapshotError("iterations: two have the same number")
+    return tuple(iterations)
+
+
+def _launch_counts(trace: JsonObject) -> tuple[LaunchCounts, ...]:
+    bound = trace.optional_child("launch_bound")
+    rows = {} if bound is None else {phase: bound.optional_child(phase) for phase in ("forward", "backward")}
+    return tuple(
+        LaunchCounts(
+            phase=phase,
+            n_calls=row.value("n", COUNT),
+            n_waited_for=row.value("n_waited_for", COUNT),
+            device_ms=row.optional("device_ms", MILLISECONDS, missing=0.0),
+            host_ms=row.optional("host_ms", MILLISECONDS, missing=0.0),
+        )
+        for phase, row in rows.items()
+        if row
+    )
 
 
 # --- the columns of the calls
 
 
-def _call_table(calls: _Calls, iterations: Sequence[int], n_stacks: int, texts: Interner) -> CallTable:
-    n_calls = len(calls.iteration)
-    for key in calls.__struct_fields__:
-        if (n := len(getattr(calls, key))) != n_calls:
+def _call_table(
+    raw: JsonObject, iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
+) -> CallTable:
+    numbers = {key: raw.numbers(key, kind) for key, kind in _NUMBERS.items()}
+    names = {key: raw.items(key, kind) for key, kind in _TEXTS.items()}
+    n_calls = len(numbers["iteration"])
+    for key, n in [(key, len(values)) for columns in (numbers, names) for key, values in columns.items()]:
+        if n != n_calls:
             message = f"expected {n_calls} values as in calls.iteration, got {n}"
             raise MalformedSnapshotError(f"calls.{key}: {message}")
     phase_ids = {phase: i for i, phase in enumerate(PHASES)}
     table = CallTable(
-        iteration=np.array(calls.iteration, np.int64),
-        name_id=_text_ids(calls.name, texts),
-        phase=np.array([phase_ids.get(phase, -1) for phase in calls.phase], np.int8),
-        module_id=_text_ids(calls.module, texts),
-        stack_id=np.array(calls.stack, np.int32),
-        # NumPy makes NaN of None.
-        forward_ms=np.array(calls.forward_ms, np.float64),
-        backward_ms=np.array(calls.backward_ms, np.float64),
-        backward_strict_ms=np.array(calls.backward_strict_ms, np.float64),
-        host_ms=np.array(calls.host_ms, np.float64),
+        iteration=numbers["iteration"],
+        name_id=_text_ids(names["name"], texts),
+        phase=np.array([phase_ids.get(phase, -1) for phase in names["phase"]], np.int8),
+        module_id=_text_ids(names["module"], texts),
+        stack_id=numbers["stack"].astype(np.int32),
+        **{key: column for key, column in numbers.items() if key.endswith("_ms")},
     )
     # A call has a time of its own; only a row of phase backward is about nodes that no call made.
     is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
-    is_unknown = ~np.isin(table.iteration, np.array(iterations, np.int64))
-    _refuse("phase", table.phase < 0, calls.phase, expected=f"one of {', '.join(PHASES)}")
-    _refuse("stack", table.stack_id >= n_stacks, calls.stack, expected=f"-1 or one of {n_stacks} stacks")
-    _refuse("forward_ms", is_untimed, calls.forward_ms, expected="a number")
-    _refuse("iteration", is_unknown, calls.iteration, expected="the number of one of the iterations")
+    is_unknown = ~np.isin(table.iteration, [iteration.iteration for iteration in iterations])
+    _refuse("phase", table.phase < 0, raw, expected=f"one of {', '.join(PHASES)}")
+    _refuse("stack", table.stack_id >= n_stacks, raw, expected=f"-1 or one of {n_stacks} stacks")
+    _refuse("forward_ms", is_untimed, raw, expected="a number")
+    _refuse("iteration", is_unknown, raw, expected="the number of one of the iterations")
     return read_only(table)
 
 
-def _refuse(key: str, wrong: BoolColumn, values: Sequence[object], *, expected: str) -> None:
+def _refuse(key: str, wrong: BoolColumn, calls: JsonObject, *, expected: str) -> None:
     """Raise for the first value that is marked as wrong."""
     if wrong.any():
         i = int(wrong.argmax())
-        raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {json_of(values[i])}")
+        raise MalformedSnapshotError(
+            f"calls.{key}[{i}]: expected {expected}, got {json_shown(calls.value(key, ARRAY)[i])}"
+        )
 
 
 def _text_ids(values: Sequence[str | None], texts: Interner) -> Int32Column:
@@ -278,8 +270,12 @@ def _text_ids(values: Sequence[str | None], texts: Interner) -> Int32Column:
 # --- the stacks
 
 
-def _stacks(raw: list[list[_Frame]]) -> tuple[StackTable, BoolColumn]:
+def _stacks(trace: JsonObject) -> tuple[StackTable, BoolColumn]:
+    raw = trace.items("stacks", ARRAY)
     frames = Interner()
+    for i, stack in enumerate(raw):
+        for k, frame in enumerate(stack):
+            _check_frame(frame, f"stacks[{i}][{k}]")
     stacks = [
         [frames.id((file[:_MAX_TEXT], line, name[:_MAX_TEXT], is_of)) for file, line, name, is_of in stack]
         for stack in raw
@@ -291,3 +287,15 @@ def _stacks(raw: list[list[_Frame]]) -> tuple[StackTable, BoolColumn]:
     none = ("",) * len(rows)
     table = read_only(FrameTable(tuple(names), tuple(filenames), np.array(lines, np.int64), none, none))
     return read_only(StackTable(table, offsets, frame_ids)), np.array(is_of_module, np.bool_)
+
+
+def _check_frame(frame: object, where: str) -> None:
+    if type(frame) is not list:
+        raise MalformedSnapshotError(f"{where}: expected array, got {type_name(frame)}")
+    if len(frame) != len(_FRAME):
+        raise MalformedSnapshotError(
+            f"{where}: expected array of length {len(_FRAME)}, got {json_shown(frame)}"
+        )
+    for i, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
+        if (fault := kind.fault(value)) is not None:
+            raise MalformedSnapshotError(f"{where}[{i}]: expected {fault}")

@@ -1,10 +1,10 @@
 """Live stacks -> the JSON that speedscope.app opens: a sampled profile whose weights are bytes."""
 
-import json
 from pathlib import Path
 
 from snapconv.answers.live_stacks import LiveStacks
 from snapconv.devices import device_name
+from snapconv.json_text import write_json
 from snapconv.version import VERSION
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -19,12 +19,12 @@ def write_speedscope(temporary: Path, found: LiveStacks) -> None:
     document = {
         "$schema": _SCHEMA,
         "exporter": f"snapconv {VERSION}",
-        "name": _text(whole),
+        "name": whole,
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(frame.label, frame.filename, frame.line) for frame in found.frames]},
         "profiles": profiles,
     }
-    temporary.write_text(f"{json.dumps(document)}\n", encoding="utf-8")
+    temporary.write_bytes(write_json(document) + b"\n")
 
 
 def _profile(found: LiveStacks, name: str, category: str | None) -> dict[str, object]:
@@ -32,7 +32,7 @@ def _profile(found: LiveStacks, name: str, category: str | None) -> dict[str, ob
     weights = [stack.block_bytes for stack in stacks]
     return {
         "type": "sampled",
-        "name": _text(name),
+        "name": name,
         "unit": "bytes",
         "startValue": 0,
         "endValue": sum(weights),
@@ -42,10 +42,5 @@ def _profile(found: LiveStacks, name: str, category: str | None) -> dict[str, ob
 
 
 def _frame(name: str, filename: str, line: int) -> dict[str, object]:
-    place: dict[str, object] = {"file": _text(filename)} if filename not in ("", "??") else {}
-    return {"name": _text(name), **place, **({"line": line} if line else {})}
-
-
-def _text(text: str) -> str:
-    """The text with lone surrogates escaped, which are in no JSON that others read."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    place: dict[str, object] = {"file": filename} if filename not in ("", "??") else {}
+    return {"name": name, **place, **({"line": line} if line else {})}

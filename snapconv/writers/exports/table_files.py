@@ -3,16 +3,14 @@
 The rows, their order and their columns are those of the SQLite report; see docs/reference/schema.md.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from snapconv.errors import InputError, OutputWriteError
+from snapconv.json_text import write_json
 from snapconv.writers.sqlite.database import CHUNK_ROWS, Row, TableRows, Value
 from snapconv.writers.sqlite.table_schema import Column
-
-_COMPACT = (",", ":")
 
 
 def write_csv(temporary: Path, rows: TableRows) -> None:
@@ -32,7 +30,7 @@ def write_json_lines(
     line, so that no other format has as many bytes for a row.
     """
     n_bytes = 0
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with temporary.open("wb") as file:
         for report, tables in reports:
             for rows in tables:
                 names = [column.name for column in rows.table.columns]
@@ -40,7 +38,7 @@ def write_json_lines(
                 for chunk in _chunks(rows):
                     for row in chunk:
                         values = {**head, **dict(zip(names, row, strict=True))}
-                        n_bytes += file.write(f"{json.dumps(values, separators=_COMPACT)}\n")
+                        n_bytes += file.write(write_json(values) + b"\n")
                     if n_bytes > n_most_bytes:
                         raise InputError(
                             "as lines of JSON, the tables would be more than 20 times the size of the file: "

@@ -6,7 +6,6 @@ sign. A sign is in the lowest bit.
 """
 
 import base64
-import json
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.json_text import write_json
 from snapconv.units import printable, shortened
 
 # What a column's numbers are.
@@ -59,7 +59,7 @@ def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bo
 
 def encode_values(values: object) -> bytes:
     """Encode plain values: JSON, deflated, in base64."""
-    return _packed(json.dumps(values, separators=(",", ":"), allow_nan=False).encode("ascii"))
+    return _packed(write_json(values))
 
 
 def page_text(text: str) -> str:

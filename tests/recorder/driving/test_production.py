@@ -267,7 +267,7 @@ import sys
 import snapconv
 with snapconv.recording(sys.argv[1]):
     pass
-print([name for name in ("numpy", "typer", "msgspec", "torch") if name in sys.modules])
+print([name for name in ("numpy", "typer", "torch") if name in sys.modules])
 """
 
 

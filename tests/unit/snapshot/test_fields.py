@@ -21,10 +21,10 @@ from snapconv.snapshot.fields import (
     present_keys,
     reject_shared,
     required_int_column,
-    shown,
     text_column,
     wrap_int64,
 )
+from snapconv.units import shown
 
 
 def path(i: int) -> str:

@@ -192,7 +192,7 @@ class TestJson:
 
     def test_what_only_begins_like_json_is_not_a_snapshot(self, read):
         with pytest.raises(
-            NotASnapshotError, match=r"begins like JSON but is not: object keys .* \(byte 1\)"
+            NotASnapshotError, match=r"begins like JSON but is not: unexpected character, .* \(byte 1\)"
         ):
             read(b"{not: json at all, by any means}")
 

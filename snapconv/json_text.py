@@ -1,0 +1,167 @@
+"""JSON as bytes <-> plain values: every JSON that snapconv reads or writes goes through here.
+
+orjson does it. What it refuses and others write is handled here too: NaN and lone surrogates in torch's own
+files, whole numbers of more than 64 bits. Imports NumPy and torch nowhere, since the recorder writes JSON.
+"""
+
+import json
+import mmap
+from typing import Any, NoReturn
+
+import orjson
+
+from snapconv.errors import MalformedSnapshotError
+from snapconv.units import MAX_SHOWN, printable, shown
+
+# A list takes 60 bytes of memory and may take 2 of the text. torch's containers and ours have, with what is
+# in them, 8 characters each at least.
+_MIN_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_INT64_MIN, _UINT64_MAX = -(1 << 63), (1 << 64) - 1
+# A short text takes 51 bytes, and its place in a list 8.
+_VALUE_BYTES = 60
+_TOO_DEEP = "nested too deep"
+
+
+class JsonError(ValueError):
+    """A text that is not JSON; the message has the reason and the byte.
+
+    ``is_truncated``: the text is right as far as it goes.
+    """
+
+    def __init__(self, reason: str, *, is_truncated: bool = False) -> None:
+        super().__init__(reason)
+        self.is_truncated = is_truncated
+
+
+def read_json(text: bytes) -> Any:
+    """Read a text as JSON is defined; a whole number of more than 64 bits becomes a float.
+
+    Raises JsonError, MalformedSnapshotError for a text that would take far more memory than its length
+    suggests, and MemoryError.
+    """
+    return _read(text, is_lenient=False)
+
+
+def read_lenient_json(text: bytes) -> Any:
+    """Read a text as ``read_json`` does, or as Python's own ``json.dump`` writes it.
+
+    That writes NaN, infinities and lone surrogates, and so do torch's own files.
+    """
+    return _read(text, is_lenient=True)
+
+
+def _read(text: bytes, *, is_lenient: bool) -> Any:
+    _refuse_empty_lists(text)
+    if not _has_room(text):
+        return _read_slowly(text, JsonError("not JSON"), is_lenient=is_lenient)
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        fault = _fault(error, text)
+        # orjson also names memory where a text breaks off within some hundred open lists.
+        if (is_lenient and not fault.is_truncated) or "memory" in error.msg:
+            return _read_slowly(text, fault, is_lenient=is_lenient)
+        raise fault from error
+
+
+def _has_room(text: bytes) -> bool:
+    """Return whether orjson has the memory that it may need: it ends the process where a text has none.
+
+    It takes 12 bytes for each of the text's at once, and each value then is an object; nothing of what is
+    tried here is ever touched. The standard library needs less, and raises MemoryError.
+    """
+    n_bytes = 12 * len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b":"))
+    try:
+        mmap.mmap(-1, n_bytes + mmap.PAGESIZE).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _read_slowly(text: bytes, fault: JsonError, *, is_lenient: bool) -> Any:
+    """Read a text by the standard library; where it fails too, raise the fault found before."""
+    try:
+        return json.loads(text, parse_constant=None if is_lenient else _refuse_constant)
+    except RecursionError as error:
+        raise JsonError(_TOO_DEEP) from error
+    except json.JSONDecodeError as error:
+        if error.pos >= len(error.doc) or error.msg.startswith("Unterminated string"):
+            raise JsonError(str(fault), is_truncated=True) from error
+        raise fault from error
+    except ValueError as error:
+        raise fault from error
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _refuse_empty_lists(text: bytes) -> None:
+    if text.count(b"[") + text.count(b"{") > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
+        raise MalformedSnapshotError(
+            "the JSON text is little more than empty lists, which would take 20 times the memory: not read"
+        )
+
+
+def _fault(error: json.JSONDecodeError, text: bytes) -> JsonError:
+    if "depth" in error.msg:
+        return JsonError(_TOO_DEEP)
+    try:
+        text.decode()
+    except UnicodeDecodeError as wrong:  # orjson does not say where
+        return JsonError(shown(str(wrong)), is_truncated=wrong.reason == "unexpected end of data")
+    byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+    is_truncated = error.msg == "unexpected end of data" or not text.strip()
+    place = f"line {error.lineno} column {error.colno} (byte {byte})"
+    return JsonError(f"{error.msg}: {place}", is_truncated=is_truncated)
+
+
+def write_json(value: object, *, is_indented: bool = False) -> bytes:
+    """Write plain values and NumPy's: NaN as null, lone surrogates escaped, whole numbers in full."""
+    options = _OPTIONS | orjson.OPT_INDENT_2 if is_indented else _OPTIONS
+    try:
+        return orjson.dumps(value, default=_plain, option=options)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_writable(value), default=_plain, option=options)
+
+
+def _plain(value: Any) -> object:
+    """Return what orjson does not take as it is: an array with gaps, and what has names for its items."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+def _writable(value: object) -> object:
+    """Return equal values without what orjson refuses: surrogates, and numbers beyond 64 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int) and not _INT64_MIN <= value <= _UINT64_MAX:
+        return orjson.Fragment(str(value))
+    if isinstance(value, dict):
+        return {_writable(str(key)): _writable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(one) for one in value]
+    return value
+
+
+def json_shown(value: object) -> str:
+    """Write a value as a message may show it."""
+    if isinstance(value, str):  # before it is escaped: a name may have a million characters
+        value = value[: MAX_SHOWN + 1]
+    return shown(write_json(value).decode())
+
+
+def escape_unprintable(text: str) -> str:
+    """Return equal JSON with everything escaped that a terminal might obey, which only its strings have."""
+    if printable(text.replace("\n", "")) == text.replace("\n", ""):
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
