@@ -6,7 +6,7 @@ import sys
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
-    gc.disable()  # as garbage_collector.py has it: a command that runs a program switches it on for that
+    gc.disable()  # a command that runs a program switches it on for that
     from snapconv.cli.app import main
 
     exit_code = main()

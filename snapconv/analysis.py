@@ -20,14 +20,13 @@ from snapconv.classification.rule import Classification
 from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, frame_rules, match_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
-from snapconv.devices import device_argument
 from snapconv.errors import InputError
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
 from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
+from snapconv.notes import Progress
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
-from snapconv.progress import Progress
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
 from snapconv.snapshot.event_table import Action
@@ -39,6 +38,7 @@ from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
+from snapconv.units import device_argument
 
 if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
     from snapconv.naming.weights.param_names import Naming

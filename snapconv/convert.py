@@ -9,14 +9,12 @@ from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, project_
 from snapconv.answers.build_memory import build_memory_report
 from snapconv.answers.memory_report import MemoryReport
 from snapconv.answers.time_report import TimeReport
-from snapconv.atomic_files import check_outputs, os_errors
-from snapconv.capture_format import files_of, is_capture, stem_of, timing_file
-from snapconv.devices import HOST, HOST_NAME
 from snapconv.errors import OutputWriteError
-from snapconv.notes import Note
-from snapconv.progress import Progress
+from snapconv.files import check_outputs, files_of, is_capture, os_errors, stem_of, timing_file
+from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project
+from snapconv.units import HOST, HOST_NAME
 from snapconv.writers.sqlite.database import write_databases
 from snapconv.writers.sqlite.skyline_memory import memory_database
 

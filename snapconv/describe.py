@@ -6,17 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from snapconv.capture_format import timing_file
 from snapconv.columns import distinct, has_code
-from snapconv.devices import device_kind, device_name
-from snapconv.notes import Note
-from snapconv.progress import Progress
+from snapconv.files import timing_file
+from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
-from snapconv.units import counted, format_bytes, format_duration_us, shortened
+from snapconv.units import counted, device_kind, device_name, format_bytes, format_duration_us, shortened
 
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400

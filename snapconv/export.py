@@ -23,16 +23,14 @@ from snapconv.answers.event_window import (
 from snapconv.answers.live_stacks import LiveStacks, find_live_stacks
 from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
 from snapconv.answers.trace_tracks import TrackGroup, memory_group, times_group
-from snapconv.atomic_files import check_outputs, new_files, os_errors
-from snapconv.capture_format import timing_file
 from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
-from snapconv.devices import HOST, device_argument, device_name
 from snapconv.errors import InputError, OutputWriteError
+from snapconv.files import check_outputs, new_files, os_errors, timing_file
 from snapconv.notes import Note
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
-from snapconv.units import format_bytes
+from snapconv.units import HOST, device_argument, device_name, format_bytes
 from snapconv.writers.exports.chrome_trace import write_chrome
 from snapconv.writers.exports.folded_stacks import write_folded
 from snapconv.writers.exports.perfetto_trace import write_perfetto

@@ -1,6 +1,13 @@
-"""A note: a message about a file that is valid but needs care. Imports nothing from snapconv."""
+"""Messages beside a result: notes about a file that is valid but needs care, and progress.
 
+Imports nothing from snapconv.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+
+# A progress callback is called with the stage, how much is done and how much there is: ("reading", 3, 10).
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

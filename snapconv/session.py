@@ -30,14 +30,13 @@ from snapconv.answers.timeline_levels import timeline_level
 from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of
-from snapconv.devices import HOST
 from snapconv.errors import InputError
-from snapconv.notes import Note
-from snapconv.progress import Progress
+from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project
+from snapconv.units import HOST
 from snapconv.view import View, default_output, write_view_of
 from snapconv.writers.html.notebook_html import PICTURE_BINS, head_html
 

@@ -9,7 +9,6 @@ from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices
 from snapconv.answers.comparison_report import build_comparison
 from snapconv.answers.device_notes import file_notes
 from snapconv.answers.module_times import module_times
-from snapconv.atomic_files import check_outputs, os_errors
 from snapconv.convert import (
     check_is_no_input,
     stem_of_outputs,
@@ -17,8 +16,8 @@ from snapconv.convert import (
     times_of_device,
 )
 from snapconv.errors import OutputWriteError
-from snapconv.notes import Note
-from snapconv.progress import Progress
+from snapconv.files import check_outputs, os_errors
+from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.writers.html.column_encoding import page_text
 from snapconv.writers.html.notebook_html import page_html

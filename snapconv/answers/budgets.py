@@ -9,9 +9,8 @@ from snapconv.answers.comparison import paired
 from snapconv.answers.growth import Fate, find_growth, why_unknown
 from snapconv.answers.live_totals import totals_by_category
 from snapconv.classification.categories import Category
-from snapconv.devices import device_name
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import format_bytes
+from snapconv.units import device_name, format_bytes
 
 _PEAK = "peak allocated"
 _MOST_DIGITS = 20

@@ -36,7 +36,6 @@ from snapconv.answers.memory_report import (
 )
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.devices import device_argument
 from snapconv.naming.weights.weight_names import weight_names
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.replay.memory_layout import layouts
@@ -45,6 +44,7 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stop_signals import stage
+from snapconv.units import device_argument
 from snapconv.version import VERSION
 
 # TBD's classes, each with the categories that make it up, and the classes that are parts of "dynamic".

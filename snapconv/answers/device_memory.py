@@ -10,8 +10,8 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.oom_message import read_message
-from snapconv.devices import HOST
 from snapconv.snapshot.event_table import Action
+from snapconv.units import HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import BoolColumn, Int64Column
-from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action
-from snapconv.units import counted
+from snapconv.units import counted, device_name
 
 _RANGE = re.compile(r"(?P<first>[0-9]{0,18})((?P<colon>:)(?P<last>[0-9]{0,18}))?")
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from snapconv.classification.categories import NO_RULE
-from snapconv.devices import device_name
-from snapconv.units import counted, format_bytes, format_duration_us
+from snapconv.units import counted, device_name, format_bytes, format_duration_us
 
 _LABEL_WIDTH = 12
 _MANY = 20

@@ -15,7 +15,7 @@ from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.answers.allocator_calls import AllocatorCalls, Operation
 from snapconv.columns import Int64Column
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot

@@ -13,11 +13,10 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.phases.annotation_spans import find_spans, peaks_in
 from snapconv.snapshot.event_table import Action
-from snapconv.units import counted, shortened
+from snapconv.units import counted, device_name, shortened
 
 EXPECTED = (
     "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest activations', "

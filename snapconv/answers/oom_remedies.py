@@ -16,7 +16,7 @@ from snapconv.answers.allocator_calls import AllocatorCalls, find_calls
 from snapconv.answers.what_if import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_bytes
 

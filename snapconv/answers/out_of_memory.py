@@ -16,13 +16,12 @@ from snapconv.answers.moment_state import MomentState, state_at
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.columns import BoolColumn, Int64Column, sums_by
-from snapconv.devices import device_name
 from snapconv.errors import InputError, RecorderError
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted
+from snapconv.units import counted, device_name
 
 _DEFAULT_POOL = (0, 0)
 

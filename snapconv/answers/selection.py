@@ -16,12 +16,11 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.build_explanation import contains_addr, explain_allocations, unsigned
 from snapconv.answers.explanation import Explanation
 from snapconv.columns import Int64Column
-from snapconv.devices import device_name
 from snapconv.errors import InputError
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_name, format_bytes
 
 # A block of every iteration may have the address: the newest are enough, and each has its own event.
 _MOST_EXPLAINED = 100

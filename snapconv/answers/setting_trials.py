@@ -18,14 +18,13 @@ from snapconv.answers.batch_scale import MOST_BYTES, ScaledSizes
 from snapconv.answers.device_memory import device_memory
 from snapconv.answers.model_check import ModelCheck, check_model
 from snapconv.answers.what_if import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.devices import device_name
 from snapconv.errors import InputError, RecorderError
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import History, Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
-from snapconv.units import format_bytes
+from snapconv.units import device_name, format_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, placed anew"

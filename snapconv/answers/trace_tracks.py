@@ -13,13 +13,12 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.span_lanes import find_span_lanes
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column
-from snapconv.devices import device_name
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.recorded.timing_file import PHASES, Timing
-from snapconv.units import format_bytes, shortened
+from snapconv.units import device_name, format_bytes, shortened
 
 _MOST_SPANS = 1_000_000
 _MOST_OF_NAME = 200

@@ -14,7 +14,7 @@ from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from snapconv.answers.allocator_calls import AllocatorCalls, Operation
 from snapconv.columns import distinct
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
 
 _CALLS_PER_STEP = 1 << 16

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.devices import parse_device
 from snapconv.errors import InputError
+from snapconv.units import parse_device
 
 if TYPE_CHECKING:
     from snapconv.stacks.paths import PathMap

@@ -71,7 +71,7 @@ def _json_lines(found: dict[str, Any]) -> "Iterator[str]":
 
 
 def _check(output: Path, *, force: bool) -> None:
-    from snapconv.atomic_files import check_outputs
+    from snapconv.files import check_outputs
 
     if not output.name:
         raise OutputWriteError(f"{output} names no file: give --output FOLDER/params.json")
@@ -79,7 +79,7 @@ def _check(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, lines: list[str], *, force: bool) -> None:
-    from snapconv.atomic_files import new_files, os_errors
+    from snapconv.files import new_files, os_errors
 
     with new_files([output], force=force) as (temporary,), os_errors(output):
         temporary.write_text("".join(lines), encoding="utf-8")

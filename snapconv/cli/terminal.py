@@ -8,7 +8,7 @@ from typing import TextIO
 
 from snapconv.cli.colors import paint_of
 from snapconv.errors import SnapconvError
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.units import printable, shortened
 
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.

@@ -1,21 +1,20 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.capture_format import snapshot_file
 from snapconv.columns import distinct, take
-from snapconv.devices import HOST
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
-from snapconv.garbage_collector import collector_off
+from snapconv.files import snapshot_file
 from snapconv.native.library import core
-from snapconv.notes import Note
-from snapconv.progress import Progress
+from snapconv.notes import Note, Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.compiled_events import CompiledTraceReader
 from snapconv.snapshot.era import Era, infer_era
@@ -38,7 +37,7 @@ from snapconv.snapshot.settings_table import (
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 from snapconv.stop_signals import stage
-from snapconv.units import shown
+from snapconv.units import HOST, shown
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
@@ -362,3 +361,15 @@ def _trace(value: object, where: str) -> Trace:
 def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[int], None]:
     """Report the events of one trace as a part of those of all."""
     return lambda done: report("reading", n_before + done, n_events)
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Switch Python's cyclic collector off, which would walk millions of dictionaries and free none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -11,8 +11,8 @@ import snapconv
 from snapconv.answers.device_notes import device_notes
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
-from snapconv.devices import HOST, device_kind, device_name, parse_device
 from snapconv.errors import InputError, MalformedSnapshotError
+from snapconv.units import HOST, device_kind, device_name, parse_device
 from tests.builders import START_US, TraceBuilder, frame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"

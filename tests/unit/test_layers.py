@@ -16,11 +16,8 @@ PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {
-        *("capture_format", "devices", "errors", "garbage_collector"),
-        *("notes", "progress", "stop_signals", "units", "version"),
-    },
-    {"atomic_files", "json_text"},
+    {"errors", "notes", "stop_signals", "units", "version"},
+    {"files", "json_text"},
     {"torch_knowledge"},
     {"allocator"},
     {"columns"},

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from snapconv.atomic_files import IN_USE
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
+from snapconv.files import IN_USE
 from snapconv.json_text import write_json
 
 SNAPSHOT_NAME = "snapshot.pickle"

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.json_text import JsonError, read_lenient_json
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
 from snapconv.snapshot.readers.unpickle import load_plain_pickle

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, ClassVar
 
 from snapconv.errors import MalformedSnapshotError, SnapconvError, UnsafePickleError
-from snapconv.progress import Progress
+from snapconv.notes import Progress
 
 
 class _NoCode:

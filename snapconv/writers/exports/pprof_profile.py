@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.answers.live_stacks import LiveStacks
-from snapconv.devices import device_name
+from snapconv.units import device_name
 from snapconv.writers.exports.protobuf_fields import bytes_field, number_field, packed_field, text_field
 
 # Profile

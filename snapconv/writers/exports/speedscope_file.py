@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from snapconv.answers.live_stacks import LiveStacks
-from snapconv.devices import device_name
 from snapconv.json_text import write_json
+from snapconv.units import device_name
 from snapconv.version import VERSION
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from snapconv.atomic_files import new_files, os_errors
+from snapconv.files import new_files, os_errors
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_values
 from snapconv.writers.html.view_device import ViewDevice
 

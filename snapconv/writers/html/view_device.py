@@ -15,11 +15,11 @@ from snapconv.answers.timeline_levels import TimelineLevel, bytes_by_category, t
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import reason_of
 from snapconv.columns import Int64Column, distinct
-from snapconv.devices import device_argument, device_name
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
+from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.writers.html.view_rows import base_addr, view_rows
 from snapconv.writers.html.view_stacks import view_stacks

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.atomic_files import new_files
 from snapconv.errors import OutputWriteError
+from snapconv.files import new_files
 from snapconv.writers.sqlite.table_schema import Table
 
 Value = int | float | str | None

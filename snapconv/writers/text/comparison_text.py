@@ -5,9 +5,8 @@ from dataclasses import asdict
 
 from snapconv.answers.comparison import Change, ComparedLine, ComparedRow, Comparison, Difference
 from snapconv.answers.comparison_report import ComparisonReport
-from snapconv.devices import device_kind, device_name
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes, shortened
+from snapconv.units import counted, device_kind, device_name, format_bytes, shortened
 from snapconv.writers.text.size_rows import MOST_ROWS, cut, where
 
 _MOST_SETTING = 60

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
-from snapconv.devices import device_kind, device_name
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import MOST_ROWS, cut, place, size_row, size_rows
 
 _LABEL, _COLUMN = 26, 15

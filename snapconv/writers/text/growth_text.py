@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from snapconv.answers.growth_report import GrowthLine, GrowthReport
-from snapconv.devices import device_kind, device_name
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_kind, device_name, format_bytes
 
 _N_LINES = 8
 _N_CALLERS = 3

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.module_groups import group_modules
 from snapconv.answers.moment_state import MomentState
-from snapconv.devices import device_kind, device_name
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.size_rows import names_in_a_line, project_shown, size_rows, where
 

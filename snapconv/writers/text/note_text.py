@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from snapconv.devices import device_name
 from snapconv.notes import Note
+from snapconv.units import device_name
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:

@@ -9,8 +9,7 @@ from snapconv.answers.oom_message import MessageAnswer
 from snapconv.answers.oom_remedies import Remedies
 from snapconv.answers.oom_verdict import OomVerdict
 from snapconv.answers.out_of_memory import FailedAllocation, OutOfMemory
-from snapconv.devices import device_kind, device_name
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.moment_summary import place_of, pool_shown
 from snapconv.writers.text.size_rows import cut, size_row, where

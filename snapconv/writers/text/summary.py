@@ -16,9 +16,16 @@ from snapconv.answers.memory_report import (
 from snapconv.answers.module_groups import group_modules
 from snapconv.answers.time_report import IterationTimes, TimeReport
 from snapconv.classification.categories import Evidence
-from snapconv.devices import device_kind, device_name
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes, format_duration_us, format_share, shortened
+from snapconv.units import (
+    counted,
+    device_kind,
+    device_name,
+    format_bytes,
+    format_duration_us,
+    format_share,
+    shortened,
+)
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.sparkline import sparkline
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from snapconv.answers.memory_tree import MemoryTree, TreeNode
-from snapconv.devices import device_kind, device_name
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_kind, device_name, format_bytes
 
 MOST_NODES = 30
 _WIDTH = 80

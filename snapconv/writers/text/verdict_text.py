@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from snapconv.answers.file_verdict import FileVerdict
-from snapconv.devices import device_kind, device_name
+from snapconv.units import device_kind, device_name
 from snapconv.writers.text.oom_text import wrapped
 from snapconv.writers.text.size_rows import cut, size_row, where
 

@@ -7,9 +7,8 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.setting_trials import SettingTrials, Tried, shown_capacity
 from snapconv.answers.what_if import FailedRequest
-from snapconv.devices import device_kind, device_name
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import place
 
 _COLUMNS = (11, 11, 8, 11)

@@ -11,7 +11,7 @@ from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import find_features
 from snapconv.classification.rule_order import opinions
-from snapconv.devices import device_name
+from snapconv.units import device_name
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

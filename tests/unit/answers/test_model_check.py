@@ -7,9 +7,9 @@ import pytest
 
 from snapconv.answers.allocator_calls import find_calls
 from snapconv.answers.model_check import check_model
-from snapconv.devices import HOST
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
+from snapconv.units import HOST
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = [*sorted((ROOT / "fixtures").glob("*.pickle")), ROOT / "fixtures" / "transformer.capture"]

@@ -169,10 +169,15 @@ class TestErrors:
         with pytest.raises(InputError, match="does not fit into this machine's memory"):
             load(small().snapshot())
 
-    def test_the_collector_is_on_again_after_an_error(self, load):
-        with pytest.raises(InputError):
-            load(5)
-        assert gc.isenabled()
+    @pytest.mark.parametrize("is_on", [True, False])
+    def test_the_collector_is_as_it_was_after_an_error(self, load, is_on):
+        (gc.enable if is_on else gc.disable)()
+        try:
+            with pytest.raises(InputError):
+                load(5)
+            assert gc.isenabled() == is_on
+        finally:
+            gc.enable()
 
 
 class TestDevices:

@@ -7,10 +7,9 @@ import pytest
 
 from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.answers.memory_report import GrowthRow, Moment
-from snapconv.devices import HOST
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes
+from snapconv.units import HOST, counted, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.note_text import note_lines
 from snapconv.writers.text.summary import summary_lines, summary_values

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.capture_format import files_of, is_capture, snapshot_file, stem_of, timing_file
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import InputError
+from snapconv.files import files_of, is_capture, snapshot_file, stem_of, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.paths import PathMap

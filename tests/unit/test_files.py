@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.atomic_files import check_outputs, new_files
 from snapconv.errors import OutputExistsError, OutputWriteError
+from snapconv.files import check_outputs, new_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -275,7 +275,7 @@ def run_python(code, *arguments, **options):
 KILLED_HALF_WAY = """
 import os, signal, sys
 from pathlib import Path
-from snapconv.atomic_files import new_files
+from snapconv.files import new_files
 with new_files([Path(sys.argv[1])], force=True) as (temporary,):
     temporary.write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
