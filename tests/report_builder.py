@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     ActivationEntry,
     AllocationColumns,
     BreakdownRow,
-    GrowthRow,
     IterationRow,
     MemoryReport,
     Moment,
@@ -155,8 +155,8 @@ def small_report(**changes: Any) -> MemoryReport:
             ModuleTotal("encoder", "metadata", 1, 1024),
         ),
         growth=(
-            GrowthRow(0, (FORWARD,), "never freed", "fair", 0, 0, 4, 8, 4096, 1024),
-            GrowthRow(-1, (), "freed late", "weak", 0, 0, 3, 3, 1536, 512),
+            Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, np.arange(8), (FORWARD,)),
+            Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, np.arange(3)),
         ),
         iterations=(IterationRow(0, 0, 6, 3584, 1),),
         oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1, (FORWARD, BUILD)),),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.comparison import paired
-from snapconv.answers.growth import Fate, find_growth, why_unknown
+from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.live_totals import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
@@ -122,7 +122,7 @@ def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
         actual = n_bytes[category.label]
         yield Check(f"{category.label} at the peak", device, limit, actual, unknown, remark=remark)
     if budgets.max_growth is not None:
-        adds = sum(one.bytes_per_iteration for one in find_growth(found) if one.fate is not Fate.FREED_LATE)
+        adds = sum(one.bytes_per_iteration for one in find_growth(found) if one.fate.goes_on)
         unknown = why_unknown(found.phases, n_events=len(found.device.events))
         yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
 

@@ -8,7 +8,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotation_totals import AnnotatedSpans, annotated_spans, totals_by_annotation
 from snapconv.answers.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.answers.device_notes import device_notes
-from snapconv.answers.growth import find_growth, why_unknown
+from snapconv.answers.growth import find_growth
 from snapconv.answers.live_totals import totals_by_category, totals_by_line, totals_by_module
 from snapconv.answers.memory_report import (
     CURVES,
@@ -23,7 +23,6 @@ from snapconv.answers.memory_report import (
     AllocationColumns,
     AnnotationColumns,
     BreakdownRow,
-    GrowthRow,
     IterationRow,
     MemoryReport,
     Moment,
@@ -101,8 +100,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         is_project=analysis.project.is_project,
         weight_naming=_weight_naming(analysis),
         modules_at_peak=totals_by_module(analysis, live),
-        growth=tuple(_growth(analysis, lines)),
-        growth_unknown=why_unknown(analysis.phases, n_events=len(analysis.device.events)),
+        growth=find_growth(analysis),
         project_includes=analysis.project.includes,
         layouts=tuple(_layouts(analysis)),
         annotations=_annotations(analysis.snapshot, spans),
@@ -207,22 +205,6 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     yield BreakdownRow("pending_free", None, active - allocated)
     yield BreakdownRow("cached_blocks", None, reserved - active - unmapped)
     yield BreakdownRow("unmapped", None, unmapped)
-
-
-def _growth(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[GrowthRow]:
-    for found in find_growth(analysis):
-        yield GrowthRow(
-            stack_id=found.stack_id,
-            frames=lines.of(found.stack_id),
-            fate=found.fate.value,
-            confidence=found.confidence.value,
-            first_iteration=found.first_iteration,
-            last_iteration=found.last_iteration,
-            n_iterations=found.n_iterations,
-            n_allocations=len(found.rows),
-            block_bytes=found.n_bytes,
-            bytes_per_iteration=found.bytes_per_iteration,
-        )
 
 
 def _oom_events(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[OomEvent]:

@@ -86,7 +86,7 @@ def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
     if not any(note.slug == "growth" for note in device_notes(analysis)):
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)
-    first = lines.innermost(max(growing, key=lambda one: one.n_bytes).stack_id)
+    first = max(growing, key=lambda one: one.block_bytes).line
     where = f", most of it at {first.place}" if first else ""
     live = analysis.allocations.live_at(len(analysis.device.events) - 1)
     grown = live & False

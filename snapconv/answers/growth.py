@@ -1,7 +1,7 @@
-"""Which code holds more memory with every training step: growth, and not memory that merely stays.
+"""Growth: the code that holds more memory with every training step, and not memory that merely stays.
 
 Weights and optimizer states are made in the first step, a full cache frees the oldest for every new one. What
-grows allocates in step after step, and frees nothing, or nothing for a long while, or replaces what it has by
+grows allocates in step after step, and frees nothing, or nothing for a long while, or replaces its memory by
 something larger. Columns in, columns out; linear in the allocations, but for a sort.
 """
 
@@ -17,9 +17,9 @@ from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, r
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.stacks.project_lines import ProjectLines
+from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.stacks.stack_roles import innermost_frames
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, device_kind, format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
@@ -35,8 +35,8 @@ _ITERATIONS_THAT_MATTER = 100_000
 _MADE_ON_FIRST_USE = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
 
 
-class Fate(Enum):
-    """What became of the memory; the values stand in every output."""
+class Fate(str, Enum):
+    """The end of memory that grows; the values stand in every output."""
 
     NEVER_FREED = "never freed"
     REPLACED = "replaced by larger"
@@ -48,8 +48,8 @@ class Fate(Enum):
         return self is not Fate.FREED_LATE
 
 
-class Confidence(Enum):
-    """How sure growth is, by the number of iterations that show it; the values stand in every output."""
+class Confidence(str, Enum):
+    """The certainty of growth, by the number of iterations that show it; the values stand in every output."""
 
     WEAK = "weak"
     FAIR = "fair"
@@ -58,11 +58,12 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one stack (-1: those without any) holds more from iteration to iteration.
+    """The memory that one stack (-1: those without any) holds more from iteration to iteration.
 
     Of a line that several stacks reach, ``stack_id`` is the one with most bytes. It grew in every
-    ``period``-th iteration from the first to the last. ``n_bytes``: what it grew by in them; of FREED_LATE
-    the most that was freed at once. ``rows`` are the allocations, in the order of the AllocationTable.
+    ``period``-th iteration from the first to the last, by ``block_bytes`` in all; of FREED_LATE these are
+    the most that was freed at once. ``rows`` are the allocations, in the order of the AllocationTable;
+    ``frames`` the project's, innermost first.
     """
 
     stack_id: int
@@ -70,13 +71,24 @@ class Growth:
     first_iteration: int
     last_iteration: int
     period: int
-    n_bytes: int
+    block_bytes: int
     rows: Int64Column
+    frames: tuple[SourceLine, ...] = ()
+
+    @property
+    def line(self) -> SourceLine | None:
+        """Its innermost line of the project."""
+        return self.frames[0] if self.frames else None
 
     @property
     def n_iterations(self) -> int:
         """The number of iterations in which it grew."""
         return (self.last_iteration - self.first_iteration) // self.period + 1
+
+    @property
+    def n_allocations(self) -> int:
+        """The number of allocations that were left behind."""
+        return len(self.rows)
 
     @property
     def confidence(self) -> Confidence:
@@ -87,10 +99,143 @@ class Growth:
 
     @property
     def bytes_per_iteration(self) -> int:
-        """What an iteration adds."""
+        """The bytes that an iteration adds."""
         if self.fate is Fate.REPLACED:
-            return self.n_bytes // (self.last_iteration - self.first_iteration)
-        return self.n_bytes // (self.n_iterations * self.period)
+            return self.block_bytes // (self.last_iteration - self.first_iteration)
+        return self.block_bytes // (self.n_iterations * self.period)
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, with its line."""
+        return line_values(self.line) | _figures(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LineGrowth:
+    """The stacks of one line of the project (or of none) that grow with one fate, most bytes first."""
+
+    stacks: tuple[Growth, ...]
+
+    @property
+    def frames(self) -> tuple[SourceLine, ...]:
+        """The line and its callers, innermost first; none for memory that no line of the project made."""
+        return self.stacks[0].frames
+
+    @property
+    def fate(self) -> Fate:
+        """The end of its memory."""
+        return self.stacks[0].fate
+
+    @property
+    def confidence(self) -> Confidence:
+        """The certainty of the surest stack."""
+        return max((stack.confidence for stack in self.stacks), key=list(Confidence).index)
+
+    @property
+    def first_iteration(self) -> int:
+        """The first iteration in which it grew."""
+        return min(stack.first_iteration for stack in self.stacks)
+
+    @property
+    def last_iteration(self) -> int:
+        """The last iteration in which it grew."""
+        return max(stack.last_iteration for stack in self.stacks)
+
+    @property
+    def n_iterations(self) -> int:
+        """The number of iterations in which it grew, by the stack that has most."""
+        return max(stack.n_iterations for stack in self.stacks)
+
+    @property
+    def n_allocations(self) -> int:
+        """The number of allocations that were left behind."""
+        return sum(stack.n_allocations for stack in self.stacks)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes by which it grew."""
+        return sum(stack.block_bytes for stack in self.stacks)
+
+    @property
+    def bytes_per_iteration(self) -> int:
+        """The bytes that an iteration adds."""
+        return sum(stack.bytes_per_iteration for stack in self.stacks)
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, with its callers."""
+        return {"frames": [line_values(line) for line in self.frames]} | _figures(self)
+
+
+def _figures(found: Growth | LineGrowth) -> dict[str, object]:
+    return {
+        "fate": found.fate.value,
+        "confidence": found.confidence.value,
+        "first_iteration": found.first_iteration,
+        "last_iteration": found.last_iteration,
+        "n_iterations": found.n_iterations,
+        "n_allocations": found.n_allocations,
+        "block_bytes": found.block_bytes,
+        "bytes_per_iteration": found.bytes_per_iteration,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthReport:
+    """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
+
+    The lines that grow up to the end of the trace stand first, most bytes first. ``unknown`` says why growth
+    cannot be seen in the file, and is empty where it can.
+    """
+
+    device: int
+    end_bytes: tuple[int, ...]
+    lines: tuple[LineGrowth, ...]
+    unknown: str
+
+    @property
+    def growing(self) -> tuple[LineGrowth, ...]:
+        """The lines that grow up to the end of the trace."""
+        return tuple(line for line in self.lines if line.fate.goes_on)
+
+    @property
+    def freed_late(self) -> tuple[LineGrowth, ...]:
+        """The lines that hold memory of several iterations, and free it at once."""
+        return tuple(line for line in self.lines if not line.fate.goes_on)
+
+    @property
+    def bytes_per_iteration(self) -> int:
+        """The bytes that an iteration adds for good."""
+        return sum(line.bytes_per_iteration for line in self.growing)
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
+        return {
+            "device": self.device,
+            "kind": device_kind(self.device),
+            "unknown": self.unknown or None,
+            "iteration_end_bytes": list(self.end_bytes),
+            "bytes_per_iteration": self.bytes_per_iteration,
+            "lines": [line.to_json() for line in self.lines],
+        }
+
+
+def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
+    """Find the lines of one device that grow."""
+    allocated = analysis.replay.allocated.after
+    return GrowthReport(
+        device=analysis.device.device,
+        end_bytes=tuple(int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0),
+        lines=by_line(find_growth(analysis)),
+        unknown=why_unknown(analysis.phases, n_events=len(analysis.device.events)),
+    )
+
+
+def by_line(found: Sequence[Growth]) -> tuple[LineGrowth, ...]:
+    """Group the stacks by their innermost line and their fate; those that go on first, most bytes first."""
+    groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = {}
+    for growth in found:
+        groups.setdefault((growth.line, growth.fate), []).append(growth)
+    lines = [LineGrowth(tuple(stacks)) for stacks in groups.values()]
+    return tuple(sorted(lines, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.frames)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +272,13 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     kept = _kept(allocations, phases, iteration, category, has_frames=np.diff(stacks.offsets) > 0)
     found = list(_never_freed(kept, phases.n_iterations))
     line_of_stack = innermost_frames(stacks, analysis.project.is_project)
-    found += _by_line(kept, phases.n_iterations, allocations, line_of_stack, [one.stack_id for one in found])
+    found += _of_lines(kept, phases.n_iterations, allocations, line_of_stack, [one.stack_id for one in found])
     done = {one.stack_id for one in found}
     found += [one for one in _freed_late(kept, phases.n_iterations) if one.stack_id not in done]
     found += _replaced(kept, phases.n_iterations, allocations.requested_bytes)
-    order = sorted(found, key=lambda one: (not one.fate.goes_on, -one.n_bytes, one.stack_id))
-    return tuple(map(read_only, order))
+    order = sorted(found, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.stack_id))
+    lines = ProjectLines(stacks, analysis.project)
+    return tuple(read_only(replace(one, frames=lines.of(one.stack_id))) for one in order)
 
 
 def _kept(
@@ -177,7 +323,7 @@ def _never_freed(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
             yield growth
 
 
-def _by_line(
+def _of_lines(
     kept: _Kept,
     n_iterations: int,
     allocations: AllocationTable,
@@ -206,7 +352,7 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[Growth, Int64Column,
     late_bytes = dict(_sums(take(kept, np.flatnonzero(outlived & ~stays))))
     for key, one in _groups(take(kept, np.flatnonzero(stays))):
         run = _longer(_last_run(one, n_iterations), _run_after_steps(one, n_iterations))
-        if run and late_bytes.get(key, 0) * 10 <= run[0].n_bytes:
+        if run and late_bytes.get(key, 0) * 10 <= run[0].block_bytes:
             yield *run, one
 
 
@@ -349,8 +495,7 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
     if not going_on or per_iteration * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
         return
     most = going_on[0]
-    line = ProjectLines(analysis.snapshot.stacks, analysis.project).innermost(most.stack_id)
-    where = f"; most by {line.place}" if line else ""
+    where = f"; most by {most.line.place}" if most.line else ""
     yield Note(
         "growth",
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "

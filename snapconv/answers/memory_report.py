@@ -7,6 +7,7 @@ look anything up anywhere else.
 from dataclasses import dataclass
 
 from snapconv.answers.annotation_totals import AnnotatedSpans, AnnotationTotal
+from snapconv.answers.growth import Growth
 from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.notes import Note
@@ -62,30 +63,6 @@ class BreakdownRow:
     name: str
     parent: str | None
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthRow:
-    """What one stack holds more from iteration to iteration; ``frames`` are the project's, innermost first.
-
-    ``fate`` and ``confidence`` are words; ``findings/growth.py`` has what the figures are.
-    """
-
-    stack_id: int
-    frames: tuple[SourceLine, ...]
-    fate: str
-    confidence: str
-    first_iteration: int
-    last_iteration: int
-    n_iterations: int
-    n_allocations: int
-    block_bytes: int
-    bytes_per_iteration: int
-
-    @property
-    def line(self) -> SourceLine | None:
-        """Its innermost line of the project."""
-        return self.frames[0] if self.frames else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +188,7 @@ class MemoryReport:
     """Everything known about one device, ready to be written.
 
     ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
-    has one entry per frame of ``stacks``. ``growth_unknown`` says why
-    growth cannot be seen, and is empty where it can.
+    has one entry per frame of ``stacks``.
     """
 
     device: int
@@ -237,8 +213,7 @@ class MemoryReport:
     is_project: BoolColumn
     weight_naming: WeightNaming | None = None
     modules_at_peak: tuple[ModuleTotal, ...] = ()
-    growth: tuple[GrowthRow, ...] = ()
-    growth_unknown: str = ""
+    growth: tuple[Growth, ...] = ()
     project_includes: tuple[str, ...] = ()
     layouts: tuple[MomentLayout, ...] = ()
     annotations: AnnotationColumns | None = None

@@ -16,17 +16,15 @@ def growth(
 
     An iteration is a step of the optimizer; three are the fewest that can show growth.
     """
-    from snapconv.answers.growth_report import build_growth
-    from snapconv.writers.text.growth_text import growth_lines, growth_values
+    from snapconv.answers.growth import report_growth
+    from snapconv.writers.text.growth_text import growth_lines
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
-    reports = {
-        found.device.device: build_growth(session.report(found.device.device)) for found in session.devices
-    }
+    reports = {found.device.device: report_growth(found) for found in session.devices}
     answer(
         session,
         lambda found: (
-            growth_values(reports[found.device.device]),
+            reports[found.device.device].to_json(),
             growth_lines(reports[found.device.device]),
         ),
         as_json=as_json,

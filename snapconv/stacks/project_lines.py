@@ -32,6 +32,15 @@ class SourceLine:
         return self.file_path, self.line_number, self.function
 
 
+def line_values(line: SourceLine | None) -> dict[str, object]:
+    """Return a line as JSON-ready values; all are None for memory that no line of the project made."""
+    return {
+        "file": line.file_path if line else None,
+        "line": line.line_number if line else None,
+        "function": line.function if line else None,
+    }
+
+
 # What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and is repeated
 # for every entry.
 MAX_LINES_OF_AN_END = 64

@@ -5,18 +5,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from snapconv.answers.growth import Fate
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
-    GrowthRow,
     MemoryReport,
     OomEvent,
 )
 from snapconv.answers.module_groups import group_modules
 from snapconv.answers.time_report import IterationTimes, TimeReport
 from snapconv.classification.categories import Evidence
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import (
     counted,
     device_kind,
@@ -168,7 +166,7 @@ def _growth_lines(report: MemoryReport) -> Iterator[str]:
     yield "  grows: added by every iteration, and not freed since"
     by_line: Counter[str] = Counter()
     for row in report.growth:
-        if row.fate != Fate.FREED_LATE.value:
+        if row.fate.goes_on:
             by_line[_where(row.line)] += row.bytes_per_iteration
     for where, n_bytes in by_line.most_common(_N_LINES):
         yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
@@ -262,11 +260,11 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         "project_root": report.project_root,
         "project_includes": list(report.project_includes),
         "lines_at_peak": [
-            _line_values(row.line) | {"n_allocations": row.n_allocations, "block_bytes": row.block_bytes}
+            line_values(row.line) | {"n_allocations": row.n_allocations, "block_bytes": row.block_bytes}
             for row in report.lines_at_peak
         ],
         "modules_at_peak": list(map(asdict, report.modules_at_peak)),
-        "growth": [_growth_values(row) for row in report.growth],
+        "growth": [row.to_json() for row in report.growth],
         "history": {"verdict": report.history_verdict, "reason": report.history_reason},
         "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
         "n_weights": len(report.weights),
@@ -286,11 +284,6 @@ def _oom_values(oom: OomEvent) -> dict[str, object]:
     }
 
 
-def _growth_values(row: GrowthRow) -> dict[str, object]:
-    left_out = ("stack_id", "frames")
-    return _line_values(row.line) | {key: v for key, v in asdict(row).items() if key not in left_out}
-
-
 def _time_values(path: Path, report: TimeReport) -> dict[str, object]:
     return {
         "device": report.device,
@@ -303,7 +296,7 @@ def _time_values(path: Path, report: TimeReport) -> dict[str, object]:
         "project_root": report.project_root,
         "project_includes": list(report.project_includes),
         "lines": [
-            _line_values(row.line)
+            line_values(row.line)
             | {"n_calls": row.n_calls, "forward_ms": row.forward_ms, "backward_ms": row.backward_ms}
             for row in report.lines
         ],
@@ -320,12 +313,4 @@ def _iteration_values(times: IterationTimes) -> dict[str, object]:
         "optimizer_ms": times.optimizer_ms,
         "forward_coverage": times.forward_coverage,
         "backward_coverage": times.backward_coverage,
-    }
-
-
-def _line_values(line: SourceLine | None) -> dict[str, object]:
-    return {
-        "file": line.file_path if line else None,
-        "line": line.line_number if line else None,
-        "function": line.function if line else None,
     }

@@ -127,7 +127,7 @@ def growth_of(tmp_path):
 
 @pytest.mark.parametrize(("source", "per_iteration"), LEAKS)
 def test_a_planted_leak_is_found_at_its_line(growth_of, source, per_iteration):
-    found = [row for row in growth_of(source) if row.fate != Fate.FREED_LATE.value]
+    found = [row for row in growth_of(source) if row.fate != Fate.FREED_LATE]
     lines = {row.line.line_number for row in found}
     here = [number for number, text in enumerate(source.splitlines(), 1) if text.endswith("# here")]
     assert found
@@ -139,7 +139,7 @@ def test_a_planted_leak_is_found_at_its_line(growth_of, source, per_iteration):
 
 @pytest.mark.parametrize("source", NONE)
 def test_what_only_looks_like_a_leak_is_none(growth_of, source):
-    assert [row.line for row in growth_of(source) if row.fate != Fate.FREED_LATE.value] == []
+    assert [row.line for row in growth_of(source) if row.fate != Fate.FREED_LATE] == []
 
 
 def test_a_cycle_that_the_collector_frees_is_freed_late(growth_of):
@@ -147,5 +147,5 @@ def test_a_cycle_that_the_collector_frees_is_freed_late(growth_of):
     keep = f"{cycle}\n        if step % 4 == 3: gc.collect()"
     source = TRAINING.format(keep=keep, in_forward="pass", rows="64", backward="")
     (found,) = growth_of(source)
-    assert (found.fate, found.bytes_per_iteration) == (Fate.FREED_LATE.value, STEP_BYTES)
+    assert (found.fate, found.bytes_per_iteration) == (Fate.FREED_LATE, STEP_BYTES)
     assert source.splitlines()[found.line.line_number - 1].endswith("# here")

@@ -5,7 +5,7 @@ import pytest
 
 from snapconv.analysis import analyze_device
 from snapconv.answers.device_notes import device_notes
-from snapconv.answers.growth import Confidence, Fate, find_growth
+from snapconv.answers.growth import Confidence, Fate, find_growth, report_growth
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
@@ -72,7 +72,7 @@ def suspects(analysis_of):
                 ),
                 found.first_iteration,
                 found.last_iteration,
-                found.n_bytes,
+                found.block_bytes,
             )
             for found in find_growth(analysis)
             if found.fate in wanted
@@ -347,6 +347,15 @@ def test_the_rows_are_what_was_left_behind(analysis_of):
     (suspect,) = find_growth(analysis)
     assert analysis.allocations.block_bytes[suspect.rows].tolist() == [5120] * 5
     assert np.all(analysis.iteration[suspect.rows] == [0, 1, 2, 3, 4])
+
+
+def test_the_ends_of_iterations_are_what_was_allocated_then(analysis_of):
+    training = Training()
+    for _ in range(3):
+        training.step(KEEP)
+    analysis = analysis_of(training)
+    ends = [analysis.replay.allocated.at(iteration.last_event) for iteration in analysis.iterations]
+    assert list(report_growth(analysis).end_bytes) == ends
 
 
 def notes_of(analysis):

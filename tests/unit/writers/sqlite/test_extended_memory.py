@@ -121,8 +121,8 @@ def test_what_was_held_at_the_peak(ask):
 
 def test_growth_without_a_stack_has_none(ask):
     assert ask("SELECT * FROM snapconv_growth") == [
-        (0, "never freed", "fair", 0, 0, 4, 8, 4096, 1024),
-        (None, "freed late", "weak", 0, 0, 3, 3, 1536, 512),
+        (0, "never freed", "weak", 0, 0, 1, 8, 4096, 4096),
+        (None, "freed late", "weak", 0, 0, 1, 3, 1536, 1536),
     ]
 
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
-from snapconv.answers.memory_report import GrowthRow, Moment
+from snapconv.answers.memory_report import Moment
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
@@ -170,8 +172,8 @@ def test_a_single_module_is_not_shown():
 GROWS = (Note("growth", "It grows.", 0),)
 
 
-def row_of(line, per_iteration, fate="never freed"):
-    return GrowthRow(0, (line,) if line else (), fate, "fair", 1, 4, 4, 4, 4 * per_iteration, per_iteration)
+def row_of(line, per_iteration, fate=Fate.NEVER_FREED):
+    return Growth(0, fate, 1, 4, 1, 4 * per_iteration, np.arange(4), (line,) if line else ())
 
 
 def growth_of(*rows, notes=GROWS):
@@ -183,7 +185,7 @@ def growth_of(*rows, notes=GROWS):
 
 def test_growth_is_shown_by_line_with_what_an_iteration_adds():
     keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
-    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024), row_of(log, 4096, "freed late"))
+    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024), row_of(log, 4096, Fate.FREED_LATE))
     assert growth_of(*rows, row_of(None, 512)) == [
         ["2.00", "KiB", "a.py:5 in keep"],
         ["1.50", "KiB", "b.py:6 in log"],

@@ -1,32 +1,31 @@
-"""Stacks that grow -> lines that grow, and what is printed of them."""
+"""Lines that grow, and the text of them."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from snapconv.answers.growth_report import build_growth
-from snapconv.answers.memory_report import GrowthRow, IterationRow
+from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, by_line
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.text.growth_text import growth_lines, growth_values
-from tests.report_builder import small_report
+from snapconv.writers.text.growth_text import growth_lines
 
 KEEP, LOG, MAIN = (SourceLine(f"{name}.py", 5, name) for name in ("keep", "log", "main"))
 
 
-def row(frames, n_bytes, *, fate="never freed", confidence="fair", first=0, last=3):
+def row(frames, n_bytes, *, fate=Fate.NEVER_FREED, first=0, last=3):
     n = last - first + 1
-    return GrowthRow(0, frames, fate, confidence, first, last, n, n, n * n_bytes, n_bytes)
+    return Growth(0, fate, first, last, 1, n * n_bytes, np.arange(n), frames)
 
 
-def report_of(*rows, **fields):
-    return build_growth(replace(small_report(), growth=rows, growth_unknown="", **fields))
+def report_of(*rows, unknown=""):
+    return GrowthReport(0, (1024, 2048), by_line(rows), unknown)
 
 
 def test_stacks_of_one_line_are_summed_up_and_those_that_go_on_come_first():
     found = report_of(
         row((KEEP, MAIN), 512, first=2),
-        row((LOG,), 9000, fate="freed late"),
-        row((KEEP, LOG), 1024, confidence="strong", last=9),
+        row((LOG,), 9000, fate=Fate.FREED_LATE),
+        row((KEEP, LOG), 1024, last=9),
         row((), 100),
     )
     assert [(line.frames[:1], line.bytes_per_iteration) for line in found.lines] == [
@@ -35,14 +34,9 @@ def test_stacks_of_one_line_are_summed_up_and_those_that_go_on_come_first():
         ((LOG,), 9000),
     ]
     keep = found.lines[0]
-    assert (keep.confidence, keep.first_iteration, keep.last_iteration) == ("strong", 0, 9)
+    assert (keep.confidence, keep.first_iteration, keep.last_iteration) == (Confidence.STRONG, 0, 9)
+    assert (keep.n_iterations, keep.n_allocations) == (10, 12)
     assert found.bytes_per_iteration == 1636
-
-
-def test_the_ends_of_iterations_are_what_was_allocated_then():
-    timeline = small_report().timeline.allocated.after
-    rows = (IterationRow(0, 0, 2, 1, 1), IterationRow(1, 3, 5, 1, 4))
-    assert report_of(iterations=rows).end_bytes == (timeline[2], timeline[5])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +59,7 @@ def test_a_line_is_shown_with_its_callers_how_long_it_grew_and_how_sure_that_is(
     shown = list(growth_lines(report_of(row((KEEP, MAIN), 1 << 20, first=1, last=3))))
     assert "grows by 1.00 MiB per iteration" in shown[0]
     assert shown[3].split(maxsplit=4)[-1] == "keep.py:5 in keep < main.py:5 in main"
-    assert shown[4].strip() == "in iterations 1 to 3, 3.00 MiB held in the end; confidence: fair"
+    assert shown[4].strip() == "in iterations 1 to 3, 3.00 MiB held in the end; confidence: weak"
 
 
 def test_a_few_lines_are_shown_and_the_others_summed_up():
@@ -75,12 +69,12 @@ def test_a_few_lines_are_shown_and_the_others_summed_up():
 
 
 def test_what_is_freed_late_alone_is_no_growth():
-    shown = list(growth_lines(report_of(row((KEEP,), 1024, fate="freed late"))))
+    shown = list(growth_lines(report_of(row((KEEP,), 1024, fate=Fate.FREED_LATE))))
     assert "nothing grows" in shown[0]
     assert "held over several iterations, and freed then" in shown[2]
 
 
 def test_why_growth_is_not_known_is_all_that_is_shown():
-    found = build_growth(replace(small_report(), growth=(), growth_unknown="too few"))
+    found = report_of(unknown="too few")
     assert [line.strip() for line in growth_lines(found)][1:] == ["too few"]
-    assert growth_values(found)["unknown"] == "too few"
+    assert found.to_json()["unknown"] == "too few"
