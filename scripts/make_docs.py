@@ -169,21 +169,6 @@ def _option_words(info: ParameterInfo, kind: object) -> str:
     return f"{', '.join(names)} {value}".rstrip()
 
 
-def accuracy() -> str:
-    """Return the tables of the classification's benchmark, as its last run left its figures."""
-    bench = ROOT / "scripts" / "bench" / "classification"
-    tables = runpy.run_path(str(bench / "tables.py"))
-    figures = json.loads((bench / "results.json").read_text(encoding="utf-8"))
-    return str(tables["markdown"](figures))
-
-
-def ablation_page() -> str:
-    """Return the page about what every rule is worth, as the benchmark's last ablation left its figures."""
-    bench = ROOT / "scripts" / "bench" / "classification"
-    figures = json.loads((bench / "ablation.json").read_text(encoding="utf-8"))
-    return str(runpy.run_path(str(bench / "tables.py"))["ablation"](figures))
-
-
 def frame_rules() -> str:
     """Return the table of the frame rules, in the order in which they are tried."""
     columns = ("slug", "role", "function", "file", "why", "torch")
@@ -299,11 +284,9 @@ def _example(path: Path) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/schema.md": memory_schema_page,
     "docs/reference/time-schema.md": time_schema_page,
-    "docs/reference/ablation.md": ablation_page,
 }
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/guide/reports.md": {"queries": answered_queries},
-    "docs/reference/accuracy.md": {"accuracy": accuracy},
     "docs/reference/action.md": {"inputs": action_inputs, "plugin": plugin},
     "docs/reference/capture.md": {"metadata": metadata_keys, "timing": timing_keys},
     "docs/reference/classification.md": {

@@ -22,14 +22,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 # Extras for people who use snapconv, and not for those who work on it.
 FOR_USERS = EXTRAS.keys() - {"test", "test-torch", "test-browser", "lint", "mutate", "fuzz"}
 # Where a package is imported by another name than it is installed by.
-IMPORTED_AS = {
-    "pyyaml": "yaml", "cosmic-ray": "cosmic_ray", "pytest-cov": "pytest_cov",
-    "chronos-forecasting": "chronos", "pillow": "PIL", "pytorch-ignite": "ignite", "rsl-rl-lib": "rsl_rl",
-    "scikit-learn": "sklearn", "opencv-python-headless": "cv2", "open_clip_torch": "open_clip",
-    "mace-torch": "mace", "pyro-ppl": "pyro", "unbabel-comet": "comet",
-}  # fmt: skip
-# What installs a second module besides.
-BESIDES = {"open_clip_train"}
+IMPORTED_AS = {"pyyaml": "yaml", "cosmic-ray": "cosmic_ray", "pytest-cov": "pytest_cov", "pillow": "PIL"}
 # Programs of the user's own environment: integrations/ has callbacks for them, and nothing without them.
 OF_THE_USER = {"transformers", "lightning", "pytorch_lightning"}
 STANDARD = sys.stdlib_module_names | {"tomllib"}
@@ -60,7 +53,6 @@ def declared_for_users():
 @cache
 def declared_for_developers():
     files = [ROOT / "tests" / "ecosystem" / name for name in ("requirements.txt", "torchvision.txt")]
-    files.append(ROOT / "scripts" / "bench" / "classification" / "libraries.txt")
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     listed = [line for line in lines if line.strip() and not line.startswith("#")]
     developers = [one for extra in EXTRAS.values() for one in extra]
@@ -105,9 +97,7 @@ def test_users_install_all_that_snapconv_imports():
 
 @pytest.mark.parametrize("folder", ["scripts", "tests"])
 def test_developers_install_all_that_tests_and_scripts_import(folder):
-    assert (
-        undeclared(folder, declared_for_developers() | BESIDES | BESIDE | NOT_THERE | WHERE_INSTALLED) == {}
-    )
+    assert undeclared(folder, declared_for_developers() | BESIDE | NOT_THERE | WHERE_INSTALLED) == {}
 
 
 def test_all_that_is_always_installed_is_imported():

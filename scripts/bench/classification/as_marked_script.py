@@ -1,9 +1,7 @@
-"""The same as ``as_script.py``, with the end of every iteration marked, where it cannot be seen."""
-
-import sys
+"""The same as ``as_script.py``, for a program whose iterations nothing shows: its text marks their ends."""
 
 from as_script import run
 
 import snapconv
 
-run(sys.argv[1], int(sys.argv[2]), on_end=snapconv.step)
+run(on_end=snapconv.step)

@@ -3,6 +3,7 @@
     python scripts/bench/classification/captures.py                       record all programs, as a table
     python scripts/bench/classification/captures.py --entry cnn --lines   one, with the lines that are unknown
     python scripts/bench/classification/captures.py a.capture b.capture   of these captures
+    python scripts/bench/classification/captures.py --corpus COMMIT       the programs that a commit has
 
 Each program runs as an unmodified script under ``snapconv record --simulate``, in a process of its own: what
 the benchmark's programs name themselves elsewhere is not used. Ends with 1 where more than LIMIT of the
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from entries import ENTRIES
+from entries import ENTRIES, FOLDERS, use
+from past_programs import NoSuchCorpusError, programs_at
 from recording import STEPS_OF_A_PART, WITH_WORKSPACE, WITHOUT_VALUES
 
 import snapconv
@@ -53,6 +55,11 @@ class Share:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the chosen captures and return the exit code."""
     options = _options(argv)
+    if options.corpus:
+        try:
+            use(programs_at(options.corpus))
+        except NoSuchCorpusError as error:
+            sys.exit(str(error))
     is_over, failed = False, list[str]()
     print("| capture | peak | unknown | share |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
@@ -127,6 +134,7 @@ def _command(entry: str, output: Path) -> list[str]:
         "record",
         *options,
         str(_MARKED.get(entry, _SCRIPT)),
+        str(FOLDERS[0]),
         entry,
         str(n_steps),
     ]
@@ -139,7 +147,8 @@ def _environment() -> dict[str, str]:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("captures", nargs="*", type=Path, help="captures; without any, programs are recorded")
-    parser.add_argument("--entry", action="append", choices=ENTRIES, help="only this one; may be repeated")
+    parser.add_argument("--corpus", metavar="COMMIT", help="record the programs of a commit")
+    parser.add_argument("--entry", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--lines", action="store_true", help="list the lines that allocated what is unknown")
     return parser.parse_args(argv)
 

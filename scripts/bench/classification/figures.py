@@ -71,8 +71,6 @@ def _case(result: Result) -> Figures:
         "n_steps": case.setup.n_steps,
         "stacks": case.stacks,
         "history": case.history,
-        "peak_bytes": result.at_peak.counted + result.at_peak.not_counted,
-        "counted_bytes": result.at_peak.counted,
         "peak": _shares(result.at_peak),
         "activations": _shares(result.at_activations),
         "names": result.named_right,

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
-FIGURES = json.loads((BENCH / "results.json").read_text(encoding="utf-8"))
+FIGURES = json.loads((BENCH / "corpus" / "results.json").read_text(encoding="utf-8"))
 # Few that differ: a plain step with workspaces, frozen weights, engines within engines, no backward at all.
 ENTRIES = ("cnn", "lora", "checkpointing-reentrant", "cached-inference")
 

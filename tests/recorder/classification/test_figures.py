@@ -50,7 +50,7 @@ def called(function, *arguments):
     ids=["some", "all", "more"],
 )
 def test_a_measurement_of_some_programs_keeps_the_sums_over_all(measured, sums):
-    here, elsewhere = ("cnn", "vae", "vit"), "mushrooms"
+    here, elsewhere = ("cnn", "vae", "vit"), "tabular"
     before = [case(), case(entry="vae"), case(entry="gone"), case(entry=elsewhere)]
     now = [case(entry=entry, names=0.8) for entry in measured]
     sums_of = {"cases": before, "cuts": [], "rules": "before"}, {"cases": now, "cuts": [], "rules": "now"}
