@@ -15,7 +15,7 @@ from snapconv.answers.budgets import Budgets, Check, check_budgets
 from snapconv.answers.build_memory import build_memory_report
 from snapconv.answers.comparison_report import ComparisonReport, build_comparison
 from snapconv.answers.device_notes import file_notes
-from snapconv.answers.explanation import Explanation
+from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport
@@ -24,7 +24,6 @@ from snapconv.answers.moment_state import MomentState, state_at
 from snapconv.answers.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
 from snapconv.answers.oom_remedies import Remedies, find_remedies
 from snapconv.answers.out_of_memory import OutOfMemory, find_out_of_memory
-from snapconv.answers.selection import explain, parse_question
 from snapconv.answers.setting_trials import Request, SettingTrials, try_settings
 from snapconv.answers.timeline_levels import timeline_level
 from snapconv.classification.categories import Category
@@ -83,8 +82,7 @@ class Session:
 
         Raises ValueError for another question, InputError where there is no such allocation or device.
         """
-        chosen = self.analysis.of_device(device)
-        return explain(self.snapshot, self.project, chosen.devices, parse_question(question))
+        return explain(self.analysis.of_device(device), parse_question(question))
 
     def of_device(self, device: int | None) -> "Session":
         """Return the same file with one of its devices alone; raises InputError where it has none such."""

@@ -12,8 +12,7 @@ from pathlib import Path
 import snapconv
 from scripts.docs import catalogs
 from scripts.docs.markdown import table
-from snapconv.answers.explanation import Explanation
-from snapconv.answers.explanation_keys import EXPLANATION_KEYS
+from snapconv.answers import explanation
 from snapconv.answers.file_verdict import FileVerdict
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.memory_tree import MemoryTree
@@ -76,10 +75,11 @@ def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
 def explanation_keys() -> str:
     """Describe the JSON of ``explain``, shape by shape."""
     parts = []
-    for shape, meanings in EXPLANATION_KEYS.items():
+    for name, meanings in catalogs.explanation_keys().items():
+        shape = getattr(explanation, name)
         hints = typing.get_type_hints(shape)
-        rows = ((f"`{name}`", kind_of(hints[name]), meaning) for name, meaning in meanings.items())
-        title = "The answer" if shape is Explanation else _title(shape)
+        rows = ((f"`{key}`", kind_of(hints[key]), meaning) for key, meaning in meanings.items())
+        title = "The answer" if shape is explanation.Explanation else _title(shape)
         parts += [f"### {title}", table(("key", "type", "meaning"), rows)]
     return "\n\n".join(parts)
 

@@ -1,17 +1,88 @@
-"""One allocation explained: the answer of ``snapconv explain``, as data, as text and as plain values.
+"""One allocation explained: the answer of ``snapconv explain``, from its question to its evidence.
 
-All values are texts or numbers already; nothing is looked up here. The fields are those of the JSON too:
-docs/reference/json.md describes them.
+An address is ``0x7f3c40001000``, also inside a block, or ``b7f3c40001000_2`` as torch's viewer has it: the
+third allocation that began there. An event is ``#1234``. A bare number is an event if the trace has so
+many, else an address. All values of the answer are texts or numbers already; its fields are those of the
+JSON too: docs/reference/json.md describes them.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import Enum
 
-from snapconv.classification.categories import NO_RULE
+import numpy as np
+
+from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.tensor_names import owner_names
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.rule_catalog import EVIDENCE_WORTH, reason_of
+from snapconv.classification.rule_order import opinions as opinions_of
+from snapconv.classification.rule_order import pipeline_of
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.errors import InputError
+from snapconv.phases.trace_phases import Phase, is_engine
+from snapconv.snapshot.event_table import Action
+from snapconv.stacks.project_lines import both_ends
+from snapconv.stacks.stack_roles import matching_frame
+from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
 
-_LABEL_WIDTH = 12
-_MANY = 20
+# A block of every iteration may have the address: the newest are enough, and each has its own event.
+_MOST_EXPLAINED = 100
+_MOST_ANNOTATIONS = 20
+# No stack of a real file has more than 131 frames; a recursion may have thousands.
+_FRAMES_OF_AN_END = 128
+_QUESTION = re.compile(
+    r"#(?P<event>[0-9]{1,18})"
+    r"|0[xX](?P<hex>[0-9a-fA-F]{1,16})"
+    r"|b'?(?P<viewer>[0-9a-fA-F]{1,16})_(?P<occurrence>[0-9]{1,18})"
+    r"|(?P<number>-?[0-9]{1,19})"
+)
+
+
+class Kind(Enum):
+    """What a question names."""
+
+    EVENT = "event"
+    ADDRESS = "address"
+    EITHER = "an event if there is one of this number, else an address"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question; ``number`` is an event, or an address as tables have it: negative from 2^63 on.
+
+    ``occurrence`` counts the allocations that began at the address, from 0; None means any.
+    """
+
+    text: str
+    kind: Kind
+    number: int
+    occurrence: int | None = None
+
+    def is_event(self, analysis: DeviceAnalysis) -> bool:
+        """Whether an event of this device is meant."""
+        if self.kind is Kind.EITHER:
+            return 0 <= self.number < len(analysis.device.events)
+        return self.kind is Kind.EVENT
+
+
+def parse_question(text: str) -> Question:
+    """Read an address or an event; raises ValueError for anything else."""
+    found = _QUESTION.fullmatch(text.strip())
+    if not found:
+        raise ValueError(
+            f"expected an address such as 0x7f3c40001000 or an event such as #1234, got {text!r}"
+        )
+    part = found.groupdict()
+    if part["event"]:
+        return Question(text, Kind.EVENT, int(part["event"]))
+    if part["number"]:
+        return Question(text, Kind.EITHER, _signed(int(part["number"])))
+    occurrence = int(part["occurrence"]) if part["occurrence"] else None
+    return Question(text, Kind.ADDRESS, _signed(int(part["hex"] or part["viewer"], 16)), occurrence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,143 +245,256 @@ class Explanation:
     n_allocations: int
     allocations: tuple[AllocationExplanation, ...]
 
-    def values(self) -> dict[str, object]:
-        """Plain values for JSON."""
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
         return asdict(self)
 
-    def lines(self, *, whole_stack: bool = False) -> Iterator[str]:
-        """The answer for a person: the first allocation in full, the others in a line each."""
-        first, *others = self.allocations
-        yield from _allocation_lines(first, whole_stack=whole_stack)
-        if self.n_allocations > 1:
-            n_others = self.n_allocations - 1
-            yield f"{counted(n_others, 'more allocation')} here; explain one by its event:"
-            for explained in others[:_MANY]:
-                yield f"  {_in_a_line(explained)}"
-            if n_others > len(others[:_MANY]):
-                yield f"  and {n_others - len(others[:_MANY])} earlier ones"
+
+def explain(analysis: Analysis, question: Question) -> Explanation:
+    """Explain the allocations that a question is about, on each of the devices.
+
+    Of several, those that begin at the address go before those around it; among these what is live at the
+    peak goes first, then the newest. Raises InputError where there is
+    none, with what there is instead.
+    """
+    found = [(device, _rows(device, question)) for device in analysis.devices]
+    n_found = sum(len(rows) for _, rows in found)
+    if not n_found:
+        reasons = "; ".join(dict.fromkeys(_why_nothing(device, question) for device in analysis.devices))
+        raise InputError(f"{analysis.snapshot.path}: {reasons}")
+    by_device = (_explain_allocations(device, rows[:_MOST_EXPLAINED]) for device, rows in found)
+    return Explanation(question.text, n_found, tuple(row for rows in by_device for row in rows))
 
 
-def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[str]:
-    at_peak = "live at the peak" if explained.lifetime.is_live_at_peak else "not live at the peak"
-    category, size = explained.verdict.decision.category, format_bytes(explained.block_bytes)
-    named = f" {explained.name}" if explained.name else ""
-    yield f"{explained.address} on {device_name(explained.device)}: {category}{named}, {size}, {at_peak}"
-    yield from _labelled("size", _size_lines(explained))
-    yield from _labelled("place", [_place(explained.place)])
-    yield from _lifetime_lines(explained.lifetime)
-    yield from _labelled("annotations", map(_annotation_text, explained.annotations))
-    yield from _code_lines(explained.origin, whole_stack=whole_stack)
-    yield from _category_lines(explained.verdict)
-    yield from _role_lines(explained.origin)
+def _signed(number: int) -> int:
+    """Return an address as tables have it: negative from 2^63 on."""
+    if number >= 1 << 64 or number < -(1 << 63):
+        raise ValueError(f"{number} is no address: it has more than 64 bits")
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
-    """Lines with a label before the first."""
-    for line in lines:
-        yield f"  {label:<{_LABEL_WIDTH}}{line}"
-        label = ""
+def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
+    """Return the allocations that are meant, in the order of the answer."""
+    table, number = analysis.allocations, question.number
+    if question.is_event(analysis):
+        columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
+        return np.flatnonzero(np.any([column == number for column in columns], axis=0))
+    if question.occurrence is not None:
+        began_here = np.flatnonzero(table.addr == number)
+        return began_here[question.occurrence : question.occurrence + 1]
+    rows = np.flatnonzero(contains_addr(table.addr, table.block_bytes, number))
+    is_live = table.live_at(analysis.peak_event)[rows]
+    order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
+    return np.asarray(rows[order])
 
 
-def _size_lines(explained: AllocationExplanation) -> Iterator[str]:
-    requested, block = explained.requested_bytes, explained.block_bytes
-    at_least = "" if explained.is_exact else "at least "
-    yield (
-        f"requested {format_bytes(requested)} ({requested} bytes), "
-        f"block {at_least}{format_bytes(block)} ({block} bytes)"
-    )
+def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
+    """Say what there is in place of the requested allocation."""
+    device, event = analysis.device, question.number
+    where, n_events = device_name(device.device), len(device.events)
+    if not question.is_event(analysis):
+        return f"no allocation of {where} has {question.text}; " + "; ".join(_nearest(analysis, question))
+    if event >= n_events:
+        last = f", the last is #{n_events - 1}" if n_events else ""
+        return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
+    action = Action(int(device.events.action[event]))
+    size = format_bytes(int(device.events.size[event]))
+    return f"event #{event} of {where} is {action.name.lower()} of {size}, which is about no allocation"
 
 
-def _place(place: Place) -> str:
-    segment = place.segment
-    if segment is None:
-        where = "segment not known"
-    else:
-        freed = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
-        where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{freed}"
-    pool = "pool not known" if place.pool is None else f"pool {place.pool}"
-    return f"{where}; {pool}; stream {place.stream}"
+def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
+    """Say what is around an address that no allocation has."""
+    starts, wanted = analysis.allocations.addr, question.number
+    if question.occurrence is not None:
+        yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
+        return
+    segments = analysis.device.segments
+    for segment in segments.addr[contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
+        yield f"it is in the segment at {unsigned(segment)}"
+    below, above = starts[starts < wanted], starts[starts > wanted]
+    if len(below):
+        yield f"the next one below is at {unsigned(int(below.max()))}"
+    if len(above):
+        yield f"the next one above is at {unsigned(int(above.min()))}"
+    if not len(starts):
+        yield "it has none at all"
 
 
-def _lifetime_lines(lifetime: Lifetime) -> Iterator[str]:
-    allocated, requested, completed = lifetime.allocated, lifetime.free_requested, lifetime.free_completed
-    yield from _labelled("allocated", [str(allocated) if allocated else "before the trace begins"])
-    if requested:
-        yield from _labelled("freed", [str(requested)])
-    if completed:
-        if requested is None or completed.event != requested.event:
-            yield from _labelled("block free", [str(completed)])
-    elif lifetime.is_live_at_dump:
-        what = "block free" if requested else "freed"
-        waits = "a stream still uses it" if requested else "still in use"
-        yield from _labelled(what, [f"not before the dump: {waits}"])
-    elif requested is None or lifetime.end_event != requested.event:
-        yield from _labelled(
-            "block free", [f"by event {lifetime.end_event}; the trace lacks the event itself"]
+def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[AllocationExplanation]:
+    """Explain some allocations of a device, in the order given."""
+    explainer = _Explainer(analysis)
+    opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
+    pipeline = pipeline_of(is_host=analysis.device.is_host)
+    for opinion in opinions_of(analysis.features, rows, pipeline):
+        opinions[opinion.row].append(explainer.opinion(opinion.category, opinion.evidence, opinion.reason))
+    for row in rows.tolist():
+        yield explainer.explain(row, opinions[row])
+
+
+def unsigned(addr: int) -> str:
+    """Write an address as people do."""
+    return hex(addr & (1 << 64) - 1)
+
+
+def contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
+    """Mark the pieces of memory that an address is in."""
+    return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
+
+
+class _Explainer:
+    """Turns rows of the tables of one device into explanations."""
+
+    def __init__(self, analysis: DeviceAnalysis) -> None:
+        self._snapshot, self._project, self._analysis = analysis.snapshot, analysis.project, analysis
+        self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
+        self._freed_event = analysis.allocations.freed_event
+        self._names = owner_names(analysis)
+        self._of_user = {rule.slug: rule.reason for rule in analysis.user_rules.rules}
+
+    def explain(self, row: int, opinions: list[Opinion]) -> AllocationExplanation:
+        """Everything about one allocation; ``opinions`` are those of all rules."""
+        table = self._analysis.allocations
+        return AllocationExplanation(
+            device=self._analysis.device.device,
+            id=row,
+            address=unsigned(int(table.addr[row])),
+            name=self._names.get(row),
+            requested_bytes=int(table.requested_bytes[row]),
+            block_bytes=int(table.block_bytes[row]),
+            is_exact=bool(table.is_exact[row]),
+            place=self._place(row),
+            lifetime=self._lifetime(row),
+            annotations=tuple(self._annotations(row)),
+            origin=self._origin(row),
+            verdict=self._verdict(row, opinions),
         )
-    at_least = "" if allocated else "at least "
-    lasted = "" if lifetime.in_use_us is None else f"{format_duration_us(lifetime.in_use_us)}, "
-    yield from _labelled("in use for", [f"{at_least}{lasted}{counted(lifetime.in_use_events, 'event')}"])
 
+    def opinion(self, category: Category, evidence: Evidence, slug: str) -> Opinion:
+        """Return the decision of one rule, with the reason of that rule."""
+        reason, torch = (self._of_user[slug], "") if slug in self._of_user else reason_of(slug)
+        return Opinion(category.label, evidence.label, slug, reason, torch or None)
 
-def _annotation_text(annotation: Annotation) -> str:
-    source = "by the allocator, " if annotation.is_internal else ""
-    return f"{annotation.text} ({source}at event {annotation.event})"
-
-
-def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
-    named = f"{origin.operation or 'not known'} ({origin.operation_from})"
-    yield from _labelled("operation", [named])
-    mine = [str(frame) for frame in origin.stack if frame.is_project]
-    if not origin.stack:
-        mine = ["no frames were recorded"]
-    elif not mine:
-        mine = [f"no frame of the project among {counted(len(origin.stack), 'frame')}"]
-    yield from _labelled("code", mine)
-    freed_in = [str(frame) for frame in origin.free_stack if frame.is_project]
-    yield from _labelled("freed in", ["the same lines"] if freed_in == mine else freed_in)
-    if whole_stack:
-        for label, stack in (("stack", origin.stack), ("free stack", origin.free_stack)):
-            frames = [f"{'*' if frame.is_project else ' '} {frame}" for frame in stack]
-            yield from _labelled(label, frames or ["  no frames"])
-
-
-def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
-    decision = verdict.decision
-    yield from _labelled("category", [decision.category])
-    if decision.rule == NO_RULE:
-        yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
-    else:
-        yield from _labelled("decided by", [f"{decision.rule}: {decision.text}"])
-    if verdict.is_wrong_when:
-        yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
-        yield from _labelled("wrong when", [verdict.is_wrong_when])
-    agree = [other for other in verdict.others if other.category == decision.category]
-    against = [other for other in verdict.others if other.category != decision.category]
-    yield from _labelled("agrees", map(_opinion_line, agree))
-    nothing = ["no other rule gives another category"]
-    yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
-
-
-def _role_lines(origin: Origin) -> Iterator[str]:
-    for label, roles in (("stack roles", origin.stack_roles), ("free roles", origin.free_stack_roles)):
-        yield from _labelled(
-            label, [f"{role.role}, by {role.rule}: {role.frame or role.reason}" for role in roles]
+    def _lifetime_event(self, event: int) -> LifetimeEvent | None:
+        if event < 0:
+            return None
+        times, phases = self._analysis.device.events.time_us, self._analysis.phases
+        return LifetimeEvent(
+            event=event,
+            time_us=None if times is None else int(times[event]),
+            after_us=None if times is None else int(times[event] - times[0]),
+            iteration=int(phases.iteration[event]),
+            phase=Phase(int(phases.phase[event])).name.lower(),
         )
 
+    def _lifetime(self, row: int) -> Lifetime:
+        table, events = self._analysis.allocations, self._analysis.device.events
+        alloc, end, freed = (
+            int(table.alloc_event[row]),
+            int(table.end_event[row]),
+            int(self._freed_event[row]),
+        )
+        first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
+        times = events.time_us if len(events) else None
+        return Lifetime(
+            allocated=self._lifetime_event(alloc),
+            free_requested=self._lifetime_event(int(table.free_requested_event[row])),
+            free_completed=self._lifetime_event(int(table.free_completed_event[row])),
+            end_event=end if end >= 0 else None,
+            in_use_us=None if times is None else int(times[last] - times[first]),
+            in_use_events=last - first,
+            is_live_at_peak=bool(self._live_at_peak[row]),
+            is_live_at_dump=end < 0,
+        )
 
-def _opinion_line(opinion: Opinion) -> str:
-    return f"{opinion.rule} ({opinion.evidence}): {opinion.text}"
+    def _annotations(self, row: int) -> Iterator[Annotation]:
+        """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
+        events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
+        alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
+        is_annotation = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
+        annotations = np.flatnonzero(is_annotation)
+        annotations = annotations[(annotations > alloc) & ((end < 0) | (annotations < end))]
+        columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
+        for event in [*([alloc] if alloc >= 0 else []), *annotations[:_MOST_ANNOTATIONS].tolist()]:
+            for ids, is_internal in columns:
+                if ids is not None and ids[event] >= 0 and texts[ids[event]]:
+                    yield Annotation(event, texts[ids[event]], is_internal)
 
+    def _place(self, row: int) -> Place:
+        """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
+        events, segments = self._analysis.device.events, self._analysis.device.segments
+        table, pools = self._analysis.allocations, self._snapshot.pools
+        addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
+        segment = None
+        is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        given_back = np.flatnonzero(is_return & contains_addr(events.addr, events.size, addr))
+        there = np.flatnonzero(contains_addr(segments.addr, segments.total_bytes, addr))
+        if len(later := given_back[given_back > alloc]):
+            event = int(later[0])
+            segment = Segment(unsigned(int(events.addr[event])), int(events.size[event]), event)
+        elif len(there):
+            at_dump = int(there[0])
+            segment = Segment(unsigned(int(segments.addr[at_dump])), int(segments.total_bytes[at_dump]), None)
+            pool = int(segments.pool_id[at_dump]) if pool < 0 else pool
+        return Place(segment, pools[pool] if pool >= 0 else None, int(table.stream[row]))
 
-def _in_a_line(explained: AllocationExplanation) -> str:
-    lifetime, category = explained.lifetime, explained.verdict.decision.category
-    begun = f"#{lifetime.allocated.event}" if lifetime.allocated else "before the trace"
-    freed = lifetime.free_requested.event if lifetime.free_requested else lifetime.end_event
-    ended = "the dump" if freed is None else f"#{freed}"
-    iteration = f", iteration {lifetime.allocated.iteration}" if lifetime.allocated else ""
-    peak = ", live at the peak" if lifetime.is_live_at_peak else ""
-    return (
-        f"{device_name(explained.device)} {explained.address} {begun} to {ended}{iteration}: {category}, "
-        f"{format_bytes(explained.block_bytes)}, {explained.origin.operation or 'operation not known'}{peak}"
-    )
+    def _origin(self, row: int) -> Origin:
+        table = self._analysis.allocations
+        stack = int(table.stack_id[row])
+        free_stack = int(table.free_stack_id[row]) if self._analysis.phases.free_sites_known else -1
+        operation, operation_from = self._operation(row)
+        return Origin(
+            operation=operation,
+            operation_from=operation_from,
+            stack=self._stack(stack),
+            free_stack=self._stack(free_stack),
+            stack_roles=tuple(self._roles(stack)),
+            free_stack_roles=tuple(self._roles(free_stack)),
+        )
+
+    def _verdict(self, row: int, opinions: list[Opinion]) -> CategoryVerdict:
+        found = self._analysis.classification
+        category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
+        decision = self.opinion(category, evidence, found.reasons[int(found.reason_id[row])])
+        worth = EVIDENCE_WORTH[evidence]
+        # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
+        others = (
+            opinion
+            for opinion in opinions
+            if (opinion.category, opinion.rule) != (decision.category, decision.rule)
+        )
+        return CategoryVerdict(decision, worth.follows_from, worth.is_wrong_when, tuple(others))
+
+    def _roles(self, stack: int) -> Iterator[StackRole]:
+        """Yield the roles of a stack, each with the first rule that matches."""
+        roles, stacks = self._analysis.roles, self._snapshot.stacks
+        if stack < 0:
+            return
+        for role in Role:
+            number = int(roles.rule_id[role, stack])
+            if number >= 0:
+                rule = roles.rules[number]
+                frame = self._frame(matching_frame(stacks, rule, stack))
+                torch = None if rule.slug in self._of_user else rule.seen
+                yield StackRole(role.name.lower(), rule.slug, rule.reason, torch, frame)
+        is_host = self._analysis.device.is_host
+        if not is_host and roles.is_empty[stack] and is_engine(roles, np.array([stack], np.int32))[0]:
+            reason = "with Python-only stacks the engine's thread shows as a stack without frames"
+            yield StackRole(Role.ENGINE.name.lower(), "empty-stack", reason, None, None)
+
+    def _operation(self, row: int) -> tuple[str | None, str]:
+        """Return the name of the operation, and what it was inferred from."""
+        operation = self._analysis.named.found[int(self._analysis.named.id[row])]
+        return (None if operation.name == UNNAMED else operation.name), operation.source
+
+    def _stack(self, stack: int) -> tuple[Frame, ...]:
+        frames = self._snapshot.stacks.frames_of(stack).tolist()
+        return tuple(self._frame(frame) for frame in both_ends(frames, _FRAMES_OF_AN_END))
+
+    def _frame(self, frame: int) -> Frame:
+        frames, project = self._snapshot.stacks.frames, self._project
+        return Frame(
+            function=frames.names[frame],
+            file=project.relative_paths[frame],
+            line=int(frames.lines[frame]) or None,
+            is_project=bool(project.is_project[frame]),
+        )

@@ -39,8 +39,9 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
-    from snapconv.answers.selection import parse_question
+    from snapconv.answers.explanation import parse_question
     from snapconv.session import load
+    from snapconv.writers.text.explanation_text import explanation_lines
     from snapconv.writers.text.note_text import note_lines
 
     try:
@@ -60,6 +61,6 @@ def explain(
         found = session.explain(question, device=chosen)
     print_lines(note_lines(session.notes), sys.stderr)
     if as_json:
-        print_json(found.values(), n_bytes=session.snapshot.container.n_unpacked_bytes)
+        print_json(found.to_json(), n_bytes=session.snapshot.container.n_unpacked_bytes)
     else:
-        print_lines(found.lines(whole_stack=stack), sys.stdout)
+        print_lines(explanation_lines(found, whole_stack=stack), sys.stdout)

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 import snapconv
+from snapconv.writers.text.explanation_text import explanation_lines
 from tests.builders import ADDR, TraceBuilder
 
 
@@ -18,7 +19,7 @@ def annotations_of(tmp_path):
         explanation = snapconv.load(path).explain(f"#{event}")
         (explained,) = explanation.allocations
         for annotation in explained.annotations:
-            assert any(annotation.text in line for line in explanation.lines())
+            assert any(annotation.text in line for line in explanation_lines(explanation))
         return [
             (annotation.event, annotation.text, annotation.is_internal)
             for annotation in explained.annotations
