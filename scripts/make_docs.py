@@ -46,7 +46,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
 from snapconv.cli.app import app_with
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
-from snapconv.torch_knowledge.optimizer_rules import OPTIMIZER_RULES
+from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"

@@ -1,4 +1,4 @@
-"""Print what torch_knowledge knows of lines, in module_lines.py and optimizer_lines.py, from torch's sources.
+"""Print what torch_knowledge knows of lines, in module_lines.py and optimizers.py, from torch's sources.
 
     python scripts/read_torch_lines.py FOLDER
 

@@ -11,13 +11,12 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.torch_knowledge.frame_roles import Role
-from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
-from snapconv.torch_knowledge.optimizer_rules import OPTIMIZER_RULES, OptimizerRule
+from snapconv.torch_knowledge.optimizers import AMSGRAD, OPTIMIZER_RULES, OptimizerRule
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
-_OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]*\.py$")
+_OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$")
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 # The two averages of Adam, and the largest ones of the second.
 _OF_ADAM, _WITH_AMSGRAD = (2, 2), (3, 3)

@@ -17,7 +17,11 @@ from snapconv.torch_knowledge.frame_roles import Role
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """One rule; ``slug`` is stable and stands in every output as the reason of a decision."""
+    """One rule; ``slug`` is stable and stands in every output as the reason of a decision.
+
+    ``example`` is a frame that it matches, its name and its file: one that does not begin with a slash is
+    below site-packages.
+    """
 
     slug: str
     role: Role
@@ -26,10 +30,13 @@ class FrameRule:
     reason: str
     seen: str
     is_outermost: bool = False
+    example: tuple[str, str] = ("", "")
 
 
 # torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the folder.
-_COMPILED_FILE = r"torchinductor_[^/]+/|(^|/)c[a-z2-7]{51}\.py$"
+# No file system has names of more than 255 bytes; without that bound, and those below, a long name made of
+# such beginnings would be searched again from each of them.
+_COMPILED_FILE = r"torchinductor_[^/]{1,255}/|(^|/)c[a-z2-7]{51}\.py$"
 _LOADER = "a DataLoader with pin_memory pins its batches"
 _SAVED = "torch.autograd.graph.save_on_cpu keeps on the host what autograd saves"
 
@@ -41,6 +48,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "backward runs on the autograd engine's own thread",
         "2.1-2.13; seen 2.5-2.11",
+        example=("torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)", "??"),
     ),
     FrameRule(
         "engine-python",
@@ -49,6 +57,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/autograd/graph\.py$",
         "the engine entered from Python, on CPU threads and for re-entrant backward",
         "2.3-2.13",
+        example=("_engine_run_backward", "torch/autograd/graph.py"),
     ),
     FrameRule(
         "autograd-backward",
@@ -57,6 +66,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/autograd/__init__\.py$",
         "torch.autograd.backward and grad call the engine",
         "2.0-2.13",
+        example=("backward", "torch/autograd/__init__.py"),
     ),
     FrameRule(
         "tensor-backward",
@@ -65,6 +75,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/_tensor\.py$",
         "Tensor.backward frees the gradient that it began with",
         "2.0-2.13",
+        example=("backward", "torch/_tensor.py"),
     ),
     FrameRule(
         "custom-function-backward",
@@ -74,6 +85,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "BackwardCFunction.apply is how the engine runs a custom backward; in forward it has callers",
         "2.0-2.13; seen 2.10",
         is_outermost=True,
+        example=("apply", "torch/autograd/function.py"),
     ),
     FrameRule(
         "release-variables",
@@ -82,6 +94,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a backward node frees what it saved: the memory was kept for backward",
         "2.0-2.13; seen 2.5-2.11",
+        example=("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
     ),
     FrameRule(
         "node-destroyed",
@@ -90,6 +103,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "the graph is freed without a backward pass, and its saved tensors with it",
         "2.0-2.13; seen 2.5-2.7",
+        example=("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
     ),
     FrameRule(
         "optimizer-file",
@@ -98,6 +112,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py$",
         "the optimizers of torch keep their code in torch/optim",
         "2.0-2.13",
+        example=("_multi_tensor_adamw", "torch/optim/adamw.py"),
     ),
     FrameRule(
         "accumulate-grad",
@@ -106,6 +121,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "backward adds a gradient to one that is there, and frees it",
         "2.0-2.13; seen 2.5-2.11",
+        example=("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)", "??"),
     ),
     FrameRule(
         "optimizer-wrapper",
@@ -114,6 +130,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/optim/optimizer\.py$",
         "every subclass of torch.optim.Optimizer has its step wrapped here",
         "2.0-2.13; seen 2.5-2.11",
+        example=("wrapper", "torch/optim/optimizer.py"),
     ),
     FrameRule(
         "optimizer-other",
@@ -122,6 +139,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(apex/optimizers|deepspeed/runtime/zero|megatron/core/optimizer|bitsandbytes/optim)/",
         "optimizers outside torch that keep their own loop, and their master weights",
         "sources of these packages; Megatron's seen with torch 2.5",
+        example=("step", "apex/optimizers/fused_adam.py"),
     ),
     FrameRule(
         "optimizer-init",
@@ -130,6 +148,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py$",
         "an optimizer of torch makes its states when it is built, as Adagrad does",
         "2.0-2.13",
+        example=("__init__", "torch/optim/adagrad.py"),
     ),
     FrameRule(
         "zero-grad",
@@ -138,6 +157,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/(optim/optimizer|nn/modules/module)\.py$",
         "gradients are freed or cleared here",
         "2.0-2.13; seen 2.5-2.9",
+        example=("zero_grad", "torch/optim/optimizer.py"),
     ),
     FrameRule(
         "set-grad",
@@ -146,6 +166,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)",
         "2.0-2.15; seen 2.13-2.14",
+        example=("THPVariable_set_grad(THPVariable*, _object*, void*)", "??"),
     ),
     FrameRule(
         "module-call",
@@ -154,6 +175,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/module\.py$",
         "the code runs inside a module's forward",
         "2.0-2.13; seen 2.1-2.11",
+        example=("_call_impl", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "forward-method",
@@ -162,6 +184,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "a forward called without the module's __call__",
         "2.0-2.13; seen 2.7",
+        example=("forward", "/w/proj/model.py"),
     ),
     FrameRule(
         "module-attribute",
@@ -170,6 +193,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/module\.py$",
         "an attribute of a module is given a new value, and the one before is freed",
         "2.0-2.13",
+        example=("__setattr__", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "compiled-call",
@@ -178,6 +202,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         _COMPILED_FILE,
         "code generated by torch.compile",
         "2.1-2.13; seen 2.6",
+        example=("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
     ),
     FrameRule(
         "compiled-code",
@@ -186,6 +211,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         _COMPILED_FILE,
         "code generated by torch.compile frees each tensor on a line of its own, after its last use",
         "2.1-2.13; seen 2.6",
+        example=("call", "/scratch/cache/ab/ca2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2b.py"),
     ),
     FrameRule(
         "loss-function",
@@ -194,6 +220,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/functional\.py$",
         "a loss outside any module is part of forward",
         "2.0-2.13",
+        example=("cross_entropy", "torch/nn/functional.py"),
     ),
     FrameRule(
         "loss-module",
@@ -202,6 +229,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/loss\.py$",
         "a criterion is a loss, and no part of a model",
         "2.0-2.13",
+        example=("forward", "torch/nn/modules/loss.py"),
     ),
     FrameRule(
         "named-weights",
@@ -211,6 +239,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "a program without modules of torch makes its weights in a function that says so",
         "engines for inference, state snapshots of torch 2.1 to 2.5",
+        example=("init_all_weights", "/w/engine/opt.py"),
     ),
     FrameRule(
         "diffusers-average",
@@ -219,6 +248,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"diffusers/training_utils\.py$",
         "EMAModel keeps an average of the weights in a list",
         "diffusers 0.42",
+        example=("__init__", "diffusers/training_utils.py"),
     ),
     FrameRule(
         "file-of-averages",
@@ -228,6 +258,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(^|/)(?!\w*(train|main|test|eval))(\w+_)?(ema|exponential_moving_average)(_\w+)?\.py$",
         "a file that is named after the exponential moving average of weights that it keeps",
         "programs that have a class of their own for it",
+        example=("register", "/w/proj/utils/model_ema.py"),
     ),
     FrameRule(
         "named-cache",
@@ -236,6 +267,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "and its cache of keys and values in one that says that",
         "engines for inference",
+        example=("init_cache_one_gpu_batch", "/w/engine/opt.py"),
     ),
     FrameRule(
         "module-apply",
@@ -244,6 +276,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/module\.py$",
         "Module.to, .cuda, .half and loading put parameters and buffers on the device",
         "2.0-2.13; seen 2.5-2.11",
+        example=("_apply", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "module-init",
@@ -252,6 +285,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/(?!module\.py)\w+\.py$",
         "a module of torch.nn creates its parameters on the device",
         "2.0-2.13",
+        example=("__init__", "torch/nn/modules/linear.py"),
     ),
     FrameRule(
         "parameter-new",
@@ -260,6 +294,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/parameter\.py$",
         "a parameter is made",
         "2.0-2.13",
+        example=("__new__", "torch/nn/parameter.py"),
     ),
     FrameRule(
         "stacked-parameters",
@@ -268,6 +303,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/_functorch/(functional_call|make_functional)\.py$",
         "torch.func stacks the parameters of an ensemble",
         "2.0-2.13",
+        example=("construct_stacked_leaf", "torch/_functorch/functional_call.py"),
     ),
     FrameRule(
         "checkpoint-load",
@@ -277,6 +313,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(transformers|accelerate|safetensors|diffusers)/",
         "weights are read from a checkpoint to the device",
         "sources of these packages; seen with torch 2.1",
+        example=("from_pretrained", "transformers/modeling_utils.py"),
     ),
     FrameRule(
         "weights-cast",
@@ -285,6 +322,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(peft/|diffusers/training_utils\.py$)",
         "weights get another type before training",
         "sources of peft 0.21 and diffusers 0.42",
+        example=("prepare_model_for_kbit_training", "peft/utils/other.py"),
     ),
     FrameRule(
         "torch-load",
@@ -293,6 +331,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/serialization\.py$",
         "torch.load with map_location on the device",
         "2.0-2.13",
+        example=("persistent_load", "torch/serialization.py"),
     ),
     FrameRule(
         "serving-weights",
@@ -301,6 +340,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(vllm/model_executor|sglang/srt)/(layers/(?!attention/)|models/|model_loader/)",
         "engines that serve models make each layer's weights on the device, and fill them later",
         "sources of these packages; vLLM's seen with torch 2.5",
+        example=("create_weights", "vllm/model_executor/layers/linear.py"),
     ),
     FrameRule(
         "fsdp-parameters",
@@ -309,6 +349,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/distributed/",
         "the shards that FSDP keeps as parameters",
         "2.1-2.13",
+        example=("_init_sharded_param", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
     ),
     FrameRule(
         "cublas-workspace",
@@ -318,15 +359,17 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "cuBLAS keeps one workspace per handle and stream forever",
         "2.1-2.13; seen 2.5-2.7",
+        example=("at::cuda::getCurrentCUDABlasHandle()", "??"),
     ),
     FrameRule(
         "cudnn-workspace",
         Role.WORKSPACE,
-        r"at::native::(run_conv_plan|\(anonymous namespace\)::Workspace|Workspace::)|cudnn_rnn.*[Ww]orkspace"
-        r"|try_plans|run_single_conv|getBestAlgorithm",
+        r"at::native::(run_conv_plan|\(anonymous namespace\)::Workspace|Workspace::)"
+        r"|cudnn_rnn.{0,400}[Ww]orkspace|try_plans|run_single_conv|getBestAlgorithm",
         "",
         "cuDNN requests scratch memory through the caching allocator",
         "2.1-2.13; seen 2.5-2.7",
+        example=("at::native::run_conv_plan(cudnnContext*, at::Tensor const&)", ""),
     ),
     FrameRule(
         "serving-cache",
@@ -335,6 +378,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(vllm/(v1/)?worker/|sglang/srt/mem_cache/|transformers/cache_utils\.py$)",
         "keys and values of the tokens so far, kept for all later tokens",
         "sources of these packages; vLLM's seen with torch 2.5",
+        example=("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
     ),
     FrameRule(
         "paged-cache",
@@ -343,6 +387,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/generation/continuous_batching(/cache)?\.py$",
         "one block of memory for the keys and values of all requests, divided into pages",
         "transformers 4.52-5.23",
+        example=("__init__", "transformers/generation/continuous_batching/cache.py"),
     ),
     FrameRule(
         "cache-update",
@@ -351,14 +396,16 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/cache_utils\.py$",
         "keys and values of the tokens so far, made anew with those of another token",
         "transformers 4.36-5.0",
+        example=("update", "transformers/cache_utils.py"),
     ),
     FrameRule(
         "cache-of-own",
         Role.CACHE_UPDATE,
         r"^(update|append|extend|concat)\w*$",
-        r"(^|/)\w*(kv_?cache|cache_utils)\w*\.py$",
+        r"(^|/)\w{0,255}(kv_?cache|cache_utils)\w{0,255}\.py$",
         "a program's own cache, in a file that is named after it, as in those of transformers",
         "a state snapshot of torch 2.1",
+        example=("update_quantized", "/w/models/cache_utils_v2.py"),
     ),
     FrameRule(
         "cache-reordered",
@@ -367,6 +414,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(^|/)modeling_\w+\.py$",
         "keys and values of the tokens so far, of the texts that a beam search goes on with",
         "transformers up to 4.x, and models written for it",
+        example=("_reorder_cache", "/w/models/modeling_own.py"),
     ),
     FrameRule(
         "replica",
@@ -375,6 +423,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/parallel/replicate\.py$",
         "DataParallel copies parameters and buffers to every other device, in every forward",
         "2.0-2.15",
+        example=("replicate", "torch/nn/parallel/replicate.py"),
     ),
     FrameRule(
         "scattered",
@@ -383,6 +432,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/parallel/scatter_gather\.py$",
         "DataParallel copies a part of the batch to every device",
         "2.0-2.15",
+        example=("scatter_map", "torch/nn/parallel/scatter_gather.py"),
     ),
     FrameRule(
         "process-group",
@@ -391,6 +441,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "memory of a collective",
         "2.1-2.13",
+        example=("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
     ),
     FrameRule(
         "collective",
@@ -401,6 +452,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/distributed/",
         "buffers of collectives, also those of FSDP",
         "2.1-2.13",
+        example=("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
     ),
     FrameRule(
         "device-copy",
@@ -409,6 +461,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a tensor is copied to the device, or to another type",
         "2.1-2.13; seen 2.5-2.11",
+        example=("at::_ops::_to_copy::call(at::Tensor const&)", ""),
     ),
     FrameRule(
         "device-copy-python",
@@ -417,6 +470,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(accelerate|transformers|torch/distributed/utils\.py|lightning)",
         "a batch is moved to the device",
         "sources of these packages",
+        example=("send_to_device", "accelerate/utils/operations.py"),
     ),
     FrameRule(
         "factory",
@@ -426,6 +480,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a tensor made from nothing",
         "2.1-2.13; seen 2.5-2.9",
+        example=("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
     ),
     FrameRule(
         "collected",
@@ -434,6 +489,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "rows chosen by number, or pieces side by side: batches of what lies on the device are made so",
         "2.1-2.13",
+        example=("at::_ops::index_Tensor::redispatch(c10::DispatchKeySet)", "??"),
     ),
     FrameRule(
         "embedding",
@@ -442,6 +498,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/functional\.py$",
         "a module looks up rows of a table, as that of words",
         "2.0-2.13",
+        example=("embedding", "torch/nn/functional.py"),
     ),
     FrameRule(
         "layer",
@@ -450,6 +507,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/(linear|conv|rnn|sparse)\.py$",
         "a layer computes with its weights: spectrograms and augmentations are modules that do not",
         "2.0-2.15",
+        example=("forward", "torch/nn/modules/conv.py"),
     ),
     FrameRule(
         "zeros",
@@ -458,6 +516,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "filled with zeros: moments and caches begin this way",
         "2.1-2.13",
+        example=("at::_ops::zeros_like::call(at::Tensor const&)", "??"),
     ),
     FrameRule(
         "clone",
@@ -466,6 +525,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a copy of a tensor on its device",
         "2.1-2.13",
+        example=("at::_ops::clone::call(at::Tensor const&)", "??"),
     ),
     FrameRule(
         "deepcopy",
@@ -474,6 +534,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/_tensor\.py$",
         "a deep copy of what holds tensors, such as the state of a model",
         "2.0-2.13",
+        example=("__deepcopy__", "torch/_tensor.py"),
     ),
     FrameRule(
         "recompute",
@@ -482,6 +543,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/utils/checkpoint\.py$",
         "a checkpointed forward runs again inside backward",
         "2.1-2.13",
+        example=("recompute_fn", "torch/utils/checkpoint.py"),
     ),
     FrameRule(
         "engine-reentered",
@@ -490,6 +552,7 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/autograd/graph\.py$",
         "Python called the engine here: within backward, that is the backward of a checkpointed part",
         "2.3-2.13",
+        example=("_engine_run_backward", "torch/autograd/graph.py"),
     ),
     FrameRule(
         "backward-reentered",
@@ -498,13 +561,26 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/autograd/__init__\.py$",
         "the same, in torch before 2.3",
         "2.0-2.13",
+        example=("backward", "torch/autograd/__init__.py"),
     ),
     # Of pinned host memory, which files have from torch 2.14 on.
     FrameRule(
-        "loader-pins", Role.PINNED_BATCH, "", r"torch/utils/data/_utils/pin_memory\.py$", _LOADER, "2.0-2.15"
+        "loader-pins",
+        Role.PINNED_BATCH,
+        "",
+        r"torch/utils/data/_utils/pin_memory\.py$",
+        _LOADER,
+        "2.0-2.15",
+        example=("pin_memory", "torch/utils/data/_utils/pin_memory.py"),
     ),
     FrameRule(
-        "saved-on-cpu", Role.OFFLOADED, r"^pack_to_cpu$", r"torch/autograd/graph\.py$", _SAVED, "2.0-2.15"
+        "saved-on-cpu",
+        Role.OFFLOADED,
+        r"^pack_to_cpu$",
+        r"torch/autograd/graph\.py$",
+        _SAVED,
+        "2.0-2.15",
+        example=("pack_to_cpu", "torch/autograd/graph.py"),
     ),
 )
 

@@ -17,7 +17,7 @@ from snapconv.phases.optimizers_seen import (
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
-from snapconv.torch_knowledge.optimizer_lines import AMSGRAD
+from snapconv.torch_knowledge.optimizers import AMSGRAD
 from tests.classified_jobs import (
     ENGINE,
     FORWARD,

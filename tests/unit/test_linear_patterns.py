@@ -1,0 +1,164 @@
+"""Every regular expression that meets text of a file takes time in proportion to it.
+
+Names of functions, files, parameters and annotations are as long as whoever wrote a file likes: a kilobyte of
+them must not cost a second. Each expression is tried, by the methods that its module calls, on long runs made
+of its own literals and character classes; one that goes back over them takes minutes.
+"""
+
+import ast
+import importlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES
+
+try:
+    from re import _constants, _parser
+except ImportError:  # Python 3.10
+    import sre_constants as _constants
+    import sre_parse as _parser
+
+PACKAGE = Path(importlib.import_module("snapconv").__file__).parent
+# They run inside of the job, on texts of its own.
+NOT_OF_FILES = ("recorder", "simulation", "integrations")
+METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split")
+N_CHARACTERS = 8_000
+# A quadratic one takes 4 ms and more for so many, and sixteen times as long for four times as many.
+SUSPICIOUS_SECONDS, MAX_GROWTH = 0.002, 8
+# What meets no text of a file, or is bounded by what calls it.
+BOUNDED = {
+    "torch_knowledge.operation_catalog._OVERLOAD": "it meets word characters alone, and takes all of them",
+}
+
+
+def patterns() -> Iterator[tuple[str, str, int, str]]:
+    """Every pattern as (its name, its text, its flags, the method it is used with)."""
+    for rule in FRAME_RULES:
+        yield from (
+            (f"{rule.slug} {part}", getattr(rule, part), 0, "search") for part in ("function", "file")
+        )
+    for rule in OPTIMIZER_RULES:
+        yield from ((f"{rule.name} {part}", getattr(rule, part), 0, "search") for part in ("name", "file"))
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+        if module.split(".")[0] not in NOT_OF_FILES:
+            yield from _patterns_of(module, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _patterns_of(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int, str]]:
+    loaded = None
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        method, owner = node.func.attr, node.func.value
+        if method not in METHODS or not isinstance(owner, ast.Name):
+            continue
+        name = owner.id if owner.id != "re" else node.args[0].id if isinstance(node.args[0], ast.Name) else ""
+        if owner.id == "re" and isinstance(node.args[0], ast.Constant):
+            yield f"{module}:{node.lineno}", node.args[0].value, 0, method
+        elif name:
+            loaded = loaded or importlib.import_module(f"snapconv.{module}")
+            found = getattr(loaded, name, None)
+            if isinstance(found, re.Pattern):
+                yield f"{module}.{name}", found.pattern, found.flags, method
+            elif owner.id == "re" and isinstance(found, str):
+                yield f"{module}.{name}", found, 0, method
+
+
+ALL = sorted({(name, text, flags, method) for name, text, flags, method in patterns() if text}, key=str)
+
+
+def pieces(parsed) -> Iterator[str]:
+    """Short texts that parts of a pattern match: its literal runs, and members of its classes."""
+    literal = ""
+    for operation, value in parsed:
+        if operation is _constants.LITERAL:
+            literal += chr(value)
+            continue
+        if literal:
+            yield literal
+        literal = ""
+        if operation is _constants.IN:
+            yield from (character for character in "a0_A/ .-:" if _is_in(value, character))
+        elif operation is _constants.ANY:
+            yield "a"
+        elif operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            yield from pieces(value[2])
+        elif operation is _constants.SUBPATTERN:
+            yield from pieces(value[-1])
+        elif operation is _constants.BRANCH:
+            for branch in value[1]:
+                yield from pieces(branch)
+        elif operation in (_constants.ASSERT, _constants.ASSERT_NOT):
+            yield from pieces(value[1])
+    if literal:
+        yield literal
+
+
+def _is_in(members, character: str) -> bool:
+    found = False
+    for operation, value in members:
+        if operation is _constants.LITERAL:
+            found |= chr(value) == character
+        elif operation is _constants.RANGE:
+            found |= value[0] <= ord(character) <= value[1]
+        elif operation is _constants.CATEGORY:
+            name = str(value).rpartition("_")[2].lower()
+            is_not = "NOT" in str(value)
+            member = {
+                "word": character.isalnum() or character == "_",
+                "digit": character.isdigit(),
+                "space": character.isspace(),
+            }[name]
+            found |= member != is_not
+    return found != (members[0][0] is _constants.NEGATE)
+
+
+def hostile_texts(pattern: str, flags: int, n_characters: int) -> Iterator[str]:
+    """Long runs of each piece, of each two together, and of each after the beginning that a match needs."""
+    parts = list(dict.fromkeys(pieces(_parser.parse(pattern, flags))))[:12]
+    for first in parts:
+        yield first * (n_characters // len(first)) + "\x01"
+        for second in parts:
+            if first != second:
+                yield (first + second) * (n_characters // len(first + second)) + "\x01"
+                yield first + second * (n_characters // len(second)) + "\x01"
+
+
+def seconds(pattern: re.Pattern[str], method: str, text: str) -> float:
+    """How long a method of a pattern takes for a text: the better of two times."""
+    taken = []
+    for _ in range(2):
+        began = time.process_time()
+        if method in ("sub", "subn"):
+            pattern.sub("", text)
+        elif method == "finditer":
+            for _match in pattern.finditer(text):
+                pass
+        else:
+            getattr(pattern, method)(text)
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize(("name", "pattern", "flags", "method"), ALL, ids=[f"{n} {m}" for n, _, _, m in ALL])
+def test_a_pattern_takes_time_in_proportion_to_the_text(name, pattern, flags, method):
+    if name in BOUNDED:
+        pytest.skip(BOUNDED[name])
+    compiled = re.compile(pattern, flags)
+    texts = (hostile_texts(pattern, flags, n) for n in (N_CHARACTERS, 4 * N_CHARACTERS))
+    for short, long in zip(*texts, strict=True):
+        taken = seconds(compiled, method, short)
+        if taken > SUSPICIOUS_SECONDS:
+            growth = seconds(compiled, method, long) / taken
+            assert growth < MAX_GROWTH, f"{growth:.0f} times as long for four times {short[:60]!r}…"
+
+
+def test_the_trial_finds_a_pattern_that_goes_back():
+    with pytest.raises(AssertionError, match="times as long"):
+        test_a_pattern_takes_time_in_proportion_to_the_text("slow", "cudnn_rnn.*[Ww]orkspace", 0, "search")
