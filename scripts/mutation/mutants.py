@@ -2,7 +2,8 @@
 
 The places and replacements are those of cosmic-ray, and ``NumberByAFactor``. A place is drawn first and then
 one of its replacements, as otherwise comparisons, with ten replacements each, would be most of the sample.
-Places in annotations are left out: nothing runs them.
+Places in annotations are left out, as nothing runs them, and those in decorators, which
+scripts/check_project reads.
 """
 
 import ast
@@ -113,10 +114,11 @@ def _places(root: Path, path: str) -> list[tuple[str, Position, list[tuple[str, 
 
 
 def _annotations(text: str) -> list[tuple[Position, Position]]:
-    """Find where annotations of arguments, results and variables stand."""
+    """Find where decorators stand, and annotations of arguments, results and variables."""
     found = []
     for node in ast.walk(ast.parse(text)):
-        for note in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        annotations = getattr(node, "annotation", None), getattr(node, "returns", None)
+        for note in (*annotations, *getattr(node, "decorator_list", ())):
             if isinstance(note, ast.expr) and note.end_lineno is not None:
                 start, end = (note.lineno, note.col_offset), (note.end_lineno, note.end_col_offset or 0)
                 found.append((start, end))

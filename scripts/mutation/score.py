@@ -1,4 +1,4 @@
-"""Outcomes of changes -> a record in this folder -> the part of docs/reference/tests.md about them.
+"""Outcomes of changes -> a record in this folder -> a table of scores.
 
 The record has only what survived. Reasons why some of it may are written by hand, in reasons.json.
 """
@@ -35,7 +35,7 @@ def load(package: str) -> dict[str, Any]:
 def without_reason(record: dict[str, Any]) -> list[dict[str, str]]:
     """Find what survived though nobody said why it may."""
     why = reasons()
-    return [survivor for survivor in record.get("survivors", []) if not _reason(survivor, why)]
+    return [survivor for survivor in record.get("survivors", []) if survivor["id"] not in why]
 
 
 def save(package: str, outcomes: "list[Outcome]", *, seed: int, is_again: bool) -> None:
@@ -65,58 +65,29 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 _HEAD = """\
-## Changes that they notice
-
-`scripts/mutate` changes one operator, number or keyword at a time, and runs tests that run its line, those
-of its module and the quickest first, for some seconds; a change that none of these notices survives, so the
-score is a lower bound. A seeded sample of each package; the interval is Wilson's, 95 %.
-
-All are later samples, drawn with a seed of their own after tests were written for what survived in earlier
-ones, and each was tried for 3 seconds: classification and replay with their own tests alone, allocator with
-those of replay, too. What was noticed with more time, or by tests written since and so for this very sample,
-counts as survived; the last column but one has it, too. Many changes are known from earlier samples; of the
-others were noticed 139 of 149 in replay (93.3%), 118 of 131 in allocator (90.1%), 168 of 191 in
-classification (88.0%).
-
-| package | changes | noticed | of them by time | score | interval | with newer tests | with a reason |
+| package | changes | noticed | of them by time | score | interval (95 %) | with newer tests | with a reason |
 |---|---:|---:|---:|---:|---:|---:|---:|
 """
 # How the reason of a survivor begins that the tests of today notice.
 _NOTICED = "noticed"
-# A decorator's arguments: there is a test that reads them, which is younger than some samples.
-_DECORATOR = "noticed by a newer test, which reads decorators"
 
 
-def part() -> str:
-    """Return the part of the page, out of the record and the reasons."""
-    record, why = recorded(), reasons()
-    lines = [_summary(package, one, why) for package, one in record.items()]
-    for package, one in record.items():
-        lines += ["", f"### What survived in {package}", ""]
-        lines += ["| where | before | after | why |", "|---|---|---|---|"]
-        lines += [_row(survivor, why) for survivor in one["survivors"]]
-    return _HEAD + "\n".join(lines) + "\n"
+def summary() -> str:
+    """Return the scores of all packages as a table, and every survivor without a reason."""
+    record = recorded()
+    lines = [_row(package, one) for package, one in record.items()]
+    open_ones = [survivor["id"] for one in record.values() for survivor in without_reason(one)]
+    return _HEAD + "\n".join([*lines, *(f"no reason in reasons.json: {one}" for one in open_ones)])
 
 
-def _summary(package: str, one: dict[str, Any], why: dict[str, str]) -> str:
-    n, survivors = one["changes"], one["survivors"]
-    noticed = n - len(survivors)
+def _row(package: str, one: dict[str, Any]) -> str:
+    n, survivors, why = one["changes"], one["survivors"], reasons()
+    given = [why[survivor["id"]] for survivor in survivors if survivor["id"] in why]
+    noticed, n_since = n - len(survivors), sum(reason.startswith(_NOTICED) for reason in given)
     low, high = wilson(noticed, n)
-    n_explained = sum(bool(_reason(survivor, why)) for survivor in survivors)
-    explained = f"{n_explained} of {len(survivors)}"
-    n_since = sum(_reason(survivor, why).startswith(_NOTICED) for survivor in survivors)
-    score, interval = f"{noticed / n:.1%}", f"{low:.1%} to {high:.1%}"
-    cells = (
-        package,
-        n,
-        noticed,
-        one["timeouts"],
-        score,
-        interval,
-        f"{(noticed + n_since) / n:.1%}",
-        explained,
-    )
-    return "| " + " | ".join(map(str, cells)) + " |"
+    counts = f"{n} | {noticed} | {one['timeouts']}"
+    shares = f"{noticed / n:.1%} | {low:.1%} to {high:.1%} | {(noticed + n_since) / n:.1%}"
+    return f"| {package} | {counts} | {shares} | {len(given)} of {len(survivors)} |"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -134,13 +105,3 @@ def _survivor(outcome: "Outcome") -> dict[str, str]:
         **changed,
         "verdict": outcome.verdict,
     }
-
-
-def _reason(survivor: dict[str, str], why: dict[str, str]) -> str:
-    return _DECORATOR if survivor["before"].startswith("@dataclass") else why.get(survivor["id"], "")
-
-
-def _row(survivor: dict[str, str], why: dict[str, str]) -> str:
-    path = survivor["path"].removeprefix("snapconv/").split("/", 1)[-1]
-    cells = (path, f"`{survivor['before']}`", f"`{survivor['after']}`", _reason(survivor, why))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

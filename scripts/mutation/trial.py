@@ -31,7 +31,6 @@ _CORES = {"replay": ("no", "auto")}
 # An endless loop ends by its processor time; the clock is for what waits. Six times that time was too little
 # where others had the processors: tests that noticed nothing ran out of it.
 _WALL_PER_CPU = 60
-_OF_DECORATORS = "tests/unit/test_code_style.py::test_data_is_frozen_and_has_slots"
 # Nobody reads how a test failed: no rewriting of assertions, which would compile all of it anew.
 _WITHOUT = ("cacheprovider", "cov", "xdist", "unraisableexception", "threadexception")
 _PYTEST = ("-x", "-q", "--assert=plain", *(f"-pno:{plugin}" for plugin in _WITHOUT))
@@ -81,18 +80,12 @@ def run(copy: Path, sample: list[Mutant], lines: CoverageMap, *, seconds: float)
     _check_unchanged(copy, sample, lines, seconds=seconds)
     outcomes = []
     for i, mutant in enumerate(sample, 1):
-        tests = tests_of(mutant, lines, seconds=seconds)
+        tests = lines.tests_of(mutant.path, mutant.line, seconds=seconds)
         outcome = Outcome(mutant, *_try(copy, mutant, tests, seconds=seconds))
         outcomes.append(outcome)
         print(f"{i}/{len(sample)} {outcome.verdict} ({outcome.n_tests} tests) {mutant.id}", flush=True)
     _check_unchanged(copy, sample, lines, seconds=seconds)
     return outcomes
-
-
-def tests_of(mutant: Mutant, lines: CoverageMap, *, seconds: float) -> list[str]:
-    """Return what to try a change with: of a decorator first the test that reads them in the sources."""
-    tests = lines.tests_of(mutant.path, mutant.line, seconds=seconds)
-    return [_OF_DECORATORS, *tests] if mutant.source.lstrip().startswith("@dataclass") else tests
 
 
 def _check_unchanged(copy: Path, sample: list[Mutant], lines: CoverageMap, *, seconds: float) -> None:

@@ -4,7 +4,6 @@ import ast
 import json
 import pickle
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
-WORDS = runpy.run_path(str(ROOT / "scripts" / "count_words"))
 COMMANDS = {info.name: info.callback for info in app_with().registered_commands}
 
 
@@ -77,41 +75,6 @@ def test_the_described_options_are_those_of_the_help(command, capsys):
             assert name in shown
     in_help = set(re.findall(r"(?<!\S)--[a-z-]+", section(shown + "\nX:", "Options:"))) - {"--help"}
     assert in_help == {name for words, _, _ in described for name in re.findall(r"--[a-z-]+", words)}
-
-
-# --- links
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_relative_link_leads_to_a_file_and_a_heading(path):
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", path.read_text(encoding="utf-8")):
-        file, _, anchor = target.partition("#")
-        page = path.parent / file if file else path
-        assert page.exists(), target
-        if not anchor:  # it may be a picture
-            continue
-        headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert anchor in anchors, target
-
-
-NAMES_PAGES = [
-    path
-    for folder in ("snapconv", "tests", "web/src")
-    for path in sorted((ROOT / folder).rglob("*"))
-    if path.is_file() and path.suffix in ("", ".py", ".ts", ".md")
-]
-
-
-def test_every_page_that_code_or_a_message_names_is_there_with_its_heading():
-    assert len(NAMES_PAGES) > 200
-    for path in NAMES_PAGES:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for page, anchor in re.findall(r"\bdocs/([\w/-]+\.md)(?:#([\w-]+))?", text):
-            assert (DOCS / page).exists(), f"{path.relative_to(ROOT)}: docs/{page}"
-            headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in {"", *anchors}, f"{path.relative_to(ROOT)}: docs/{page}#{anchor}"
 
 
 # --- notes
@@ -289,28 +252,3 @@ def test_what_a_guide_shows_of_the_terminal_comes_out_of_the_program():
         text = make_docs.PART.sub("", path.read_text(encoding="utf-8"))
         by_hand = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
         assert "```console" not in by_hand, path.name
-
-
-# --- length
-
-
-def test_the_documentation_is_no_longer_than_people_read():
-    """What is generated and the recorded sessions are not counted: scripts/count_words."""
-    counts = {path: WORDS["words"](path) for path in WORDS["pages"]()}
-    guide = {path: n_words for path, n_words in counts.items() if path.parent.name == "guide"}
-    assert sum(guide.values()) <= 8_000
-    assert {path.name: n_words for path, n_words in guide.items() if n_words > 1_200} == {}
-    assert sum(counts.values()) <= 19_000
-
-
-def test_every_page_can_be_reached_from_the_first():
-    """A page that no other leads to is not found by who reads the files themselves."""
-    seen, waiting = set(), [ROOT / "README.md"]
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        links = re.findall(r"\]\((?!https?:)([^)#]+\.md)", path.read_text(encoding="utf-8"))
-        waiting += [(path.parent / link).resolve() for link in links]
-    assert set(DOCS.rglob("*.md")) <= seen

@@ -14,13 +14,13 @@ REPOSITORY = "https://forge.example/somebody/snapconv"
 
 @pytest.fixture
 def hook(monkeypatch):
-    """hatch_readme.py, without the builder that it is a part of."""
+    """scripts/hatch_readme.py, without the builder that it is a part of."""
     interface = ModuleType("hatchling.metadata.plugin.interface")
     interface.MetadataHookInterface = object
     for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
-    return runpy.run_path(str(ROOT / "hatch_readme.py"))
+    return runpy.run_path(str(ROOT / "scripts" / "hatch_readme.py"))
 
 
 def test_every_link_of_a_release_is_an_address_of_a_file_that_is_there(hook):
