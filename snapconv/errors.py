@@ -4,7 +4,8 @@
     ├─ InputError                       3   the file cannot be used
     │  ├─ NotASnapshotError                 another kind of file
     │  ├─ MalformedSnapshotError            a snapshot with a value that cannot be right
-    │  └─ TruncatedFileError                the file ends too early
+    │  ├─ TruncatedFileError                the file ends too early
+    │  └─ SettingError                      torch has no such allocator setting, or refuses its value
     ├─ UnsafePickleError                4   the pickle imports code, or requests more than it may have
     ├─ OutputError                      5
     │  ├─ OutputExistsError                 give --force
@@ -51,6 +52,10 @@ class TruncatedFileError(InputError):
             f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or the copy "
             "cut short: copy it again, or dump it again"
         )
+
+
+class SettingError(InputError):
+    """An allocator setting is not as torch reads it."""
 
 
 class UnsafePickleError(SnapconvError):

@@ -82,7 +82,7 @@ def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
 
 def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     """Read the arguments of the mark: the limit in bytes, and whether to simulate."""
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.units import parse_bytes
 
     mark = item.get_closest_marker(_NAME)
     if mark is None:
@@ -94,7 +94,7 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
         )
     given, mistake = mark.kwargs.get("max_peak"), ""
     try:
-        limit = None if given is None else parse_capacity(str(given))
+        limit = None if given is None else parse_bytes(str(given))
     except ValueError as error:
         mistake = str(error)
     if mistake:

@@ -1,11 +1,16 @@
 """Text for people: bytes, shares, durations, devices, and names made safe to print. Imports nothing."""
 
+import re
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MAX_SHOWN = 80  # characters of a value of a file in a message
 # torch's own number for pinned host memory (at::CachingHostAllocator, torch 2.14 on), which is on no GPU.
 HOST = -1
 HOST_NAME = "host"
 _MOST_DIGITS = 9
+_TOO_MANY_BYTES = 1 << 60
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
 
 
 def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
@@ -22,6 +27,22 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
         return f"{n_bytes} B"
     number = f"{n_bytes / 1024**power:.2f}"
     return f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``; GB is GiB, as a GPU's memory is meant.
+
+    Raises ValueError for anything else, and for a bare number: ``24`` is never meant as 24 bytes.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
+    size = float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()]
+    if size < 1:
+        raise ValueError(f"expected more than 0 bytes, got {text!r}")
+    if size >= _TOO_MANY_BYTES:
+        raise ValueError(f"expected less than 2^60 bytes, got {shortened(text, 40)!r}")
+    return int(size)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -1,13 +1,17 @@
-"""PYTORCH_ALLOC_CONF text -> AllocatorSettings, and the size rules that depend on nothing else.
+"""The allocator's settings: one table of them, and the size rules that depend on nothing else.
 
-Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13; each names
-its place in torch. replay/rounding.py has the same rules for columns.
+SETTINGS has a row for every setting: its name in the text of PYTORCH_ALLOC_CONF, its key in a snapshot, and
+the reader and writer of either. Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13;
+each names its place in torch. replay/rounding.py has the same rules for columns.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from snapconv.errors import RecorderError
+from snapconv.errors import SettingError
+from snapconv.units import shown
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -21,24 +25,14 @@ MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of it
 SEGMENT_GRANULE_BYTES = 2 * MIB
 NPU_PADDING_BYTES = 32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
 
-# The settings that move blocks, as PYTORCH_ALLOC_CONF names them; from_conf skips all others.
-MODELLED_SETTINGS = (
-    "expandable_segments",
-    "garbage_collection_threshold",
-    "large_segment_size_mb",
-    "max_non_split_rounding_mb",
-    "max_split_size_mb",
-    "per_process_memory_fraction",
-    "roundup_power2_divisions",
-)
-
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
+_MAX_DIVISIONS = 2**31 - 1  # torch reads them with stoi
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What PYTORCH_ALLOC_CONF can change about where blocks go.
+    """Everything that PYTORCH_ALLOC_CONF can change about where blocks go.
 
     ``max_split_size_bytes`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
     of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding_bytes`` are added to every request
@@ -65,26 +59,23 @@ class AllocatorSettings:
     def changed(self, conf: str) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
         values = split_conf(conf)
-        large = _megabytes(values, "large_segment_size_mb", at_least=11) or self.large_segment_bytes
-        least = large // MIB
-        rounding = _megabytes(values, "max_non_split_rounding_mb", at_least=least)
-        return replace(
-            self,
-            max_split_size_bytes=_megabytes(values, "max_split_size_mb", at_least=least)
-            or self.max_split_size_bytes,
-            max_non_split_rounding_bytes=rounding
-            or (large if "large_segment_size_mb" in values else self.max_non_split_rounding_bytes),
-            large_segment_bytes=large,
-            roundup_power2_divisions=_read_divisions(values["roundup_power2_divisions"])
-            if "roundup_power2_divisions" in values
-            else self.roundup_power2_divisions,
-            expandable_segments=values.get("expandable_segments", str(self.expandable_segments)) == "True",
-            memory_fraction=_fraction(values.get("per_process_memory_fraction", self.memory_fraction)),
-            garbage_collection_threshold=_threshold(
-                values.get("garbage_collection_threshold", self.garbage_collection_threshold)
-            ),
-            conf=conf,
-        )
+        found = self
+        for setting in SETTINGS:
+            if setting.read is not None and setting.name in values:
+                found = replace(found, **setting.read(values[setting.name], found))
+        return replace(found, conf=conf)
+
+    def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
+        """Return these settings with the values that a snapshot has under the keys of the table.
+
+        Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got str``.
+        """
+        found: dict[str, Any] = {
+            setting.field: setting.read_key(values.get(setting.key))
+            for setting in SETTINGS
+            if setting.read_key is not None
+        }
+        return replace(self, **found)
 
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
@@ -125,19 +116,8 @@ class AllocatorSettings:
 
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of a torch 2.9 snapshot."""
-        return {
-            "PYTORCH_CUDA_ALLOC_CONF": self.conf,
-            "max_split_size": -1 if self.max_split_size_bytes is None else self.max_split_size_bytes,
-            "garbage_collection_threshold": self.garbage_collection_threshold,
-            "expandable_segments": self.expandable_segments,
-            "pinned_num_register_threads": 1,
-            "release_lock_on_cudamalloc": False,
-            "pinned_use_cuda_host_register": False,
-            "graph_capture_record_stream_reuse": False,
-            "roundup_power2_divisions": {
-                str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
-            },
-        }
+        written = {setting.key: setting.write(self) for setting in SETTINGS if setting.write is not None}
+        return {"PYTORCH_CUDA_ALLOC_CONF": self.conf, **written}
 
 
 def _round_up(n_bytes: int, granule: int) -> int:
@@ -165,41 +145,59 @@ def split_conf(conf: str) -> dict[str, str]:
             if item := text[start:i]:
                 key, colon, value = item.partition(":")
                 if not colon or not value:
-                    raise RecorderError(f"allocator settings: expected key:value, got {item!r}")
+                    raise SettingError(f"allocator settings: expected key:value, got {item!r}")
                 values[key] = value
             start = i + 1
     return values
 
 
-def _megabytes(values: dict[str, str], key: str, *, at_least: int) -> int | None:
-    if key not in values:
-        return None
-    megabytes = _integer(values[key], key)
+def _megabytes(name: str, text: str, *, at_least: int) -> int:
+    megabytes = _integer(text, name)
     if megabytes < at_least:
-        raise RecorderError(f"allocator settings: {key} must be {at_least} or more, got {megabytes}")
+        raise SettingError(f"allocator settings: {name} must be {at_least} or more, got {megabytes}")
     return megabytes * MIB
 
 
-def _fraction(text: str | float) -> float:
+def _large_segment(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
+    """Read the size of large segments; that of blocks that are not split follows it."""
+    n_bytes = _megabytes("large_segment_size_mb", text, at_least=11)
+    return {"large_segment_bytes": n_bytes, "max_non_split_rounding_bytes": n_bytes}
+
+
+def _max_non_split_rounding(text: str, settings: AllocatorSettings) -> dict[str, Any]:
+    at_least = settings.large_segment_bytes // MIB
+    return {"max_non_split_rounding_bytes": _megabytes("max_non_split_rounding_mb", text, at_least=at_least)}
+
+
+def _max_split_size(text: str, settings: AllocatorSettings) -> dict[str, Any]:
+    at_least = settings.large_segment_bytes // MIB
+    return {"max_split_size_bytes": _megabytes("max_split_size_mb", text, at_least=at_least)}
+
+
+def _memory_fraction(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
     fraction = _number(text)
     if not 0 <= fraction <= 1:
-        raise RecorderError(
+        raise SettingError(
             f"allocator settings: per_process_memory_fraction must be from 0 to 1, got {text!r}"
         )
-    return fraction
+    return {"memory_fraction": fraction}
 
 
-def _threshold(text: str | float) -> float:
+def _threshold(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
     """Read a part of the limit; torch refuses 1, 0 switches collection off as leaving it out does."""
     threshold = _number(text)
     if not 0 <= threshold < 1:
-        raise RecorderError(
+        raise SettingError(
             f"allocator settings: garbage_collection_threshold must be at least 0 and below 1, got {text!r}"
         )
-    return threshold
+    return {"garbage_collection_threshold": threshold}
 
 
-def _number(text: str | float) -> float:
+def _divisions(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
+    return {"roundup_power2_divisions": _read_divisions(text)}
+
+
+def _number(text: str) -> float:
     """Read a number; what is none is not between any two."""
     try:
         return float(text)
@@ -211,7 +209,7 @@ def _integer(text: str, key: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise RecorderError(f"allocator settings: {key} needs an integer, got {text!r}") from None
+        raise SettingError(f"allocator settings: {key} needs an integer, got {text!r}") from None
 
 
 def _read_divisions(text: str) -> tuple[int, ...]:
@@ -238,5 +236,120 @@ def _read_divisions(text: str) -> tuple[int, ...]:
 def _power_of_two(text: str) -> int:
     number = _integer(text, "roundup_power2_divisions")
     if number < 0 or number & (number - 1):
-        raise RecorderError(f"allocator settings: {number} is neither 0 nor a power of two")
+        raise SettingError(f"allocator settings: {number} is neither 0 nor a power of two")
     return number
+
+
+# --- values of a snapshot
+
+
+def _split_size_of_snapshot(value: object) -> int | None:
+    """Read a limit; -1, or SIZE_MAX where an unsigned type was written, is unlimited."""
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise ValueError(f"max_split_size: expected int, got {type(value).__name__}")
+    return value if 0 <= value < 1 << 63 else None
+
+
+def _threshold_of_snapshot(value: object) -> float:
+    return value if isinstance(value, float) and 0 <= value < 1 else 0.0
+
+
+def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
+    if value is None:
+        return NO_ROUNDUP
+    if type(value) is not dict:
+        raise ValueError(f"roundup_power2_divisions: expected dict, got {type(value).__name__}")
+    divisions = []
+    for i in range(N_ROUNDUP_INTERVALS):
+        count = value.get(str(1 << i), 0)
+        path = f"roundup_power2_divisions.{1 << i}"
+        if type(count) is not int:
+            raise ValueError(f"{path}: expected int, got {type(count).__name__}")
+        if not 0 <= count <= _MAX_DIVISIONS:
+            raise ValueError(f"{path}: expected 0 to 2^31 - 1, got {shown(str(count))}")
+        divisions.append(count)
+    return tuple(divisions)
+
+
+# --- the table
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: ``name`` in the text of PYTORCH_ALLOC_CONF, ``key`` in a snapshot (empty: it has none).
+
+    ``read`` turns a text into fields of AllocatorSettings, given those read before it; None where the setting
+    moves no blocks. ``read_key`` turns a snapshot's value, None where it is missing, into ``field``.
+    ``write`` gives the value that torch 2.9 writes into a snapshot.
+    """
+
+    name: str = ""
+    key: str = ""
+    read: Callable[[str, AllocatorSettings], dict[str, Any]] | None = None
+    field: str = ""
+    read_key: Callable[[object], object] | None = None
+    write: Callable[[AllocatorSettings], object] | None = None
+
+
+def _unmodelled(name: str, *, written: object = None) -> Setting:
+    """Return the row of a setting that moves no blocks, with the default that torch 2.9 writes."""
+    return Setting(name=name, key=name, write=None if written is None else lambda _settings: written)
+
+
+# In the order in which they are read and written.
+SETTINGS = (
+    Setting("large_segment_size_mb", read=_large_segment),
+    Setting("max_non_split_rounding_mb", read=_max_non_split_rounding),
+    Setting(
+        "max_split_size_mb",
+        "max_split_size",
+        read=_max_split_size,
+        field="max_split_size_bytes",
+        read_key=_split_size_of_snapshot,
+        write=lambda settings: -1 if settings.max_split_size_bytes is None else settings.max_split_size_bytes,
+    ),
+    Setting("per_process_memory_fraction", read=_memory_fraction),
+    Setting(
+        "garbage_collection_threshold",
+        "garbage_collection_threshold",
+        read=_threshold,
+        field="garbage_collection_threshold",
+        read_key=_threshold_of_snapshot,
+        write=lambda settings: settings.garbage_collection_threshold,
+    ),
+    Setting(
+        "expandable_segments",
+        "expandable_segments",
+        read=lambda text, _settings: {"expandable_segments": text == "True"},
+        field="expandable_segments",
+        read_key=lambda value: value is True,
+        write=lambda settings: settings.expandable_segments,
+    ),
+    _unmodelled("pinned_num_register_threads", written=1),
+    _unmodelled("release_lock_on_cudamalloc", written=False),
+    _unmodelled("pinned_use_cuda_host_register", written=False),
+    _unmodelled("graph_capture_record_stream_reuse", written=False),
+    Setting(
+        "roundup_power2_divisions",
+        "roundup_power2_divisions",
+        read=_divisions,
+        field="roundup_power2_divisions",
+        read_key=_divisions_of_snapshot,
+        write=lambda settings: {
+            str(1 << i): divisions for i, divisions in enumerate(settings.roundup_power2_divisions)
+        },
+    ),
+    _unmodelled("backend"),
+    _unmodelled("max_cached_size"),
+    _unmodelled("max_round_threshold"),
+    _unmodelled("pinned_use_background_threads"),
+    _unmodelled("release_lock_on_hipmalloc"),
+)
+# The settings that move blocks; from_conf skips all others.
+MODELLED_SETTINGS = tuple(sorted(setting.name for setting in SETTINGS if setting.read is not None))
+# The names that torch has for settings, which are nobody's secret.
+TORCH_SETTING_NAMES = frozenset(
+    {name for setting in SETTINGS for name in (setting.name, setting.key) if name}
+)

@@ -16,7 +16,7 @@ from snapconv.answers.moment_state import MomentState, state_at
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.columns import BoolColumn, Int64Column, sums_by
-from snapconv.errors import InputError, RecorderError
+from snapconv.errors import InputError, SettingError
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -129,7 +129,7 @@ def own_settings(snapshot: Snapshot) -> AllocatorSettings:
     settings = snapshot.settings
     try:
         fraction = AllocatorSettings.from_conf(settings.conf).memory_fraction
-    except RecorderError:  # a text that torch would have refused, or a newer one
+    except SettingError:  # a text that torch would have refused, or a newer one
         return settings
     return replace(settings, memory_fraction=fraction)
 

@@ -18,7 +18,7 @@ from snapconv.answers.batch_scale import MOST_BYTES, ScaledSizes
 from snapconv.answers.device_memory import device_memory
 from snapconv.answers.model_check import ModelCheck, check_model
 from snapconv.answers.what_if import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.errors import InputError, RecorderError
+from snapconv.errors import InputError, SettingError
 from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import History, Verdict
@@ -104,7 +104,7 @@ def read_setting(text: str) -> str:
     try:
         values = split_conf(text)
         AllocatorSettings.from_conf(text)
-    except RecorderError as error:
+    except SettingError as error:
         raise ValueError(str(error).removeprefix("allocator settings: ")) from error
     if not values:
         raise ValueError("expected key:value, got nothing")

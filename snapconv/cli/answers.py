@@ -78,10 +78,10 @@ def moment_question(text: str) -> "MomentQuestion":
 
 def device_total_of(text: str | None) -> int | None:
     """Read ``--device-total``."""
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.units import parse_bytes
 
     try:
-        return None if text is None else parse_capacity(text)
+        return None if text is None else parse_bytes(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--device-total") from error
 

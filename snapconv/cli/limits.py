@@ -111,9 +111,9 @@ def _size_in_table(value: object, where: str) -> int:
 
 def _bytes(text: str) -> int:
     """Read a size; 0 needs no unit."""
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.units import parse_bytes
 
-    return 0 if text.strip() == "0" else parse_capacity(text)
+    return 0 if text.strip() == "0" else parse_bytes(text)
 
 
 def _text(value: object) -> str:

@@ -315,7 +315,7 @@ def _simulation(
     random_weights: bool,
     device: int | None,
 ) -> "SimulationOptions | None":
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.units import parse_bytes
 
     given = {
         "--no-compute": no_compute,
@@ -331,7 +331,7 @@ def _simulation(
     from snapconv.simulation import SimulationOptions
 
     try:
-        capacity_bytes = parse_capacity(capacity) if capacity is not None else None
+        capacity_bytes = parse_bytes(capacity) if capacity is not None else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--capacity") from error
     return SimulationOptions(

@@ -189,9 +189,9 @@ def _check_batch(scale: float | None, other: Path | None, other_scale: float | N
 
 
 def _size(text: str, option: str) -> int:
-    from snapconv.recorder.options import parse_capacity
+    from snapconv.units import parse_bytes
 
     try:
-        return parse_capacity(text)
+        return parse_bytes(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error

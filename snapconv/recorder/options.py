@@ -1,11 +1,8 @@
 """The options of a recording: one frozen value that travels from the command line to every part."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from snapconv.units import shortened
 
 if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions
@@ -17,10 +14,6 @@ Context = Literal["all", "state", "alloc"]
 # One step of a large model is some ten thousand events, building it and warming up as many again. torch
 # mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
 MAX_ENTRIES = 1_000_000
-
-_TOO_MANY_BYTES = 1 << 60
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +54,3 @@ class RecordOptions:
     stop: bool = False
     batch_size: int | None = None
     simulation: "SimulationOptions | None" = None
-
-
-def parse_capacity(text: str) -> int:
-    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``; GB is GiB, as a GPU's memory is meant.
-
-    Raises ValueError for anything else, and for a bare number: ``24`` is never meant as 24 bytes.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
-    size = float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()]
-    if size < 1:
-        raise ValueError(f"expected more than 0 bytes, got {text!r}")
-    if size >= _TOO_MANY_BYTES:
-        raise ValueError(f"expected less than 2^60 bytes, got {shortened(text, 40)!r}")
-    return int(size)

@@ -1,16 +1,16 @@
 """The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.allocator.allocator_settings import N_ROUNDUP_INTERVALS, NO_ROUNDUP, AllocatorSettings
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
-from snapconv.errors import MalformedSnapshotError, RecorderError
+from snapconv.errors import MalformedSnapshotError, SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     TIME,
@@ -23,10 +23,7 @@ from snapconv.snapshot.fields import (
     text_column,
 )
 from snapconv.snapshot.segment_table import SegmentTable
-from snapconv.units import shown
 
-# torch reads the divisions with stoi.
-_MAX_DIVISIONS = 2**31 - 1
 # torch writes a dozen settings of a few words; one text may stand in a file very many times.
 _MAX_ENTRIES, _MAX_TEXT = 200, 2000
 
@@ -43,9 +40,6 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
         return AllocatorSettings(), ()
     expect(raw, dict, where)
     known: dict[str, object] = raw  # type: ignore[assignment]  # checked just above
-    limit = known.get("max_split_size")
-    if limit is not None:
-        expect(limit, int, f"{where}.max_split_size")
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
         for key, value in islice(known.items(), _MAX_ENTRIES)
@@ -53,27 +47,18 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     )
     # Each backend has a key of its own for it.
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
-    settings = replace(
-        _settings_of_text(conf),
-        # -1, or SIZE_MAX where an unsigned type was written, is unlimited.
-        max_split_size_bytes=limit if isinstance(limit, int) and 0 <= limit < 1 << 63 else None,
-        expandable_segments=known.get("expandable_segments") is True,
-        roundup_power2_divisions=_divisions(known.get("roundup_power2_divisions"), where),
-        garbage_collection_threshold=_threshold(known.get("garbage_collection_threshold")),
-    )
-    return settings, entries
+    try:
+        return _settings_of_text(conf).with_snapshot_values(known), entries
+    except ValueError as error:
+        raise MalformedSnapshotError(f"{where}.{error}") from error
 
 
 def _settings_of_text(conf: str) -> AllocatorSettings:
     """Read what stands in no key but in the text; nothing of a text that torch would refuse."""
     try:
         return AllocatorSettings.from_conf(conf)
-    except RecorderError:
+    except SettingError:
         return AllocatorSettings(conf=conf)
-
-
-def _threshold(raw: object) -> float:
-    return raw if isinstance(raw, float) and 0 <= raw < 1 else 0.0
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
@@ -84,21 +69,6 @@ def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool
     return bool(segments.is_expandable.any()) or any(
         np.isin(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any() for trace in traces
     )
-
-
-def _divisions(raw: object, where: str) -> tuple[int, ...]:
-    if raw is None:
-        return NO_ROUNDUP
-    path = f"{where}.roundup_power2_divisions"
-    expect(raw, dict, path)
-    divisions = []
-    for i in range(N_ROUNDUP_INTERVALS):
-        value = raw.get(str(1 << i), 0)  # type: ignore[attr-defined]  # a dictionary, checked
-        expect(value, int, f"{path}.{1 << i}")
-        if not 0 <= value <= _MAX_DIVISIONS:
-            raise MalformedSnapshotError(f"{path}.{1 << i}: expected 0 to 2^31 - 1, got {shown(str(value))}")
-        divisions.append(value)
-    return tuple(divisions)
 
 
 def _as_text(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Recorded
 from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
-from snapconv.errors import RecorderError
+from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import for_program
@@ -34,7 +34,14 @@ _ADDRS_PER_DEVICE = 1 << 40
 def settings_from_environment() -> AllocatorSettings:
     """Read the allocator's settings as torch does: the general variable wins over CUDA's own."""
     conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return AllocatorSettings.from_conf(conf)
+    return _settings(conf)
+
+
+def _settings(conf: str) -> AllocatorSettings:
+    try:
+        return AllocatorSettings.from_conf(conf)
+    except SettingError as error:
+        raise RecorderError(str(error)) from error
 
 
 @dataclass(slots=True)
@@ -215,7 +222,7 @@ class Machine:
 
     def set_settings(self, conf: str) -> None:
         """Replace the allocator's settings from here on."""
-        self._use(AllocatorSettings.from_conf(conf))
+        self._use(_settings(conf))
 
     def _use(self, settings: AllocatorSettings) -> None:
         self._reads_environment = False

@@ -7,8 +7,8 @@ C++ names made of nothing but known namespaces, and the few function names that 
 import re
 from collections.abc import Iterable
 
-from snapconv.allocator.allocator_settings import split_conf
-from snapconv.errors import RecorderError
+from snapconv.allocator.allocator_settings import TORCH_SETTING_NAMES, split_conf
+from snapconv.errors import SettingError
 from snapconv.snapshot.settings_table import Entries
 from snapconv.stacks.paths import is_generated, is_native, is_notebook, normal
 
@@ -35,13 +35,6 @@ _OPTIMIZERS = frozenset(
     "SparseAdam".split()
 )
 _TARGET = re.compile(r"(aten|prims)\.\w+(\.\w+)?")
-_SETTINGS = frozenset(
-    "backend expandable_segments garbage_collection_threshold graph_capture_record_stream_reuse "
-    "large_segment_size_mb max_cached_size max_non_split_rounding_mb max_round_threshold max_split_size "
-    "max_split_size_mb per_process_memory_fraction pinned_num_register_threads pinned_use_background_threads "
-    "pinned_use_cuda_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc "
-    "roundup_power2_divisions".split()
-)
 _SETTING_VALUE = re.compile(r"True|False|native|cudaMallocAsync|-?[\d.]+|[\d>:,\[\].-]+")
 
 
@@ -109,14 +102,14 @@ def _public_settings(entries: Entries) -> Iterable[tuple[str, str]]:
     for key, value in entries:
         if key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             yield key, _public_conf(value)
-        elif key in _SETTINGS and _SETTING_VALUE.fullmatch(value):
+        elif key in TORCH_SETTING_NAMES and _SETTING_VALUE.fullmatch(value):
             yield key, value
 
 
 def _public_conf(conf: str) -> str:
     try:
         values = split_conf(conf)
-    except RecorderError:  # what torch could not read either
+    except SettingError:  # what torch could not read either
         return ""
-    public = {key: value for key, value in values.items() if key in _SETTINGS}
+    public = {key: value for key, value in values.items() if key in TORCH_SETTING_NAMES}
     return ",".join(f"{key}:{value}" for key, value in public.items() if _SETTING_VALUE.fullmatch(value))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, NPU_PADDING_BYTES, AllocatorSettings
-from snapconv.errors import RecorderError
+from snapconv.errors import SettingError
 from snapconv.snapshot.readers.containers import read_raw
 
 REAL_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "snapshots"
@@ -131,7 +131,7 @@ def test_options_for_other_things_are_skipped():
     ],
 )
 def test_a_setting_that_torch_refuses_is_refused(conf):
-    with pytest.raises(RecorderError, match="allocator settings"):
+    with pytest.raises(SettingError, match="allocator settings"):
         AllocatorSettings.from_conf(conf)
 
 
@@ -164,5 +164,5 @@ def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan"])
 def test_a_fraction_that_is_none_is_refused(text):
-    with pytest.raises(RecorderError, match="per_process_memory_fraction must be from 0 to 1"):
+    with pytest.raises(SettingError, match="per_process_memory_fraction must be from 0 to 1"):
         AllocatorSettings.from_conf(f"per_process_memory_fraction:{text}")

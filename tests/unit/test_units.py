@@ -1,6 +1,8 @@
+"""Sizes, as people write them."""
+
 import pytest
 
-from snapconv.recorder.options import parse_capacity
+from snapconv.units import parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -19,16 +21,16 @@ from snapconv.recorder.options import parse_capacity
     ],
 )
 def test_a_size_is_read_in_binary_units(text, n_bytes):
-    assert parse_capacity(text) == n_bytes
+    assert parse_bytes(text) == n_bytes
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0GiB", "1e9", "24GiB!", "24PiB", "24ib"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
-        parse_capacity(text)
+        parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["24", "4096", "1.5"])
 def test_a_number_without_a_unit_is_refused_with_one_that_has_it(text):
     with pytest.raises(ValueError, match="24GiB"):
-        parse_capacity(text)
+        parse_bytes(text)
