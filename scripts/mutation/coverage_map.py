@@ -38,7 +38,6 @@ _TRIED = (
 _TWINS = (
     "snapconv/replay/lifetimes.py",
     "snapconv/replay/block_sizes.py",
-    "snapconv/replay/sorted_addresses.py",
 )
 _COMPILED = "snapconv/replay/compiled_replay.py"
 

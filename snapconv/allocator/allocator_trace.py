@@ -22,7 +22,7 @@ def microsecond_counter(start_us: int = 1_700_000_000_000_000) -> Callable[[], i
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedEvent:
     """One trace entry and the truth after it.
 
     ``size`` is torch's (the request for block actions), ``block_bytes`` the block's true size, or
@@ -69,7 +69,7 @@ class Ledger:
 
     clock: Callable[[], int]
     is_recording: bool
-    history: deque[Recorded]
+    history: deque[RecordedEvent]
     requested_bytes: int = 0
     allocated_bytes: int = 0
     active_bytes: int = 0
@@ -80,7 +80,7 @@ class Ledger:
     n_segment_maps: int = 0
     n_segment_frees: int = 0
     n_recorded: int = 0
-    listener: Callable[[Recorded], None] | None = None
+    listener: Callable[[RecordedEvent], None] | None = None
 
     @property
     def is_watched(self) -> bool:
@@ -132,7 +132,7 @@ class Ledger:
         """Append one entry with the counters as they stand now: change them first."""
         if not self.is_recording and self.listener is None:
             return
-        recorded = Recorded(
+        recorded = RecordedEvent(
             action=action,
             addr=addr,
             size=size,

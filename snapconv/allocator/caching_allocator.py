@@ -22,17 +22,24 @@ from snapconv.allocator.allocator_trace import (
     Frames,
     Ledger,
     PoolId,
-    Recorded,
+    RecordedEvent,
     microsecond_counter,
 )
-from snapconv.allocator.blocks import AddressSource, AddressSpace, Block, BlockPool
+from snapconv.allocator.blocks import (
+    AddressSource,
+    AddressSpace,
+    Block,
+    BlockPool,
+    old_segments,
+    oversize_segments,
+    release_order,
+)
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
-from snapconv.allocator.release_choice import old_segments, oversize_segments, release_order
 from snapconv.errors import RecorderError
 from snapconv.units import format_bytes
 
 
-class OutOfMemory(RecorderError):
+class ModelOutOfMemory(RecorderError):
     """The modelled device has no memory left for a request; contains the figures of torch's message."""
 
     def __init__(
@@ -74,12 +81,12 @@ class CachingAllocator:
         max_entries: int | None = None,
         record: bool = True,
         addresses: AddressSource | None = None,
-        listener: Callable[[Recorded], None] | None = None,
+        listener: Callable[[RecordedEvent], None] | None = None,
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
-        history: deque[Recorded] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
+        history: deque[RecordedEvent] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
         self._ledger = Ledger(clock or microsecond_counter(), record, history, listener=listener)
         self._addresses = addresses or AddressSpace(base_addr)
         self._expandable = ExpandableMemory(self._ledger, self._addresses, capacity=capacity)
@@ -133,7 +140,7 @@ class CachingAllocator:
         return self._ledger
 
     @property
-    def history(self) -> list[Recorded]:
+    def history(self) -> list[RecordedEvent]:
         """The events in the ring with the truth after each, oldest first."""
         return list(self._ledger.history)
 
@@ -155,7 +162,7 @@ class CachingAllocator:
     ) -> int:
         """Allocate and return the address; 0 for 0 bytes, which leaves no trace.
 
-        Raises OutOfMemory after recording an ``oom`` event.
+        Raises ModelOutOfMemory after recording an ``oom`` event.
         """
         if n_bytes == 0:
             return 0
@@ -462,12 +469,14 @@ class CachingAllocator:
             frames=block.segment_frames if frames is None else frames,
         )
 
-    def _out_of_memory(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> OutOfMemory:
+    def _out_of_memory(
+        self, pool: BlockPool, stream: int, size: int, frames: Frames | None
+    ) -> ModelOutOfMemory:
         """Record the ``oom`` event, whose size is the rounded request, and build the error."""
         capacity = self.capacity or 0
         free_bytes = max(capacity - self.reserved_bytes, 0)
         self._ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
-        return OutOfMemory(
+        return ModelOutOfMemory(
             segment_bytes=self.settings.segment_size(size),
             capacity=capacity,
             free_bytes=free_bytes,

@@ -21,7 +21,7 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.answers.replay_start import ReplayStart, start_before
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.replay.device_replay import Replay
-from snapconv.replay.real_events import real_events
+from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.stack_table import StackTable

@@ -13,8 +13,8 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
-from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action
 from snapconv.units import counted, device_name
 

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_trace import PoolId
 from snapconv.allocator.blocks import Block
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.allocator_calls import AllocatorCalls, Operation
 from snapconv.columns import Int64Column
 from snapconv.notes import Progress
@@ -125,7 +125,7 @@ class _Check:
         self.allocator.capacity = int(calls.reserved_after[event]) if is_full else None
         try:
             block = self.allocator.take(pool, int(calls.stream[row]), size, int(calls.requested_bytes[row]))
-        except OutOfMemory:
+        except ModelOutOfMemory:
             raise Difference("the model has no memory for a request that was served") from None
         self.allocator.capacity = None
         if block.addr != self.addr[row]:
@@ -159,7 +159,7 @@ class _Check:
         self.allocator.capacity = int(self.calls.reserved_after[event])
         try:
             self.allocator.take(pool, int(events.stream[event]), size, size)
-        except OutOfMemory:
+        except ModelOutOfMemory:
             self.allocator.capacity = None
             return
         raise Difference("the model serves a request that failed")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import is_small_segment
-from snapconv.replay.real_events import real_events
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 

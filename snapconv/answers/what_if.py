@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.allocator_calls import AllocatorCalls, Operation
 from snapconv.columns import distinct
 from snapconv.notes import Progress
@@ -206,7 +206,7 @@ class _Run:
                     block = self.allocator.take(
                         pool, segment.stream, self.rounded[row], int(self.requested[row])
                     )
-                except OutOfMemory as error:
+                except ModelOutOfMemory as error:
                     self._fail(-1, row, pool, segment.stream, error)
                     return False
                 self.blocks[row] = block
@@ -249,7 +249,7 @@ class _Run:
             if operation == 0:  # MALLOC
                 try:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
-                except OutOfMemory as error:
+                except ModelOutOfMemory as error:
                     self._fail(event, row, pool, stream, error)
                     return False
                 if ledger.reserved_bytes > peak:
@@ -289,7 +289,7 @@ class _Run:
         pool = self._pool(pool_id, size)
         try:
             block = self.allocator.take(pool, stream, size, size)
-        except OutOfMemory as error:
+        except ModelOutOfMemory as error:
             self._fail(event, -1, pool, stream, error)
             self.failed_again.append(event)
             return
@@ -313,7 +313,7 @@ class _Run:
         ]
         return [pools[i] for i in self.pool_place[self.calls.row[part]].tolist()]
 
-    def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: OutOfMemory) -> None:
+    def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
         if self.ran_out is not None:
             return
         free = [size for size, _, _ in pool.free_of(stream)]

@@ -31,7 +31,7 @@ from snapconv.phases.optimizers_seen import (
 )
 from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.replay.real_events import real_events
+from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.recorded.metadata import RecordedPhase

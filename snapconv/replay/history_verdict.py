@@ -7,7 +7,7 @@ import numpy as np
 
 from snapconv.columns import has_code
 from snapconv.replay.device_replay import Replay
-from snapconv.replay.real_events import real_events
+from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.units import format_bytes

@@ -14,7 +14,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only, run_starts
 from snapconv.replay.device_replay import AllocationTable
-from snapconv.replay.real_events import real_events
+from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from snapconv.allocator.caching_allocator import OutOfMemory
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.errors import RecorderError
 
 _OWN_FOLDER = str(Path(__file__).parent)
@@ -34,7 +34,7 @@ def _users_line() -> str:
     return "(unknown line)"
 
 
-def out_of_memory_message(error: OutOfMemory, *, device: int) -> str:
+def out_of_memory_message(error: ModelOutOfMemory, *, device: int) -> str:
     """Write torch's message for the model's figures (malloc in CUDACachingAllocator.cpp, 2.13)."""
     in_use = error.capacity - error.free_bytes
     unallocated = error.reserved_bytes - error.allocated_bytes

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,22 @@ from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
-from snapconv.snapshot.compiled_events import CompiledTraceReader
-from snapconv.snapshot.era import Era, infer_era
-from snapconv.snapshot.event_table import EventTable, TraceReader
+from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, Interner, reject_shared
-from snapconv.snapshot.file_notes import Oddities, notes_of_file
+from snapconv.snapshot.file_traits import (
+    Era,
+    Oddities,
+    are_of_a_plot,
+    backend_of,
+    have_block_addresses,
+    infer_era,
+    notes_of_file,
+    traits_of,
+)
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
-from snapconv.snapshot.ring_overflow import Overflow
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
 from snapconv.snapshot.settings_table import (
     AnnotationTable,
@@ -35,7 +42,6 @@ from snapconv.snapshot.settings_table import (
     read_settings,
 )
 from snapconv.snapshot.stack_table import StackInterner, StackTable
-from snapconv.snapshot.traits import are_of_a_plot, backend_of, have_block_addresses, traits_of
 from snapconv.stop_signals import stage
 from snapconv.units import HOST, shown
 
@@ -187,12 +193,11 @@ class _Reading:
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
         recorded = self._read_recorded(raw.get(METADATA_KEY))
-        overflow = Overflow(raw, recorded)
-        devices = self._split_devices(traces, *memory, overflow)
+        overflowed = partial(_overflowed, raw, recorded)
+        devices = self._split_devices(traces, *memory, overflowed)
         if len(host_trace) or len(host_memory[0]):
-            devices.append(
-                _device(HOST, host_trace, *host_memory, overflowed=overflow.of_host(len(host_trace)))
-            )
+            is_over = _host_overflowed(recorded, len(host_trace))
+            devices.append(_device(HOST, host_trace, *host_memory, overflowed=is_over))
         stacks, left_out = bound_stacks(self.stacks.table(), self.container.n_unpacked_bytes)
         self.notes.extend(left_out)
         traits = traits_of(
@@ -211,7 +216,7 @@ class _Reading:
             container=self.container,
             era=infer_era(traits),
             n_visible_devices=len(traces),
-            devices=tuple(devices) or (_device(0, host_trace, *memory, overflowed=overflow.of(0)),),
+            devices=tuple(devices) or (_device(0, host_trace, *memory, overflowed=overflowed(0)),),
             stacks=stacks,
             texts=tuple(map(str, self.texts.values())),
             pools=self.pools.values(),  # type: ignore[arg-type]  # only pairs are interned
@@ -300,7 +305,11 @@ class _Reading:
         return events.take(np.argsort(events.time_us, kind="stable"))
 
     def _split_devices(
-        self, traces: list[EventTable], segments: SegmentTable, blocks: BlockTable, overflow: Overflow
+        self,
+        traces: list[EventTable],
+        segments: SegmentTable,
+        blocks: BlockTable,
+        overflowed: Callable[[int], bool | None],
     ) -> list[DeviceSnapshot]:
         with_memory = set(distinct(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
@@ -311,7 +320,7 @@ class _Reading:
                 traces[device] if device < len(traces) else none,
                 segments,
                 blocks,
-                overflowed=overflow.of(device),
+                overflowed=overflowed(device),
             )
             for device in sorted(with_memory | with_events)
         ]
@@ -344,6 +353,28 @@ def _device(
     kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
     device_blocks = take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
     return DeviceSnapshot(device, events, take(segments, mine), device_blocks, overflowed)
+
+
+def _overflowed(raw: dict[str, object], recorded: Metadata | None, device: int) -> bool | None:
+    """Return whether the ring buffer of a device overwrote its oldest events; None where it is not known.
+
+    The flag of the file (torch newer than 2.13) is at the top or in the settings, one or per device; else the
+    recorder's counts.
+    """
+    settings = raw.get("allocator_settings")
+    for place in (raw, settings if isinstance(settings, dict) else {}):
+        flag = place.get("trace_alloc_overflowed")
+        if isinstance(flag, list) and device < len(flag):
+            flag = flag[device]
+        if isinstance(flag, bool):
+            return flag
+    return recorded.overflowed if recorded else None
+
+
+def _host_overflowed(recorded: Metadata | None, n_events: int) -> bool | None:
+    """Return the same for pinned host memory, which has no flag; a recorder's ring has one length for all."""
+    length = dict(recorded.facts).get("max_entries", "") if recorded else ""
+    return n_events >= int(length) if length.isdecimal() else None
 
 
 def _list(value: object, where: str) -> list[object]:

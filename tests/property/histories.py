@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
-from snapconv.allocator.allocator_trace import Recorded
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.allocator_trace import RecordedEvent
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from tests.property.oracle import NOTHING, Totals
 
-Event = Recorded
+Event = RecordedEvent
 
 CONFS = (
     "",
@@ -149,7 +149,7 @@ class _Machine:
                 pool=self.pools[which % len(self.pools)],
                 frames=[name] if self.is_recording else None,
             )
-        except OutOfMemory:
+        except ModelOutOfMemory:
             return
         if addr:
             self.live.append(addr)

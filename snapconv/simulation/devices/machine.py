@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.allocator_trace import Frames, Recorded
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.allocator_trace import Frames, RecordedEvent
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
 from snapconv.recorder.guard import Guard
@@ -92,7 +92,7 @@ class Machine:
     def _device(self, index: int) -> Device:
         statistics = Statistics()
 
-        def listen(event: Recorded) -> None:
+        def listen(event: RecordedEvent) -> None:
             statistics.listen(event)
             self.history.listen(index, event)
 
@@ -144,7 +144,7 @@ class Machine:
         frames = frames or self.allocation_frames()
         try:
             return int(self._alone(self._malloc, device, n_bytes, frames))
-        except OutOfMemory as error:
+        except ModelOutOfMemory as error:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
                 observer(index, error.segment_bytes, error.capacity, error.free_bytes)
@@ -155,7 +155,7 @@ class Machine:
         n_freed = statistics.n_segments_freed
         try:
             addr = device.allocator.malloc(n_bytes, stream=device.stream, frames=frames)
-        except OutOfMemory:
+        except ModelOutOfMemory:
             statistics.n_retries += 1
             raise
         # A malloc that gave segments back had failed once (malloc's retries with alloc_block).

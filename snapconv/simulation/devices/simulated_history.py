@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.allocator.allocator_trace import Recorded
+from snapconv.allocator.allocator_trace import RecordedEvent
 from snapconv.recorder.program.own_frames import for_program
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
@@ -16,7 +16,7 @@ _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    event: Recorded
+    event: RecordedEvent
     user_metadata: str
     has_frames: bool
 
@@ -109,7 +109,7 @@ class History:
             ring.clear()
         self._annotations.clear()
 
-    def listen(self, device: int, event: Recorded) -> None:
+    def listen(self, device: int, event: RecordedEvent) -> None:
         """Keep one event if recording is on."""
         if self.is_on and event.action not in self._skipped:
             has_frames = self._context >= _CONTEXTS["alloc"]

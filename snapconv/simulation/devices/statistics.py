@@ -6,7 +6,7 @@ Uses events and block sizes, no blocks: what needs the blocks (inactive splits) 
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.allocator.allocator_trace import Recorded
+from snapconv.allocator.allocator_trace import RecordedEvent
 
 # The metrics that events change, under their keys in torch's nested dict (DeviceStats in
 # c10/core/CachingDeviceAllocator.h).
@@ -65,7 +65,7 @@ class Statistics:
         """What ``torch.cuda.max_memory_allocated()`` returns."""
         return self._counters["allocated_bytes"]["all"].peak
 
-    def listen(self, event: Recorded) -> None:
+    def listen(self, event: RecordedEvent) -> None:
         """Count one event."""
         if event.action == "alloc":
             self._count_block(event, 1, "allocation", "active", "allocated_bytes", "active_bytes")
@@ -83,7 +83,7 @@ class Statistics:
             self.n_ooms += 1
 
     def _count_block(
-        self, event: Recorded, sign: int, count: str | None, active: str | None, *sizes: str | None
+        self, event: RecordedEvent, sign: int, count: str | None, active: str | None, *sizes: str | None
     ) -> None:
         block_bytes = event.block_bytes or 0
         pool = "small_pool" if block_bytes <= SMALL_REQUEST_BYTES else "large_pool"
@@ -97,7 +97,7 @@ class Statistics:
         if active is not None:
             self._add("requested_bytes", pool, sign * event.size)
 
-    def _count_segment(self, event: Recorded, sign: int) -> None:
+    def _count_segment(self, event: RecordedEvent, sign: int) -> None:
         pool = "small_pool" if event.size <= SMALL_SEGMENT_BYTES else "large_pool"
         self._add("segment", pool, sign)
         self._add("reserved_bytes", pool, sign * event.size)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.simulation import SimulationOptions
 from snapconv.simulation.devices.device_clock import Clock
 from snapconv.simulation.devices.workspace import workspace_bytes
@@ -75,7 +75,7 @@ def test_the_clock_is_the_epochs_and_never_goes_back():
 
 
 def test_the_message_writes_sizes_as_torch_does():
-    error = OutOfMemory(
+    error = ModelOutOfMemory(
         segment_bytes=20 * MIB,
         capacity=80 << 30,
         free_bytes=512,

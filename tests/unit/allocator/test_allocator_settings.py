@@ -163,6 +163,19 @@ def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():
 
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan"])
-def test_a_fraction_that_is_none_is_refused(text):
-    with pytest.raises(SettingError, match="per_process_memory_fraction must be from 0 to 1"):
-        AllocatorSettings.from_conf(f"per_process_memory_fraction:{text}")
+@pytest.mark.parametrize(
+    ("name", "range_"),
+    [
+        ("per_process_memory_fraction", "from 0 to 1"),
+        ("garbage_collection_threshold", "at least 0 and below 1"),
+    ],
+)
+def test_a_part_outside_of_0_to_1_is_refused(name, range_, text):
+    with pytest.raises(SettingError, match=f"{name} must be {range_}"):
+        AllocatorSettings.from_conf(f"{name}:{text}")
+
+
+def test_a_threshold_of_1_is_refused_and_a_fraction_of_1_is_not():
+    with pytest.raises(SettingError, match="below 1"):
+        AllocatorSettings.from_conf("garbage_collection_threshold:1")
+    assert AllocatorSettings.from_conf("per_process_memory_fraction:1").memory_fraction == 1

@@ -9,7 +9,7 @@ import pytest
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
 from snapconv.allocator.blocks import Block, BlockPool, Reservation
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.allocator.expandable_segments import best_candidate
 
 S = 0x7E00_0000_0000
@@ -67,7 +67,7 @@ def test_a_segment_begins_with_its_first_range():
 
 def test_the_memory_of_the_device_bounds_also_the_first_range():
     model = CachingAllocator(settings=EXPANDABLE, capacity=40 * MIB)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ModelOutOfMemory):
         model.malloc(60 * MIB)
     assert model.malloc(40 * MIB)
 
@@ -77,7 +77,7 @@ def test_without_a_capacity_a_segment_may_have_a_tebibyte_in_whole_pages_and_no_
     assert placed(adopted(used_range(0, 20), capacity=None), whole - 20) == 20
     model = adopted(used_range(0, 20), capacity=None)
     assert placed(model, whole) != 20  # all of a new segment
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ModelOutOfMemory):
         model.malloc(whole * MIB + 512)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import snapconv
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import InputError
 from tests.builders import MIB, TraceBuilder, frame
 
@@ -38,7 +38,7 @@ class Job:
             self.model.free(self.addrs.pop(name), frames=OTHER)
 
     def fail(self, size, *, stream=0, pool=(0, 0)):
-        with pytest.raises(OutOfMemory):
+        with pytest.raises(ModelOutOfMemory):
             self.alloc("failed", size, stream=stream, pool=pool, frames=MODEL)
 
     def is_served_under(self, conf):
@@ -50,7 +50,7 @@ class Job:
                     model.free(addrs.pop(name))
                 else:
                     addrs[name] = model.malloc(size, stream=stream, pool=pool)
-        except OutOfMemory:
+        except ModelOutOfMemory:
             return False
         return True
 

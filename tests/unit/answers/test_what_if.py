@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.allocator_calls import find_calls
 from snapconv.answers.what_if import Trial, capacity_at_oom, try_out
 from snapconv.replay.device_replay import replay
@@ -56,7 +56,7 @@ def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
     calls = calls_of(fragment(model()))
     assert try_out(calls, Trial(calls.own, capacity=150 * MIB)).ran_out is None
     outcome = try_out(calls, Trial(calls.own, capacity=100 * MIB))
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ModelOutOfMemory):
         fragment(model(capacity=100 * MIB))
     assert outcome.ran_out is not None
     assert calls.events.size[outcome.ran_out.event] == 15 * MIB
@@ -81,7 +81,7 @@ def test_a_failed_request_shows_what_its_pool_had(calls_of):
 def test_a_request_that_failed_is_tried_again(calls_of):
     found = model(capacity=150 * MIB)
     blocks = [found.malloc(15 * MIB) for _ in range(8)]  # 8 segments of 16 MiB
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ModelOutOfMemory):
         found.malloc(60 * MIB)
     for block in blocks:
         found.free(block)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     ADD_TO_GRADIENT,
@@ -53,7 +53,7 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
     gradient, own = job.alloc(ENGINE, OTHER), job.alloc(ENGINE)
     assert gradient != own
     job.does(phase)
-    with suppress(OutOfMemory):
+    with suppress(ModelOutOfMemory):
         job.alloc(phase, 40 << 20)
     assert categories(found(job)) == [category]
     assert categories(found(job, OTHER))[2] == GRADIENT

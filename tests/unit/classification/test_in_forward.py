@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     APPLY,
@@ -108,7 +108,7 @@ def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room
     held = [job.alloc(FORWARD) for _ in range(2)]
     for dropped in [job.alloc(FORWARD, 6000) for _ in range(n_dropped)]:
         job.free(dropped, FORWARD)
-    with suppress(OutOfMemory):
+    with suppress(ModelOutOfMemory):
         job.free(job.alloc(FORWARD, 40 << 20), FORWARD)
     for addr in (earlier, *held):
         job.free(addr, MAIN)

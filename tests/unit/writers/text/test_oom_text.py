@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import snapconv
-from snapconv.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.writers.text.oom_text import oom_lines
 from tests.builders import MIB, frame
 
@@ -23,7 +23,7 @@ def lines(tmp_path):
     model.free(freed, frames=LINE)
     model.malloc(21 * MIB + MIB // 2, frames=LINE)  # 2.5 MiB of the segment stay free
     model.malloc(9 * MIB, stream=7, frames=LINE)  # 11 MiB, of another stream
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(ModelOutOfMemory):
         model.malloc(4_100_000, frames=LINE)
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(model.snapshot()))

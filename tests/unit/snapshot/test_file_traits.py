@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from snapconv.snapshot.era import Era, Traits, infer_era
+from snapconv.snapshot.file_traits import Era, Traits, infer_era
 
 # What a whole file has in each range of releases that keys distinguish, oldest first: one more key each.
 ADDED: dict[tuple[str, str | None], dict[str, Any]] = {
