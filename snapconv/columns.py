@@ -1,4 +1,4 @@
-"""What all tables share: kinds of columns, -1 for unknown values, and that they are read-only."""
+"""Columns as all tables have them: their kinds, -1 for unknown values, and that they are read-only."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -40,19 +40,19 @@ def read_only(table: _Table) -> _Table:
 
 
 def take(table: _Table, rows: Int64Column) -> _Table:
-    """The table with these of its rows, in this order."""
+    """Return the table with these of its rows, in this order."""
     taken = {name: column[rows] for name, column in columns_of(table).items()}
     return read_only(replace(table, **taken))
 
 
 def columns_of(table: Any) -> dict[str, NDArray[Any]]:
-    """The columns that a table has, by name, and no copies."""
+    """Return the columns that a table has, by name, and no copies."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
 
 
 def table_html(table: Any) -> str:
-    """What a notebook shows for a table: its first rows and its last."""
+    """Return the HTML that a notebook shows for a table: its first rows and its last."""
     n_rows, columns = len(table), columns_of(table)
     shown: Sequence[int] = range(n_rows)
     if n_rows > 2 * _SHOWN:
@@ -68,13 +68,13 @@ def _row_html(tag: str, cells: Iterable[object]) -> str:
 
 
 def chunks(n_rows: int) -> Iterator[slice]:
-    """The rows in pieces that the processor's cache can hold."""
+    """Return the rows in pieces that the processor's cache can hold."""
     for start in range(0, n_rows, _CHUNK_ROWS):
         yield slice(start, min(start + _CHUNK_ROWS, n_rows))
 
 
 def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """The different values of a column, in order.
+    """Return the different values of a column, in order.
 
     NumPy 2.4's own takes seven times as long for many numbers of which few differ, and imports masked arrays.
     """
@@ -85,25 +85,25 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
 
 
 def run_starts(values: NDArray[Any]) -> Int64Column:
-    """Where runs of equal values begin."""
+    """Return the starts of runs of equal values."""
     is_new = np.ones(len(values), np.bool_)
     is_new[1:] = values[1:] != values[:-1]
     return np.flatnonzero(is_new)
 
 
 def grouped(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
-    """The rows in groups of one key each, by the key's order; ``key`` has one entry for every row number."""
+    """Return the rows in groups of one key each, by key; ``key`` has one entry for every row number."""
     order = rows[np.argsort(key[rows], kind="stable")]
     return np.split(order, run_starts(key[order])[1:]) if len(order) else []
 
 
 def has_code(codes: NDArray[np.integer[Any]], code: int) -> BoolColumn:
-    """Where a column has this code: NumPy takes the member of an enum for an int64, and 13 times as long."""
+    """Return the mask of a code: NumPy takes the member of an enum for an int64, and 13 times as long."""
     return np.asarray(codes == int(code))
 
 
 def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
-    """Whether each value is one of others.
+    """Return whether each value is one of others.
 
     ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
@@ -117,7 +117,7 @@ def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
 
 
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
-    """The sum of each group's values. ``np.bincount`` would add them up as float64."""
+    """Return the sum of each group's values. ``np.bincount`` would add them up as float64."""
     sums = np.zeros(n_groups, np.int64)
     np.add.at(sums, group, values)
     return sums
@@ -136,7 +136,7 @@ _BLOCK = 64
 
 
 def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """The largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
+    """Return the largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
 
     Its cost is that of the values and of the ranges, not of their lengths: a range is the end of a block,
     whole blocks, and the beginning of another.
@@ -151,13 +151,13 @@ def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> 
 
 
 def _short_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """The same within blocks."""
+    """Return the maxima of ranges within blocks."""
     edges = np.stack((first, last), axis=1).reshape(-1)
     return np.maximum(np.maximum.reduceat(values, edges)[::2], values[last])
 
 
 def _maxima_of_blocks(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """The same by tables of the ranges whose length is a power of two; the least number for an empty one."""
+    """Return the maxima of ranges of blocks, by tables of the lengths 1, 2, 4 …; least number if empty."""
     found = np.full(len(first), np.iinfo(np.int64).min)
     length, table = 1, values
     while length <= len(values):

@@ -47,7 +47,7 @@ class TruncatedFileError(InputError):
 
     @classmethod
     def of(cls, what: str, n_bytes: int) -> "TruncatedFileError":
-        """What breaks off after so many bytes, and what helps."""
+        """Make the error for ``what`` that breaks off after so many bytes, with what helps."""
         return cls(
             f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or the copy "
             "cut short: copy it again, or dump it again"

@@ -65,7 +65,7 @@ def format_duration_us(duration_us: int) -> str:
 
 
 def shortened(text: str, n_most: int) -> str:
-    """The text, or where it is longer its beginning and how much there is more."""
+    """Return the text, or where it is longer its beginning and how much there is more."""
     return text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
 
 
@@ -82,17 +82,17 @@ def shown(text: str) -> str:
 
 
 def device_name(device: int) -> str:
-    """The name of a device: ``cuda:1``, or ``host`` for pinned host memory."""
+    """Return the name of a device: ``cuda:1``, or ``host`` for pinned host memory."""
     return HOST_NAME if device == HOST else f"cuda:{device}"
 
 
 def device_argument(device: int) -> str:
-    """What names a device on the command line: ``1``, or ``host``."""
+    """Return the argument for a device on the command line: ``1``, or ``host``."""
     return HOST_NAME if device == HOST else str(device)
 
 
 def device_kind(device: int) -> str:
-    """What kind of device it is, for machines: ``cuda`` or ``host``."""
+    """Return the kind of a device in JSON: ``cuda`` or ``host``."""
     return HOST_NAME if device == HOST else "cuda"
 
 

@@ -129,7 +129,7 @@ class BlockPool:
             del unmapped[bisect_left(unmapped, (block.addr,))]
 
     def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
-        """The stream's free blocks with their sizes and addresses, best fit first; not to be changed."""
+        """Return the stream's free blocks with sizes and addresses, best fit first; not to be changed."""
         return self._free.get(stream, _NONE)
 
     def at_least(self, stream: int, size: int) -> list[Block]:
@@ -163,7 +163,7 @@ def neighbours_from(block: Block) -> Iterator[Block]:
 
 
 class AddressSource(Protocol):
-    """Where the addresses of new segments come from; the driver's part."""
+    """The source of addresses of new segments; the driver's part."""
 
     def take(self, n_bytes: int) -> int:
         """Return the address of a range of that size."""

@@ -101,7 +101,7 @@ class CachingAllocator:
 
     @property
     def capacity(self) -> int | None:
-        """What the device has for this process; None never runs out."""
+        """The device's memory for this process; None never runs out."""
         return self._expandable.capacity
 
     @capacity.setter
@@ -146,7 +146,7 @@ class CachingAllocator:
 
     @property
     def n_recorded(self) -> int:
-        """How many events were recorded, those that the ring has overwritten included."""
+        """The number of events recorded, those that the ring has overwritten included."""
         return self._ledger.n_recorded
 
     def start_recording(self) -> None:

@@ -100,7 +100,7 @@ class ExpandableMemory:
                 before = hole
 
     def _reserved_size(self, page_size: int) -> int:
-        """The address space of one segment: torch reserves 9/8 of the device's memory, in whole pages."""
+        """Return the address space of a segment: torch reserves 9/8 of the memory, in whole pages."""
         wanted = UNLIMITED_ADDRESS_SPACE if self.capacity is None else self.capacity * 9 // 8
         return -(-wanted // page_size) * page_size
 
@@ -179,7 +179,7 @@ class ExpandableMemory:
 
 
 def whole_pages(block: Block) -> range:
-    """The addresses of whole pages inside a block of an expandable segment; empty in any other."""
+    """Return the addresses of whole pages inside a block of an expandable segment; empty in any other."""
     if block.reservation is None:
         return range(0)
     base, page_size = block.reservation.addr, block.reservation.page_size
@@ -193,7 +193,7 @@ def _end(blocks: list[Block]) -> int:
 
 
 def _page_size(group: list[list[Block]], settings: AllocatorSettings) -> int:
-    """The page size of the pool, or 2 MiB where the ranges are no multiples of it."""
+    """Return the page size of the pool, or 2 MiB where the ranges are no multiples of it."""
     page_size = settings.page_size(is_small=group[0][0].pool.is_small)
     fits = all((_end(blocks) - blocks[0].addr) % page_size == 0 for blocks in group)
     return page_size if fits else SMALL_SEGMENT_BYTES

@@ -53,7 +53,7 @@ _TYPES = {
 
 
 def core() -> ctypes.CDLL | None:
-    """The compiled core, or None where the twins have to do; every call of it lets other threads run.
+    """Return the compiled core, or None where the twins have to do; every call of it lets other threads run.
 
     Raises SnapconvError where SNAPCONV_NATIVE requires what is not there.
     """
@@ -69,12 +69,12 @@ def core() -> ctypes.CDLL | None:
 
 
 def kind() -> str:
-    """Which of the two reads files, for ``snapconv --version``."""
+    """Return the name of the reader of files, for ``snapconv --version``."""
     return "pure Python" if core() is None else "compiled core"
 
 
 def random_seed() -> int:
-    """A seed for hashes, which no file can foresee."""
+    """Return a seed for hashes that no file can foresee."""
     return int.from_bytes(os.urandom(8), "little")
 
 

@@ -193,7 +193,7 @@ class SortedAddresses:
         self.firsts = [leaf[0] for leaf in self.leaves]
 
     def after(self, addr: int) -> int:
-        """The first address beyond this one."""
+        """Return the first address beyond this one."""
         number = bisect_right(self.firsts, addr) - 1
         leaf = self.leaves[number]
         place = bisect_right(leaf, addr)

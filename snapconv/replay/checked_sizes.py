@@ -21,7 +21,7 @@ from snapconv.stop_signals import stage
 
 @dataclass(frozen=True, slots=True)
 class SizeCheck:
-    """How many blocks were allocated in the trace and are live at the dump, and how many sizes differ.
+    """The numbers of blocks allocated in the trace and live at the dump, and of sizes that differ.
 
     ``n_different_by_settings`` counts those that differ by what the file says of its settings: more than
     ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among them, whether
@@ -70,7 +70,7 @@ def derive_checked_sizes(
 
 
 def size_notes(checked: CheckedSizes) -> Iterator[Note]:
-    """What the check found, if anything."""
+    """Yield the notes on a check that found differences."""
     check = checked.check
     if check.n_different:
         yield Note(
@@ -91,7 +91,7 @@ def size_notes(checked: CheckedSizes) -> Iterator[Note]:
 
 
 def _other_rules(first: RoundingRules) -> Iterator[RoundingRules]:
-    """The other combinations of padding and split rule, those with the same split rule first."""
+    """Yield the other combinations of padding and split rule, those with the same split rule first."""
     is_expandable = first.settings.expandable_segments
     for expandable, padding_bytes in product((is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)):
         settings = replace(first.settings, expandable_segments=expandable, padding_bytes=padding_bytes)

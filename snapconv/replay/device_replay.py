@@ -70,11 +70,11 @@ class AllocationTable:
 
     @property
     def freed_event(self) -> EventColumn:
-        """Where each stopped counting as allocated: at its free_requested, or else its end."""
+        """The event at which each stopped counting as allocated: its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
 
     def live_at(self, event: int) -> BoolColumn:
-        """Which allocations count as allocated just after an event; -1: before the first one."""
+        """Return the mask of allocations that are allocated just after an event; -1: before the first one."""
         freed = self.freed_event
         return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
@@ -125,7 +125,7 @@ class Curve:
         return self.at(self.peak_event)
 
     def at(self, event: int) -> int:
-        """Bytes just after an event; -1: before the first one."""
+        """Return bytes just after an event; -1: before the first one."""
         if event < 0:
             return self.start
         return int(self.after[event]) if "after" in self.__dict__ else self._at(event)
@@ -229,7 +229,7 @@ def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
 def _sizes_from_space(
     addr: Int64Column, requested: Int64Column, least_space: dict[int, int], rules: RoundingRules
 ) -> tuple[Int64Column, BoolColumn]:
-    """Sizes of pre-existing blocks freed in the trace, and whether they are certain.
+    """Return sizes of pre-existing blocks freed in the trace, and whether they are certain.
 
     A remainder that the allocator splits off is never smaller than ``least_remainder``, and no free
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself
@@ -248,7 +248,7 @@ def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
 
 
 def _most_more(space: Int64Column, rounded: Int64Column, rules: RoundingRules) -> Int64Column:
-    """The most that a block which does not fill its space can have beyond its rounded request.
+    """Return the most that a block which does not fill its space can have beyond its rounded request.
 
     It kept less than what would have been split off, and what it leaves free is no less than that.
     """
@@ -286,7 +286,7 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 
 
 def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
-    """The curve, and its lowest value."""
+    """Return the curve, and its lowest value."""
     events = device.events
     moves = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
     action, n_bytes = events.action[moves], events.size[moves]
@@ -306,7 +306,7 @@ def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
 def _notes(
     device: DeviceSnapshot, lifetimes: Lifetimes, checked: CheckedSizes, result: Replay, frames: FrameTable
 ) -> tuple[Note, ...]:
-    """What keeps a figure from being exact, and which."""
+    """Return the notes on figures that are not exact."""
     found = [
         _inexact_note(result.allocations, checked.sizes, result.rules),
         *size_notes(checked),
@@ -421,7 +421,7 @@ def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
 
 
 def _negative_note(least_reserved: int) -> Iterator[Note]:
-    """The other curves never do: an allocation ends after it began."""
+    """Yield a note if the reserved bytes fall below zero; the other curves never do."""
     if least_reserved < 0:
         yield Note(
             "negative-bytes", "a curve falls below zero: events are missing, and the figures are too low"

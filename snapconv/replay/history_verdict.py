@@ -18,7 +18,7 @@ _USUAL_LIMITS = {10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000
 
 
 class Verdict(Enum):
-    """How much of the device's life the trace covers; the values stand in every output."""
+    """The part of the device's life that the trace covers; the values stand in every output."""
 
     COMPLETE = "complete"
     STARTED_LATE = "started late"
@@ -97,7 +97,7 @@ def _what_was_there(replay: Replay) -> str:
 
 
 def _proof_of_loss(device: DeviceSnapshot) -> str:
-    """What only lost events explain, empty if there is nothing."""
+    """Return a fact that only lost events explain, or an empty text."""
     if device.history_overflowed:
         return "according to the file, its ring buffer overflowed"
     if device.history_overflowed is False:
@@ -108,7 +108,7 @@ def _proof_of_loss(device: DeviceSnapshot) -> str:
 
 
 def _begins_within_a_free(events: EventTable) -> bool:
-    """Whether the trace, which has events, lost the first half of the free that it begins with.
+    """Return whether the trace, which has events, lost the first half of the free that it begins with.
 
     A free is recorded in two halves, one right after the other (23,148 of 23,148 in real traces), unless
     a stream still uses the block: where other frees waited, this one may have done so too, from before

@@ -55,7 +55,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """What the trace alone shows of the allocations: the columns of Lifetimes that follow from events."""
+    """The allocations as the trace alone shows them: the columns of Lifetimes that follow from events."""
 
     alloc_event: EventColumn
     free_requested_event: EventColumn
@@ -104,7 +104,7 @@ def _joined(first: Int64Column, then: NDArray[_Number]) -> NDArray[_Number]:
 
 
 def _order(alloc: EventColumn, addr: Int64Column, n_events: int) -> Int64Column:
-    """The rows without an alloc by address, then the others by their alloc, without a sort."""
+    """Return the rows without an alloc by address, then the others by their alloc, without a sort."""
     first = np.flatnonzero(alloc < 0)
     first = first[np.argsort(addr[first], kind="stable")]
     row_of_event = np.full(n_events, -1, np.int64)
@@ -113,7 +113,7 @@ def _order(alloc: EventColumn, addr: Int64Column, n_events: int) -> Int64Column:
 
 
 def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
-    """Which events make memory free again.
+    """Return the mask of events that make memory free again.
 
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
     unless it is the last one at an address where the dump shows that the block still waits.
@@ -145,7 +145,7 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
 
 
 def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
-    """The events that begin or end allocations, sorted by address, then by time."""
+    """Return the events that begin or end allocations, sorted by address, then by time."""
     kind_of_action = np.full(len(Action), -1, np.int8)
     kind_of_action[Action.ALLOC] = _ALLOC
     kind_of_action[Action.FREE_REQUESTED] = _REQUESTED
@@ -197,7 +197,7 @@ def _ends(
     addr: Int64Column,
     is_release: BoolColumn,
 ) -> EventColumn:
-    """Where each lifetime ended: at its completed free, or by the next alloc at the same address."""
+    """Return the end of each lifetime: its completed free, or the next alloc at the same address."""
     at_request = (completed < 0) & (requested >= 0) & is_release[requested]
     completed = np.where(at_request, requested, completed)
     next_alloc = np.full(len(alloc), -1, np.int32)
@@ -207,7 +207,7 @@ def _ends(
 
 
 def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:
-    """The rows whose address is wanted, -1 where there is none."""
+    """Return the rows whose address is wanted, -1 where there is none."""
     if not len(addrs):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(addrs, kind="stable")
@@ -217,7 +217,7 @@ def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Co
 
 
 def real_events(events: EventTable) -> EventTable:
-    """The same rows, in which those that describe torch_npu's workspaces have no action and no stack.
+    """Return the events with no action and no stack in rows that describe torch_npu's workspaces.
 
     At every dump torch_npu puts three entries per workspace before the trace: a workspace_snapshot, and
     a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They describe

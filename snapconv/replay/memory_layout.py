@@ -1,4 +1,4 @@
-"""Where everything lay at a moment: the segments then, the blocks in them, and the free pieces between.
+"""The memory layout at a moment: the segments, the blocks in them, and the free pieces between.
 
 The file has this for the dump only. Segments of an earlier moment follow from those of the dump, with the
 events in between undone; blocks are the allocations that were active then. Columns in, columns out.
@@ -74,14 +74,14 @@ class _Segment(NamedTuple):
     stack_id: int
 
     def cut(self, start: int, end: int) -> "_Segment":
-        """The part of it between two addresses."""
+        """Return the part of it between two addresses."""
         return self._replace(start=start, end=end)
 
 
 def layouts(
     device: DeviceSnapshot, allocations: AllocationTable, events: Sequence[int]
 ) -> dict[int, MemoryLayout]:
-    """The layout after each of some events; one walk back from the dump finds them all."""
+    """Return the layout after each of some events; one walk back from the dump finds them all."""
     walk = _Walk(device)
     found = {}
     for event in sorted(set(events), reverse=True):
@@ -91,7 +91,7 @@ def layouts(
 
 
 def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) -> MemoryLayout:
-    """The layout after one event."""
+    """Return the layout after one event."""
     return layouts(device, allocations, [event])[event]
 
 
@@ -136,7 +136,7 @@ class _Walk:
                 )
 
     def table(self) -> SegmentsThen:
-        """The segments as they are now."""
+        """Return the segments as they are now."""
         segments = self.segments
         return read_only(
             SegmentsThen(
@@ -179,7 +179,7 @@ class _Walk:
 
 
 def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
-    """Whether a segment that was given back was one of a small pool, as far as its size shows.
+    """Return whether a segment that was given back was one of a small pool, as far as its size shows.
 
     Only these have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.
     """
@@ -189,7 +189,7 @@ def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
 
 
 def _is_continued(before: _Segment, after: _Segment) -> bool:
-    """Whether two expandable ranges are parts of one: they touch, and are for one stream."""
+    """Return whether two expandable ranges are parts of one: they touch, and are for one stream."""
     return (
         before.is_expandable
         and after.is_expandable
@@ -221,7 +221,7 @@ def _layout(
 def _segments_of(
     segments: SegmentsThen, addr: Int64Column, n_bytes: Int64Column
 ) -> tuple[Int64Column, BoolColumn]:
-    """The segment of every block, and whether it lies within it."""
+    """Return the segment of every block, and whether it lies within it."""
     if not len(segments):
         return np.zeros(len(addr), np.int64), np.zeros(len(addr), np.bool_)
     segment = np.searchsorted(segments.addr, addr, side="right") - 1
@@ -230,7 +230,7 @@ def _segments_of(
 
 
 def _between(segments: SegmentsThen, blocks: Pieces) -> tuple[Pieces, int]:
-    """The free pieces of all segments, by address, and how many blocks overlap the one before them."""
+    """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
     n_segments = len(segments)
     ends = segments.addr + segments.total_bytes
     # The end of every segment is a piece of no bytes, so that the space before it is found like any other.

@@ -1,4 +1,4 @@
-"""How the caching allocator turns a request into a block, as columns.
+"""The caching allocator's rounding of requests to blocks, as columns.
 
 The rules are those of allocator/allocator_settings.py, which has them for one request and names their
 source; a property test holds the two together.
@@ -34,7 +34,7 @@ class RoundingRules:
     sizes_are_blocks: bool = False
 
     def rounded(self, requested_bytes: Int64Column) -> Int64Column:
-        """The least block size that serves each request."""
+        """Return the least block size that serves each request."""
         if self.sizes_are_blocks:
             return requested_bytes
         padded = requested_bytes + self.settings.padding_bytes
@@ -48,7 +48,7 @@ class RoundingRules:
         return plain
 
     def least_remainder(self, rounded_bytes: Int64Column) -> Int64Column:
-        """The least remainder that the allocator splits off a larger free block for each request."""
+        """Return the least remainder that the allocator splits off a larger free block for each request."""
         small = rounded_bytes <= SMALL_REQUEST_BYTES
         if self.settings.expandable_segments or self.sizes_are_blocks:
             small = np.ones_like(small)

@@ -84,7 +84,7 @@ class _TracedLines:
         self._of_text: dict[str, list[int]] = {"": []}
 
     def of_stack(self, frames: list[int]) -> tuple[list[int], bool]:
-        """The frames of a stack with those of its traces, and whether some of these had no room."""
+        """Return the frames of a stack with those of its traces, and whether some of these had no room."""
         shown: list[int] = []
         seen: set[str] = set()
         room = MAX_TRACED_LINES
@@ -110,13 +110,13 @@ class _TracedLines:
         return self._of_text[text]
 
     def table(self) -> FrameTable:
-        """The frames of the file, and after them those of the traces."""
+        """Return the frames of the file, and after them those of the traces."""
         names, filenames, lines, originals, targets = zip(*self._ids, strict=True)
         return FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
 
 
 def _last_lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """The innermost lines of a trace, which it has last: at most one more than a stack may show."""
+    """Return the innermost lines of a trace, which it has last: at most one more than a stack may show."""
     found: list[tuple[str, str, str]] = re.findall(_TRACED, text)
     return reversed(found[-MAX_TRACED_LINES - 1 :])
 
@@ -180,7 +180,7 @@ class _Texts:
 
 
 def _longest_allowed(sizes: Int64Column, allowed: int) -> int:
-    """The largest length at which all texts, cut to it, are within what is allowed."""
+    """Return the largest length at which all texts, cut to it, are within what is allowed."""
     ordered = np.sort(sizes)
     # Cut to ordered[i], those before i stay whole, and the others have that length.
     totals = np.concatenate(([0], np.cumsum(ordered)[:-1])) + ordered * np.arange(len(ordered), 0, -1)

@@ -52,7 +52,7 @@ CHUNK_EVENTS = 1 << 16
 
 
 class Action(IntEnum):
-    """What happened; the values are those of EventTable.action. Names as torch writes them."""
+    """The kind of an event; the values are those of EventTable.action. Names as torch writes them."""
 
     UNKNOWN = 0
     ALLOC = 1
@@ -115,7 +115,7 @@ class EventTable:
         return table_html(self)
 
     def take(self, order: Int64Column) -> "EventTable":
-        """The same events in another order."""
+        """Return the events in another order."""
         return take(self, order)
 
 
@@ -237,7 +237,7 @@ class _Ids:
         self._new_id = new_id
 
     def translate(self, column: Int32Column) -> Int32Column:
-        """The ids of a chunk."""
+        """Return the ids of a chunk."""
         ids = self._of_core[column]
         if ids.min() == _NOT_YET:
             new = column[ids == _NOT_YET]
@@ -305,7 +305,7 @@ class CompiledTraceReader:
 
 
 def _is_used(column: Int32Column | None) -> bool:
-    """Whether a trace has at least one value in a column."""
+    """Return whether a trace has at least one value in a column."""
     if column is None or not len(column):
         return False
     return bool(column.min() != NO_ID or column.max() != NO_ID)

@@ -63,14 +63,14 @@ def expect_dicts(rows: Sequence[object], path: Path) -> None:
 
 
 def raw_column(rows: Sequence[dict[str, object]], key: str) -> list[object]:
-    """The values of one key, None where it is missing."""
+    """Return the values of one key, None where it is missing."""
     return list(map(dict.get, rows, repeat(key)))
 
 
 def present_keys(
     rows: Sequence[dict[str, object]], known: frozenset[str], unknown: Counter[str]
 ) -> set[object]:
-    """All keys that occur; those that are not known are counted."""
+    """Return all keys that occur; those that are not known are counted."""
     if max(map(len, rows), default=0) > _MANY_KEYS:
         # One huge dictionary may stand in the list many times over; torch repeats none.
         rows = list({id(row): row for row in rows}.values())
@@ -83,7 +83,7 @@ def present_keys(
 def int_column(
     rows: Sequence[dict[str, object]], key: str, *, path: Path, missing: int | None = None
 ) -> Int64Column | None:
-    """The integers under one key; None if no row has it.
+    """Return the integers under one key; None if no row has it.
 
     ``missing`` fills the rows that lack the key; without it a row that lacks the key is an error
     when another has it. Unsigned 64-bit values wrap to negative ones.
@@ -139,7 +139,7 @@ def check_range(
 
 
 def are_within(column: Int64Column, bounds: Bounds) -> bool:
-    """Whether no value is out of bounds."""
+    """Return whether no value is out of bounds."""
     return not len(column) or bool(column.min() >= bounds.low and column.max() <= bounds.high)
 
 
@@ -150,7 +150,7 @@ def check_total(column: Int64Column, what: str) -> None:
 
 
 def required_int_column(rows: Sequence[dict[str, object]], key: str, *, path: Path) -> Int64Column:
-    """The integers under a key that every row must have."""
+    """Return the integers under a key that every row must have."""
     column = int_column(rows, key, path=path)
     if column is None:
         if rows:
@@ -166,22 +166,22 @@ class Interner:
         self._ids: dict[object, int] = {}
 
     def id(self, value: object) -> int:
-        """The id of a hashable value, a new one if it is new."""
+        """Return the id of a hashable value, a new one if it is new."""
         return self._ids.setdefault(value, len(self._ids))
 
     def ids(self, values: Iterable[object], n_values: int) -> Int32Column:
-        """The ids of many values."""
+        """Return the ids of many values."""
         return np.fromiter(map(self.id, values), np.int32, n_values)
 
     def values(self) -> tuple[object, ...]:
-        """All values seen; the position is the id."""
+        """Return all values seen; the position is the id."""
         return tuple(self._ids)
 
 
 def text_column(
     rows: Sequence[dict[str, object]], key: str, interner: Interner, *, path: Path
 ) -> Int32Column | None:
-    """Ids of the strings under one key, -1 where it is missing; None if no row has it."""
+    """Return ids of the strings under one key, -1 where it is missing; None if no row has it."""
     values = raw_column(rows, key)
     kinds = set(map(type, values))
     if kinds <= {type(None)}:
@@ -198,7 +198,7 @@ def text_column(
 def pool_column(
     rows: Sequence[dict[str, object]], key: str, interner: Interner, *, path: Path
 ) -> Int32Column | None:
-    """Ids of the memory pools (pairs of integers) under one key; None if no row has it."""
+    """Return ids of the memory pools (pairs of integers) under one key; None if no row has it."""
     values = raw_column(rows, key)
     if set(map(type, values)) <= {type(None)}:
         return None

@@ -44,7 +44,7 @@ class Era:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a file has, as far as it distinguishes releases.
+    """The contents of a file that distinguish releases of torch.
 
     ``is_whole``: it is the dictionary of ``_snapshot()``, with places for settings and annotations, and
     not the list of segments that ``memory_snapshot()`` returns in every release. ``is_plot``: torch's
@@ -104,12 +104,12 @@ _ENOUGH_SEGMENTS = 50
 
 
 def have_block_addresses(raw_segments: list[object]) -> bool:
-    """Whether blocks have addresses (torch 2.1 on); the first of each of some segments shows it."""
+    """Return whether blocks have addresses (torch 2.1 on); the first of each of some segments shows it."""
     return any(_first_block_has(segment, "address") for segment in raw_segments[:_ENOUGH_SEGMENTS])
 
 
 def are_of_a_plot(raw_traces: list[object]) -> bool:
-    """Whether torch's profiler drew the traces."""
+    """Return whether torch's profiler drew the traces."""
     return any(
         trace.first_has_category() if isinstance(trace, CompiledTrace) else _first_has(trace, "category")
         for trace in raw_traces
@@ -176,7 +176,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Oddities:
-    """What reading has met beside the tables; the counts are by name."""
+    """Findings of the reading beside the tables; the counts are by name."""
 
     unknown_actions: Counter[str]
     unknown_keys: Counter[str]

@@ -329,7 +329,7 @@ class _Reading:
 def _settings(
     raw: dict[str, object], segments: SegmentTable, traces: list[EventTable]
 ) -> tuple[AllocatorSettings, Entries]:
-    """The settings as the file has them, or else shows them."""
+    """Return the settings as the file has them, or else shows them."""
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
     if "expandable_segments" not in dict(entries):
         settings = replace(settings, expandable_segments=are_expandable(segments, traces))

@@ -213,7 +213,7 @@ def _block_table(
 def _requested(
     flat: list[dict[str, object]], occupants: list[dict[str, object]], is_live: BoolColumn, path: Path
 ) -> tuple[Int64Column, bool]:
-    """The requested size of every block, _MISSING where there is none, and whether a live block lacks it."""
+    """Return every block's requested size, or _MISSING, and whether a live block lacks it."""
     requested = _filled(int_column(flat, "requested_size", path=path, missing=_MISSING), len(flat), _MISSING)
     check_range(requested, BYTES, "requested_size", path=path, where=is_live & (requested != _MISSING))
 

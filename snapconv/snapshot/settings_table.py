@@ -62,7 +62,7 @@ def _settings_of_text(conf: str) -> AllocatorSettings:
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
-    """Whether segments grow, as a file without that setting shows it (torch before 2.3, torch_npu).
+    """Return whether segments grow, as a file without that setting shows it (torch before 2.3, torch_npu).
 
     One device that shows it is enough: the setting is the process's own.
     """

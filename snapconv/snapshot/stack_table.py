@@ -26,7 +26,7 @@ _CALLS = ("call_function", "call_method")
 
 
 def _cut(text: str, length: int = MAX_TEXT) -> str:
-    """The beginning of a text, or with a negative length its end."""
+    """Return the beginning of a text, or with a negative length its end."""
     return text[:length] if length > 0 else text[length:]
 
 
@@ -61,13 +61,13 @@ class StackTable:
         return len(self.offsets) - 1
 
     def frames_of(self, stack_id: int) -> Int32Column:
-        """The frame ids of one stack, leaf first; empty for -1 (no stack captured)."""
+        """Return the frame ids of one stack, leaf first; empty for -1 (no stack captured)."""
         if stack_id < 0:
             return self.frame_ids[:0]
         return self.frame_ids[self.offsets[stack_id] : self.offsets[stack_id + 1]]
 
     def take(self, stack_ids: Int64Column) -> "StackTable":
-        """These stacks alone, numbered from 0; the frames keep their ids."""
+        """Return these stacks alone, numbered from 0; the frames keep their ids."""
         lengths = np.diff(self.offsets)
         is_wanted = np.zeros(len(self), np.bool_)
         is_wanted[stack_ids] = True
@@ -95,7 +95,7 @@ class StackInterner:
         return bool(self._frames)
 
     def ids(self, stacks: Sequence[object], path: Path) -> Int32Column:
-        """The ids of many raw stacks (lists of frame dictionaries), -1 for None.
+        """Return the ids of many raw stacks (lists of frame dictionaries), -1 for None.
 
         ``path(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
         first frame that cannot be right.
@@ -108,7 +108,7 @@ class StackInterner:
         return np.array(ids, np.int32)
 
     def id(self, frames: object, where: str) -> int:
-        """The id of one raw stack, as ``ids`` gives it."""
+        """Return the id of one raw stack, as ``ids`` gives it."""
         known = self._stack_by_list.get(id(frames))
         return self._add(frames, lambda _owner: where, 0) if known is None else known
 
@@ -152,7 +152,7 @@ class StackInterner:
         self._frame_by_identity[id(frame)] = self._frames.setdefault(key, len(self._frames))
 
     def table(self) -> StackTable:
-        """Everything collected so far, as read-only columns."""
+        """Return everything collected so far, as read-only columns."""
         columns = zip(*self._frames, strict=True) if self._frames else ((),) * 5
         names, filenames, lines, originals, targets = columns
         lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))

@@ -113,11 +113,11 @@ class CompiledTrace:
         return self.n_events
 
     def rows(self, column: Any) -> Any:
-        """The part of a column that is of this trace."""
+        """Return the part of a column that is of this trace."""
         return None if column is None else column[self.start : self.start + self.n_events]
 
     def first_has_category(self) -> bool:
-        """Whether the first event has a category, as in what torch's profiler draws."""
+        """Return whether the first event has a category, as in what torch's profiler draws."""
         column = self.rows(self.events.has_category)
         return column is not None and bool(column[0])
 
@@ -174,7 +174,7 @@ class _Reader:
     def column(
         self, number: int, address: int | None, dtype: "np.dtype[Any]", n_rows: int
     ) -> NDArray[Any] | None:
-        """A column as it stands in the core's memory, which is freed when nothing has it any more."""
+        """Return a column in the core's memory, which is freed with the last reference to it."""
         if address is None:
             return None
         memory = (ctypes.c_uint8 * (n_rows * dtype.itemsize)).from_address(address)

@@ -50,7 +50,7 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How the raw value was wrapped: ``format`` is pickle, json or html.
+    """The wrapping of the raw value: ``format`` is pickle, json or html.
 
     ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its gzip or page contains.
     """

@@ -69,7 +69,7 @@ def _as_counted(run: int) -> int:
 
 @dataclass(slots=True)
 class _Walk:
-    """What walking some lanes found, one row per lane; -1 where nothing was."""
+    """The findings of a walk over some lanes, one row per lane; -1 where nothing was."""
 
     exit: Int64Column
     scalar_run: Int64Column
@@ -294,7 +294,7 @@ class _Chunk:
         return "an object to be built"
 
     def _strings_before(self, position: int) -> list[str]:
-        """The two strings on top of the stack, from the memo too; empty if the chunk does not show both."""
+        """Return the two strings on top of the stack, from the memo too; empty without both in the chunk."""
         top: list[str | None] = [None, None]
         memo: dict[int, str | None] = {}
         for at, code, end in _tokens(self.codes, 0, position):

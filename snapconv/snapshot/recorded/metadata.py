@@ -1,4 +1,4 @@
-"""What a recorder wrote under the key ``snapconv``: plain values -> columns, or a note why not.
+"""The recorder's metadata, under the key ``snapconv``: plain values -> columns, or a note why not.
 
 The snapshot beside it is good without it. So whatever is wrong here is a note that names the place, and
 the metadata is left out; nothing here is an error.
@@ -61,7 +61,7 @@ class GradientTable:
 
 @dataclass(frozen=True, slots=True)
 class EarlierTable:
-    """Where parameters and buffers were before; ``parameter`` is a position in theirs, -1 for none."""
+    """Earlier places of parameters and buffers; ``parameter`` is a position in theirs, -1 for none."""
 
     parameter: Int64Column
     memory: RecordedMemory
@@ -166,7 +166,7 @@ class Metadata:
     iterations: PhaseTable
 
     def notes(self) -> tuple[Note, ...]:
-        """The notes on all figures of this file."""
+        """Return the notes on all figures of this file."""
         found = []
         if self.is_simulated:
             met = "" if _EVERY_SIMULATION.issubset(self.not_modelled) else "; ".join(self.not_modelled)
@@ -327,7 +327,7 @@ def _copies(rows: Rows) -> CopyTable:
 
 
 def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
-    """Phases in the order in which they began; words that are not known are OTHER."""
+    """Return phases in the order in which they began; words that are not known are OTHER."""
     began, ended = rows.times("began_us"), rows.times("ended_us", missing=-1)
     words = rows.texts(key, missing="")
     phase = np.array([codes.get(word, 0) for word in words], np.int8)
@@ -337,7 +337,7 @@ def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
 
 
 def _recorder_notes(raw: object) -> tuple[Note, ...]:
-    """The notes that the recorder wrote about the program; anything else is left out."""
+    """Return the notes that the recorder wrote about the program; anything else is left out."""
     rows = [row for row in islice(raw, _MAX_NOTES) if isinstance(row, dict)] if isinstance(raw, list) else []
     texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
     return tuple(Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message)
@@ -359,7 +359,7 @@ def _not_modelled(raw: object) -> tuple[str, ...]:
 
 
 def _of_devices(rows: Rows, key: str) -> dict[int, int]:
-    """A figure of every device that has it."""
+    """Return a figure of every device that has it."""
     devices = rows.ints("device", ITERATION, missing=0)
     n_bytes = rows.ints(key, None, missing=-1)
     return {d: n for d, n in zip(devices.tolist(), n_bytes.tolist(), strict=True) if n >= 0}
@@ -371,7 +371,7 @@ def _text(raw: dict[object, object], key: str) -> str:
 
 
 def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
-    """The plain values at the top, by their keys, and the command line."""
+    """Return the plain values at the top, by their keys, and the command line."""
     facts = [
         (key, text)
         for key, value in raw.items()
@@ -382,7 +382,7 @@ def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
 
 
 def _plain(value: object) -> str:
-    """A single value as text; empty for everything else, and for numbers too large to be meant."""
+    """Return a single value as text; empty for everything else, and for numbers too large to be meant."""
     if type(value) is int:
         return str(value) if abs(value) < 1 << 63 else ""
     return "".join(texts_of([value if type(value) is str else str(value)])) if _is_single(value) else ""

@@ -39,7 +39,7 @@ Raw = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """Where memory was when it was recorded; read-only columns.
+    """The places of memory when it was recorded; read-only columns.
 
     ``addr`` is the base of the storage, ``n_bytes`` what the tensor itself has; ``noted_us`` is a time of the
     trace's clock.
@@ -62,7 +62,7 @@ class Rows:
 
     @classmethod
     def of(cls, raw: dict[object, object], key: str) -> "Rows":
-        """The list under a key of the metadata, empty where there is none."""
+        """Return the list under a key of the metadata, empty where there is none."""
         where, rows = f"snapconv.{key}", raw.get(key)
         if rows is None:
             rows = []
@@ -89,15 +89,15 @@ class Rows:
         return _frozen(column)
 
     def times(self, key: str, *, missing: int | None = None) -> Int64Column:
-        """Microseconds of the trace's clock."""
+        """Return microseconds of the trace's clock."""
         return self.ints(key, TIME, missing=missing)
 
     def indices(self, key: str, n_rows: int) -> Int64Column:
-        """Rows of another table, -1 for none."""
+        """Return rows of another table, -1 for none."""
         return self.ints(key, Bounds(0, n_rows - 1, f"an index below {n_rows}"), missing=-1)
 
     def bools(self, key: str) -> BoolColumn:
-        """True or False; False where it is missing."""
+        """Return truth values; False where one is missing."""
         values = raw_column(self._rows, key)
         for i, value in enumerate(values):
             if value is not None:
@@ -114,7 +114,7 @@ class Rows:
         return tuple(map(known.__getitem__, values))  # type: ignore[arg-type]  # texts, by now
 
     def text_lists(self, key: str) -> tuple[tuple[str, ...], ...]:
-        """Lists of texts, empty where one is missing; of very long ones the beginning."""
+        """Return lists of texts, empty where one is missing; of very long ones the beginning."""
         cut: dict[object, str] = {}  # each text once: a long one may stand in very many lists
         return tuple(
             tuple([cut.setdefault(text, _cut(text)) for text in texts if type(text) is str])
@@ -122,7 +122,7 @@ class Rows:
         )
 
     def shapes(self, key: str) -> tuple[tuple[int, ...], ...]:
-        """Lists of dimensions, empty where one is missing."""
+        """Return lists of dimensions, empty where one is missing."""
         lists = self._lists(key)
         for i, dimensions in enumerate(lists):
             for n in dimensions:
@@ -131,13 +131,13 @@ class Rows:
         return tuple(tuple(dimensions) for dimensions in lists)  # type: ignore[arg-type]  # integers, checked
 
     def stacks(self, key: str, interner: StackInterner | None) -> Int32Column:
-        """Ids of stacks, -1 where one is missing; without an interner they all are."""
+        """Return ids of stacks, -1 where one is missing; without an interner they all are."""
         if interner is None:
             return _frozen(np.full(len(self), -1, np.int32))
         return _frozen(interner.ids(raw_column(self._rows, key), self._path))
 
     def memory(self) -> RecordedMemory:
-        """Where the memory of every row was."""
+        """Return the place of every row's memory."""
         table = RecordedMemory(
             device=self.ints("device", DEVICE),
             addr=self.ints("addr", ADDRESS),
@@ -198,7 +198,7 @@ def check_size(raw: dict[object, object], n_bytes: int) -> None:
 
 
 def texts_of(values: object) -> tuple[str, ...]:
-    """The texts in a list, cut as names are; of anything else nothing."""
+    """Return the texts in a list, cut as names are; of anything else nothing."""
     if not isinstance(values, (list, tuple)):
         return ()
     texts: Iterable[object] = islice(values, _MAX_LIST)

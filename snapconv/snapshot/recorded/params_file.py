@@ -131,7 +131,7 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
 
 
 def _is_safetensors(start: bytes) -> bool:
-    """Whether a length comes first, and then JSON; a NUL is in every length, and in no JSON."""
+    """Return whether a length comes first, and then JSON; a NUL is in every length, and in no JSON."""
     return start[_LENGTH_BYTES:].startswith(b"{") and b"\0" in start[:_LENGTH_BYTES]
 
 
@@ -229,7 +229,7 @@ def _shard(index: Path, name: str) -> list[_Row]:
 
 
 def _listed(raw: Any) -> Iterator[_Row]:
-    """Rows of any of the shapes of JSON that docs/reference/capture.md describes."""
+    """Return rows of any of the shapes of JSON that docs/reference/capture.md describes."""
     if isinstance(raw, dict) and isinstance(raw.get("parameters"), list):
         if raw.get("version") != VERSION:
             got = shown(str(raw.get("version")))
@@ -250,7 +250,7 @@ def _listed(raw: Any) -> Iterator[_Row]:
 
 
 def _described(name: object, raw: object, where: str) -> _Row:
-    """A row from an object, or from a bare shape."""
+    """Return a row made of an object, or of a bare shape."""
     if isinstance(raw, list):
         return _row(name, raw, None, where)
     values = _of(raw, dict, where)
@@ -274,7 +274,7 @@ def _row(name: object, shape: object, dtype: object, where: str) -> _Row:
 
 
 def _dtype(text: str) -> tuple[int, bool] | None:
-    """The bytes of an element, and whether it is a float; None for a name that is not known."""
+    """Return the bytes of an element, and whether it is a float; None for a name that is not known."""
     name = text.lower().removeprefix("torch.")
     # All eight-bit floats are called so: float8_e4m3fn, F8_E5M2.
     return (1, True) if name.startswith(("float8_", "f8_")) else _DTYPES.get(name)

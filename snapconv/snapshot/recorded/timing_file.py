@@ -41,7 +41,7 @@ _TIMED_PHASES = ("forward", "backward", "optimizer", "bookkeeping")
 
 @dataclass(frozen=True, slots=True)
 class TimedIteration:
-    """What was measured around the phases of one iteration; None for a phase that did not happen."""
+    """The times measured around the phases of one iteration; None for a phase that did not happen."""
 
     iteration: int
     forward_ms: float | None = None
@@ -52,7 +52,7 @@ class TimedIteration:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """How often the device had come to a call (or node) before all its work was queued: it waited.
+    """The counts of calls (or nodes) that the device reached before all their work was queued: it waited.
 
     ``device_ms`` and ``host_ms`` are what they took together, on either side.
     """
