@@ -23,7 +23,7 @@ from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, rea
 from snapconv.errors import InputError
 from snapconv.naming.modules import Modules, find_modules
 from snapconv.naming.operation_names import Operations, name_allocations
-from snapconv.naming.weights.weights_by_size import WeightTable, match_weights
+from snapconv.naming.weight_table import WeightTable, match_weights
 from snapconv.notes import Progress
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
@@ -41,7 +41,7 @@ from snapconv.stop_signals import stage
 from snapconv.units import device_argument
 
 if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
-    from snapconv.naming.weights.param_names import Naming
+    from snapconv.naming.param_names import Naming
     from snapconv.snapshot.recorded.params_file import ParamList
 
 
@@ -364,13 +364,13 @@ def _weights(
     """The weights at the peak, with the names that were recorded, or else those of a list."""
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
-        from snapconv.naming.weights.recorded_weights import recorded_weights
+        from snapconv.naming.weight_table import recorded_weights
 
         return recorded_weights(recorded, device, allocations, event=peak), None
     iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
-    from snapconv.naming.weights.listed_weights import listed_weights
+    from snapconv.naming.param_names import listed_weights
 
     return listed_weights(
         params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events

@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from snapconv.naming.weights.param_names import name_weights
+from snapconv.naming.param_names import name_weights
 from snapconv.snapshot.recorded.params_file import ParamList
 
 _WIDTH, _FLOAT = 512, 4

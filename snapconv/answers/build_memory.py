@@ -35,7 +35,7 @@ from snapconv.answers.memory_report import (
 )
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
-from snapconv.naming.weights.weight_names import weight_names
+from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.replay.memory_layout import layouts
 from snapconv.snapshot.event_table import Action

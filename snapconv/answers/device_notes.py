@@ -138,7 +138,7 @@ def _list_notes(found: DeviceAnalysis, ordinal: int) -> Iterator[Note]:
     params = found.params
     if not params:
         return
-    from snapconv.naming.weights.listed_weights import naming_notes, unused_list_note
+    from snapconv.naming.param_names import naming_notes, unused_list_note
 
     if found.naming:
         yield from naming_notes(found.naming, params, ordinal)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.naming.weights.weight_names import weight_names
+from snapconv.naming.weight_table import weight_names
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.stacks.project_lines import ProjectLines
 

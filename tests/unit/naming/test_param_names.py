@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.naming.weights.param_names import name_weights
+from snapconv.naming.param_names import name_weights
 from snapconv.snapshot.recorded.params_file import ParamList
 
-FIXTURES = Path(__file__).parents[4] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 def listing(rows, *, is_ordered=True, width=4, tied=(), buffers=(), integers=()):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category
-from snapconv.naming.weights.weights_by_size import match_weights
+from snapconv.naming.weight_table import match_weights
 from snapconv.replay.device_replay import AllocationTable
 
 WEIGHT, GRADIENT, OTHER = Category.WEIGHT, Category.GRADIENT, Category.TEMPORARY

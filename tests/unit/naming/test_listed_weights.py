@@ -8,11 +8,11 @@ import pytest
 from snapconv import load
 from snapconv.cli.app import main
 from snapconv.errors import InputError
-from snapconv.naming.weights.weight_names import were_placed
+from snapconv.naming.param_names import were_placed
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 
-FIXTURES = Path(__file__).parents[4] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 MAIN = [frame("main", "/home/me/project/train.py", 30)]
 PLACE = [frame("_apply", "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", 900), *MAIN]
 BUILD = [frame("__init__", "/home/me/project/model.py", 5), *MAIN]

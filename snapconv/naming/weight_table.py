@@ -1,0 +1,250 @@
+"""The weights that are live at the report's moment, each with its gradient and its name.
+
+A recorder wrote which they are; nothing in a bare snapshot links a weight with its gradient but their size.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.phases.recorded_matches import RecordedMatches
+from snapconv.phases.recorded_phases import iteration_at
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.load import DeviceSnapshot
+from snapconv.stacks.project_lines import ProjectLines
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTable:
+    """The weights live at the report's moment: in the order of allocation, or as they were recorded.
+
+    ``row`` is their row in the AllocationTable, ``gradient_row`` that of their gradient; -1 for none.
+    ``names`` are empty where there is none. ``n_unmatched_gradients``: gradients that fit no weight.
+    """
+
+    row: Int64Column
+    gradient_row: Int64Column
+    n_unmatched_gradients: int
+    names: tuple[str, ...]
+    size_bytes: Int64Column
+    gradient_bytes: Int64Column
+    stack_id: Int32Column
+
+
+def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines) -> tuple[str, ...]:
+    """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number."""
+    by_line = _names_by_line(stack_ids, lines)
+    return tuple(
+        name or line or f"weight_{number}"
+        for number, (name, line) in enumerate(zip(given, by_line, strict=True), 1)
+    )
+
+
+def _names_by_line(stack_ids: Int32Column, lines: ProjectLines) -> Iterator[str]:
+    """The innermost line of the project that each was allocated from, and its number among those."""
+    numbers: Counter[str] = Counter()
+    for stack_id in stack_ids.tolist():
+        line = lines.innermost(stack_id)
+        if line:
+            numbers[line.place] += 1
+        yield f"{line.place}#{numbers[line.place]}" if line else ""
+
+
+def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:
+    """The rows of the weights that are live after an event, in the order of allocation."""
+    return np.flatnonzero(allocations.live_at(event) & (category == Category.WEIGHT))
+
+
+def match_weights(
+    allocations: AllocationTable,
+    category: Int8Column,
+    *,
+    event: int,
+    iteration_events: tuple[int, int],
+    names: tuple[str, ...] | None = None,
+    is_trained: BoolColumn | None = None,
+) -> WeightTable:
+    """Pair each weight live at ``event`` with a gradient that lives during the iteration around it.
+
+    Of equal sizes, any is as good as another: the sum is right, and a row is right where its size is
+    unique. Gradients that live at ``event`` itself go first; there is one per weight at most, and of a size
+    no more than one iteration has. Weights that are trained, where that is known, come before the others.
+    """
+    live = allocations.live_at(event)
+    weights = live_weights(allocations, category, event)
+    first, last = iteration_events
+    begun = allocations.alloc_event <= last
+    not_ended = (allocations.end_event < 0) | (allocations.end_event >= first)
+    candidates = np.flatnonzero((category == Category.GRADIENT) & begun & not_ended)
+    candidates = candidates[np.argsort(~live[candidates], kind="stable")]
+    sizes = allocations.requested_bytes
+    n_at_once = _most_at_once(allocations, candidates, first)
+    gradient = _pair(sizes[weights], sizes[candidates], n_at_once, is_trained)
+    gradient[gradient >= 0] = candidates[gradient[gradient >= 0]]
+    unmatched = live.copy()
+    unmatched[gradient[gradient >= 0]] = False
+    n_unmatched = int(np.count_nonzero(unmatched & (category == Category.GRADIENT)))
+    table = WeightTable(
+        row=weights,
+        gradient_row=gradient,
+        n_unmatched_gradients=n_unmatched,
+        names=names if names is not None else ("",) * len(weights),
+        size_bytes=sizes[weights],
+        gradient_bytes=np.where(gradient >= 0, np.append(sizes, 0)[gradient], 0),
+        stack_id=allocations.stack_id[weights],
+    )
+    return read_only(table)
+
+
+def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -> dict[int, int]:
+    """How many gradients of each size an iteration that begins at ``first`` has.
+
+    As many as are live together, or are made in it: an optimizer may free each when it has used it.
+    Those of the iteration before, which live on until zero_grad, must not count beside their successors: a
+    batch norm's buffers have the size of its weights.
+    """
+    sizes, made = allocations.requested_bytes[rows], allocations.alloc_event[rows]
+    end = allocations.end_event[rows]
+    n_made = Counter(sizes[made >= first].tolist())
+    time = np.concatenate((made, end[end >= 0]))
+    size = np.concatenate((sizes, sizes[end >= 0]))
+    change = np.repeat((1, -1), (len(made), len(time) - len(made)))
+    n_live: Counter[int] = Counter()
+    for i in np.lexsort((change, time)).tolist():
+        n_live[int(size[i])] += int(change[i])
+        n_made[int(size[i])] = max(n_made[int(size[i])], n_live[int(size[i])])
+    return n_made
+
+
+def _pair(
+    weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int], is_trained: BoolColumn | None
+) -> Int64Column:
+    """The number of a gradient of the same size for every weight, each given once; -1 for none."""
+    free: dict[int, list[int]] = {}
+    for number, size in enumerate(gradients.tolist()):
+        free.setdefault(size, []).append(number)
+    for size, same_size in free.items():
+        del same_size[n_at_once[size] :]
+        same_size.reverse()
+    paired = np.full(len(weights), -1, np.int64)
+    order = np.arange(len(weights)) if is_trained is None else np.argsort(~is_trained, kind="stable")
+    for i in order.tolist():
+        if left := free.get(int(weights[i])):
+            paired[i] = left.pop()
+    return paired
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Per parameter, where it was at the report's moment: the allocation's row, -1 for none, and its bytes.
+
+    ``is_live``: it was there at all: also where its memory is nowhere in the trace.
+    """
+
+    row: Int64Column
+    n_bytes: Int64Column
+    is_live: BoolColumn
+
+
+def recorded_weights(
+    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
+) -> WeightTable:
+    """The parameters of one device that are live at ``event``, in the model's order, one row each.
+
+    Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else the last
+    one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
+    they were last seen before ``event``.
+    """
+    parameters = recorded.metadata.parameters
+    places = _places_at(recorded, device, allocations, event)
+    chosen = np.flatnonzero(places.is_live & ~parameters.is_buffer)
+    iteration = iteration_at(recorded.metadata, device.events, event)
+    record = _gradient_records(recorded, device.device, iteration, len(places.row))[chosen]
+    gradients = recorded.metadata.gradients
+    has_gradient = record >= 0
+    at = np.maximum(record, 0)
+    row = np.full(len(chosen), -1, np.int64)
+    n_bytes = np.zeros(len(chosen), np.int64)
+    row[has_gradient] = recorded.gradients[at[has_gradient]]
+    n_bytes[has_gradient] = gradients.memory.n_bytes[at[has_gradient]]
+    table = WeightTable(
+        row=places.row[chosen],
+        gradient_row=row,
+        n_unmatched_gradients=0,
+        names=tuple(parameters.names[i] for i in chosen.tolist()),
+        size_bytes=places.n_bytes[chosen],
+        gradient_bytes=n_bytes,
+        stack_id=_stacks(recorded, allocations, chosen, places.row[chosen]),
+    )
+    return read_only(table)
+
+
+def _places_at(
+    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
+) -> _Places:
+    """Where each parameter was at ``event``, as far as that is on this device.
+
+    Of several places that are live then (the program may keep the memory that a parameter had before), it
+    is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
+    nowhere in the trace counts if it was the first place recorded afterwards.
+    """
+    parameters, earlier = recorded.metadata.parameters.memory, recorded.metadata.earlier
+    moved = np.flatnonzero(earlier.parameter >= 0)
+    owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
+    found = np.concatenate((recorded.earlier[moved], recorded.parameters))
+    n_bytes = np.concatenate((earlier.memory.n_bytes[moved], parameters.n_bytes))
+    recorded_us = np.concatenate((earlier.memory.recorded_us[moved], parameters.recorded_us))
+    is_mine = np.concatenate((earlier.memory.device[moved], parameters.device)) == device.device
+    times = device.events.time_us
+    moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
+    is_after = recorded_us >= moment
+    # The best comes last, and overwrites: records from before, oldest first, then later ones, newest first.
+    order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
+    first_after = np.full(len(parameters), -1, np.int64)
+    first_after[owner[order]] = np.where(is_after[order], order, -1)
+    is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
+    if len(allocations):
+        is_live |= (found >= 0) & allocations.live_at(event)[np.maximum(found, 0)]
+    has_left = ~is_mine & ~is_after
+    places = _Places(
+        row=np.full(len(parameters), -1, np.int64),
+        n_bytes=parameters.n_bytes.copy(),
+        is_live=np.zeros(len(parameters), np.bool_),
+    )
+    for i in order[(is_live | has_left)[order]].tolist():
+        places.row[owner[i]], places.n_bytes[owner[i]], places.is_live[owner[i]] = (
+            found[i],
+            n_bytes[i],
+            is_live[i],
+        )
+    return places
+
+
+def _gradient_records(
+    recorded: RecordedMatches, device: int, iteration: int, n_parameters: int
+) -> Int64Column:
+    """The record of each parameter's gradient: the last one of the iteration, or else the last of all."""
+    gradients = recorded.metadata.gradients
+    chosen = np.full(n_parameters, -1, np.int64)
+    is_mine = (gradients.memory.device == device) & (gradients.parameter >= 0)
+    records = np.flatnonzero(is_mine)
+    is_wanted = gradients.iteration[records] == iteration
+    records = records[np.lexsort((gradients.memory.recorded_us[records], is_wanted))]
+    # Later entries overwrite earlier ones: NumPy assigns in order.
+    chosen[gradients.parameter[records]] = records
+    return chosen
+
+
+def _stacks(
+    recorded: RecordedMatches, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
+) -> Int32Column:
+    """Where each was registered, or else where its memory was allocated."""
+    registered = recorded.metadata.parameters.stack_ids[chosen]
+    if not len(allocations):
+        return registered
+    allocated = np.where(rows >= 0, allocations.stack_id[np.maximum(rows, 0)], -1)
+    return np.where(registered >= 0, registered, allocated).astype(np.int32)
