@@ -259,14 +259,14 @@ class CompiledTraceReader:
         """Turn a trace into the table that TraceReader makes of the same bytes."""
         if not self._ids:
             self._start(trace)
-        found, n = trace.events, len(trace)
+        n = len(trace)
         # In the order of TraceReader, which numbers texts by it.
         columns = {
-            "stack_id": (trace.rows(found.frames), "frames"),
-            "compile_context_id": (trace.rows(found.compile_context), "text"),
-            "user_metadata_id": (trace.rows(found.user_metadata), "text"),
-            "pool_id": (trace.rows(found.pool_id), "pool"),
-            "internal_metadata_id": (trace.rows(found.internal_metadata), "text"),
+            "stack_id": (trace.column("frames"), "frames"),
+            "compile_context_id": (trace.column("compile_context"), "text"),
+            "user_metadata_id": (trace.column("user_metadata"), "text"),
+            "pool_id": (trace.column("pool_id"), "pool"),
+            "internal_metadata_id": (trace.column("internal_metadata"), "text"),
         }
         used = {name: both for name, both in columns.items() if _is_used(both[0])}
         # Our ids take the place of the core's, as its columns are not read again.
@@ -276,13 +276,13 @@ class CompiledTraceReader:
                 ids[name][rows] = self._ids[kind].translate(column[rows])
             if progress:
                 progress(rows.stop)
-        action, time_us = trace.rows(found.action), _times(trace.rows(found.time_us))
-        addr, size = _or_zeros(trace.rows(found.addr), n), _or_zeros(trace.rows(found.size), n)
+        action, time_us = trace.column("action"), _times(trace.column("time_us"))
+        addr, size = _or_zeros(trace.column("addr"), n), _or_zeros(trace.column("size"), n)
         check_numbers(action, addr, size, time_us, path=lambda i: f"{where}[{i}]")
         check_sizes(action, size, where)
         if ids["stack_id"] is None:
             ids["stack_id"] = np.full(n, -1, np.int32)
-        ids["stream"] = _or_zeros(trace.rows(found.stream), n)
+        ids["stream"] = _or_zeros(trace.column("stream"), n)
         return read_only(EventTable(action=action, addr=addr, size=size, time_us=time_us, **ids))
 
     def _start(self, trace: CompiledTrace) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column
 from snapconv.native.library import DONE, MORE, NO_MEMORY, random_seed
 from snapconv.snapshot.readers.unpickle import load_own_pickle
 
@@ -79,24 +78,14 @@ class _Found(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class CompiledEvents:
-    """The events of all traces of a file, as columns; None for one that no event fills.
+    """The events of all traces of a file: columns by name, None for one that no event fills.
 
     ``frames`` and the columns after it are keys of ``objects``, NO_ID where there is nothing, EMPTY_LIST_ID
     for an empty list. ``unknown`` counts what no torch is known to write, in order of first appearance:
     whether it is an action (or else a key), the text, how often.
     """
 
-    action: Int8Column
-    has_category: Int8Column | None
-    addr: Int64Column | None
-    size: Int64Column | None
-    stream: Int64Column | None
-    time_us: Int64Column | None
-    frames: Int32Column | None
-    compile_context: Int32Column | None
-    user_metadata: Int32Column | None
-    internal_metadata: Int32Column | None
-    pool_id: Int32Column | None
+    columns: Mapping[str, NDArray[Any] | None]
     objects: Mapping[int, Any]
     unknown: tuple[tuple[bool, str, int], ...]
 
@@ -112,13 +101,14 @@ class CompiledTrace:
     def __len__(self) -> int:
         return self.n_events
 
-    def rows(self, column: Any) -> Any:
-        """Return the part of a column that is of this trace."""
+    def column(self, name: str) -> Any:
+        """Return the rows of a column that are of this trace."""
+        column = self.events.columns[name]
         return None if column is None else column[self.start : self.start + self.n_events]
 
     def first_has_category(self) -> bool:
         """Return whether the first event has a category, as in what torch's profiler draws."""
-        column = self.rows(self.events.has_category)
+        column = self.column("has_category")
         return column is not None and bool(column[0])
 
 
@@ -143,12 +133,13 @@ def read_compiled(
     words = [found.unknown[i] for i in range(found.n_unknown)]
     unknown = tuple((bool(word.is_action), objects[word.text], word.count) for word in words)
     core.snapconv_reader_drop_rest(reader.address)
-    columns: dict[str, Any] = {}
-    for number, (name, dtype) in enumerate(_COLUMNS):
-        columns[name] = reader.column(number, found.columns[number], np.dtype(dtype), found.n_events)
+    columns = {
+        name: reader.column(number, found.columns[number], np.dtype(dtype), found.n_events)
+        for number, (name, dtype) in enumerate(_COLUMNS)
+    }
     if columns["action"] is None:
         columns["action"] = np.empty(0, np.int8)
-    events = CompiledEvents(**columns, objects=objects, unknown=unknown)
+    events = CompiledEvents(columns, objects, unknown)
     return _with_traces(raw, events, found.n_traces)
 
 

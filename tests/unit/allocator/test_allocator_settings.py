@@ -1,13 +1,10 @@
-"""PYTORCH_ALLOC_CONF and the rounding of requests, with numbers that follow from torch's source.
-
-Sources: round_size in c10/cuda/CUDACachingAllocator.cpp, and c10/core/AllocatorConfig.cpp.
-"""
+"""PYTORCH_ALLOC_CONF, as c10/core/AllocatorConfig.cpp reads it. Rounding is tested in test_rounding.py."""
 
 from pathlib import Path
 
 import pytest
 
-from snapconv.allocator.allocator_settings import MIB, NPU_PADDING_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.errors import SettingError
 from snapconv.snapshot.readers.containers import read_raw
 
@@ -20,28 +17,6 @@ def settings_of(path):
     """The settings in a file; empty where it has none."""
     raw, _ = read_raw(path)
     return raw.get("allocator_settings", {}) if isinstance(raw, dict) else {}
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "expected"),
-    [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB - 1, MIB), (MIB, MIB), (MIB + 1, MIB + 512)],
-)
-def test_a_request_is_rounded_up_to_512_bytes(n_bytes, expected):
-    assert AllocatorSettings().round_size(n_bytes) == expected
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "expected"),
-    [
-        (1200, 1536),  # not more than 512 * 4: plain rounding
-        (2049, 2560),  # steps of 512 between 2048 and 4096
-        (5 * MIB, 5 * MIB),  # steps of 1 MiB between 4 and 8 MiB
-        (5 * MIB + 1, 6 * MIB),
-        (8 * MIB, 8 * MIB),  # a power of two stays
-    ],
-)
-def test_roundup_power2_divisions_of_4_round_to_quarters_of_a_power_of_two(n_bytes, expected):
-    assert AllocatorSettings.from_conf("roundup_power2_divisions:4").round_size(n_bytes) == expected
 
 
 def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
@@ -102,11 +77,6 @@ def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unle
     own = AllocatorSettings.from_conf("large_segment_size_mb:40,max_non_split_rounding_mb:50")
     assert own.max_non_split_rounding_bytes == 50 * MIB
     assert AllocatorSettings().changed("max_split_size_mb:64").max_non_split_rounding_bytes == 20 * MIB
-
-
-def test_torch_npu_adds_32_bytes_before_rounding():
-    settings = AllocatorSettings(padding_bytes=NPU_PADDING_BYTES)
-    assert [settings.round_size(n) for n in (1, 480, 481, 512)] == [512, 512, 1024, 1024]
 
 
 def test_options_for_other_things_are_skipped():

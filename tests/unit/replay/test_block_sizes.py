@@ -12,32 +12,12 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.replay import block_sizes
 from snapconv.replay.block_sizes import MAX_LEAF, SortedAddresses, derive_block_sizes
 from snapconv.replay.rounding import RoundingRules
-from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from tests.property.histories import run, seeded_program
+from tests.tables import int64, table, trace
 
 KIB, MIB = 1 << 10, 1 << 20
 S = 0x7F0000000000
-
-
-def int64(*values):
-    return np.array(values, np.int64)
-
-
-def trace(*rows):
-    """Events of (action, address, size)."""
-    actions, addrs, sizes = zip(*rows, strict=True) if rows else ((), (), ())
-    return EventTable(
-        action=np.array([Action[action.upper()] for action in actions], np.int8),
-        addr=int64(*addrs),
-        size=int64(*sizes),
-        stream=np.zeros(len(rows), np.int64),
-        stack_id=np.full(len(rows), -1, np.int32),
-        time_us=None,
-        compile_context_id=None,
-        user_metadata_id=None,
-        pool_id=None,
-    )
 
 
 def derive(*events, segments, live=(), is_expandable=False, **settings):
@@ -45,28 +25,12 @@ def derive(*events, segments, live=(), is_expandable=False, **settings):
 
     ``is_expandable`` is one for all segments, or a list of them.
     """
-    addrs, totals = (int64(*column) for column in zip(*segments, strict=True)) if segments else (int64(),) * 2
-    n, n_live = len(segments), len(live)
-    segment_table = SegmentTable(
-        device=np.zeros(n, np.int64),
-        addr=addrs,
-        total_bytes=totals,
-        stream=np.zeros(n, np.int64),
-        is_small=np.zeros(n, np.bool_),
-        is_expandable=np.full(n, is_expandable)
-        if isinstance(is_expandable, bool)
-        else np.array(is_expandable),
-        pool_id=np.full(n, -1, np.int32),
-        stack_id=np.full(n, -1, np.int32),
+    addrs, totals = zip(*segments, strict=True) if segments else ((), ())
+    segment_table = table(
+        SegmentTable, len(segments), addr=addrs, total_bytes=totals, is_expandable=is_expandable
     )
-    block_table = BlockTable(
-        segment_id=np.searchsorted(addrs, int64(*live), side="right") - 1,
-        addr=int64(*live),
-        block_bytes=np.zeros(n_live, np.int64),
-        requested_bytes=np.zeros(n_live, np.int64),
-        state=np.full(n_live, BlockState.ACTIVE, np.int8),
-        stack_id=np.full(n_live, -1, np.int32),
-    )
+    segment_id = np.searchsorted(int64(*addrs), int64(*live), side="right") - 1
+    block_table = table(BlockTable, len(live), segment_id=segment_id, addr=live, state=BlockState.ACTIVE)
     rules = RoundingRules(AllocatorSettings(**settings))
     return derive_block_sizes(trace(*events), segment_table, block_table, rules)
 

@@ -8,6 +8,7 @@ from snapconv.native.library import core
 from snapconv.replay.compiled_replay import pair_compiled, walk_compiled
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from tests.tables import int64, table
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the compiled core is not in use")
 
@@ -18,10 +19,6 @@ ALLOC, REQUESTED, COMPLETED, BOTH, OTHER = 1, 2, 3, 4, 0
 @pytest.fixture(params=[1, 2, 1 << 16], autouse=True)
 def _in_pieces(request, monkeypatch):
     monkeypatch.setattr(columns, "_CHUNK_ROWS", request.param)
-
-
-def int64(*values):
-    return np.array(values, np.int64)
 
 
 def test_events_are_paired_in_the_order_in_which_they_begin():
@@ -36,23 +33,14 @@ def test_events_are_paired_in_the_order_in_which_they_begin():
 
 
 def test_blocks_get_their_sizes_from_the_last_event_to_the_first():
-    segments = SegmentTable(
-        device=int64(0),
-        addr=int64(S),
-        total_bytes=int64(20 * MIB),
-        stream=int64(0),
-        is_small=np.array([False]),
-        is_expandable=np.array([False]),
-        pool_id=np.array([-1], np.int32),
-        stack_id=np.array([-1], np.int32),
-    )
-    blocks = BlockTable(
-        segment_id=int64(0, 0),
-        addr=int64(S, S + 4 * MIB),
-        block_bytes=int64(4 * MIB, 16 * MIB),
-        requested_bytes=int64(3 * MIB + 1, 0),
-        state=np.array([BlockState.ACTIVE, BlockState.INACTIVE], np.int8),
-        stack_id=np.array([-1, -1], np.int32),
+    segments = table(SegmentTable, 1, addr=[S], total_bytes=[20 * MIB])
+    blocks = table(
+        BlockTable,
+        2,
+        addr=[S, S + 4 * MIB],
+        block_bytes=[4 * MIB, 16 * MIB],
+        requested_bytes=[3 * MIB + 1, 0],
+        state=[BlockState.ACTIVE, BlockState.INACTIVE],
     )
     kind = np.array([COMPLETED, ALLOC, COMPLETED, ALLOC], np.int8)
     addr = int64(S + 5 * MIB, S + 4 * MIB, S + 4 * MIB, S)

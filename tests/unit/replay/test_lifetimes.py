@@ -1,50 +1,24 @@
 """Events paired into allocations, also where events are missing. Events count from 0."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from snapconv.replay.lifetimes import pair_events, real_events
-from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.segment_table import BlockState, BlockTable
+from tests.tables import table, trace
 
 A, B, C = 0x7F0000000000, 0x7F0000000200, 0x7F0000000400
 FAR = -(1 << 47)  # 0xffff800000000000
 ACTIVE, PENDING, INACTIVE = BlockState.ACTIVE, BlockState.PENDING_FREE, BlockState.INACTIVE
 
 
-def int64(values):
-    return np.array(values, np.int64)
-
-
-def trace(*rows) -> EventTable:
-    """Events of (action, address); every size is 512."""
-    actions, addrs = zip(*rows, strict=True) if rows else ((), ())
-    n = len(rows)
-    return EventTable(
-        action=np.array([Action[action.upper()] for action in actions], np.int8),
-        addr=int64(addrs),
-        size=np.full(n, 512, np.int64),
-        stream=np.zeros(n, np.int64),
-        stack_id=np.full(n, -1, np.int32),
-        time_us=None,
-        compile_context_id=None,
-        user_metadata_id=None,
-        pool_id=None,
-    )
-
-
 def final_blocks(*rows) -> BlockTable:
-    """Blocks of (address, state); every size is 512."""
+    """Blocks of (address, state)."""
     addrs, states = zip(*rows, strict=True) if rows else ((), ())
-    n = len(rows)
-    return BlockTable(
-        segment_id=np.zeros(n, np.int64),
-        addr=int64(addrs),
-        block_bytes=np.full(n, 512, np.int64),
-        requested_bytes=np.full(n, 512, np.int64),
-        state=np.array(states, np.int8),
-        stack_id=np.full(n, -1, np.int32),
-    )
+    return table(BlockTable, len(rows), addr=addrs, state=states)
 
 
 def pair(*events, blocks=()):
@@ -262,18 +236,9 @@ A, B = 0x7F00_0000_0000, 0x7F00_1000_0000
 MARK, SEGMENT, ALLOC = Action.WORKSPACE_SNAPSHOT, Action.SEGMENT_ALLOC, Action.ALLOC
 
 
-def table(*rows):
-    """Events of (action, address), each with a stack."""
-    action, addr = zip(*rows, strict=True) if rows else ((), ())
-    zeros = np.zeros(len(rows), np.int64)
-    stack_id = np.arange(len(rows), dtype=np.int32)
-    column = np.array(addr, np.int64)
-    return EventTable(np.array(action, np.int8), column, zeros, zeros, stack_id, None, None, None, None)
-
-
 def real(*rows):
     """The numbers of the events that are left with their action and their stack."""
-    given = table(*rows)
+    given = replace(trace(*rows), stack_id=np.arange(len(rows), dtype=np.int32))
     found = real_events(given)
     assert (found.action[found.stack_id == -1] == Action.UNKNOWN).all()
     assert (found.stack_id >= -1).all()

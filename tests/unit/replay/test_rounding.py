@@ -6,6 +6,7 @@ import pytest
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
 from snapconv.replay.rounding import HOST_RULES, NEVER, RoundingRules, infer_rules
 from snapconv.snapshot.segment_table import BlockState, BlockTable
+from tests.tables import int64, table
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NO_DIVISIONS = (0,) * 16
@@ -20,10 +21,6 @@ BOUNDARIES = sorted(
 
 def rules(**settings) -> RoundingRules:
     return RoundingRules(AllocatorSettings(**settings))
-
-
-def int64(*values):
-    return np.array(values, np.int64)
 
 
 def in_plain_python(n_bytes, divisions=NO_DIVISIONS, padding=0):
@@ -44,28 +41,34 @@ def in_plain_python(n_bytes, divisions=NO_DIVISIONS, padding=0):
     return max(-(-n_bytes // 512), 1) * 512
 
 
-def check(found: RoundingRules, sizes):
-    divisions = found.settings.roundup_power2_divisions
-    wanted = [in_plain_python(size, divisions, found.settings.padding_bytes) for size in sizes]
-    assert found.rounded(int64(*sizes)).tolist() == wanted
+def rounded(*sizes, **settings):
+    """Round requests as a column, and check that the settings round each request to the same block."""
+    found = rules(**settings).rounded(int64(*sizes)).tolist()
+    assert found == [AllocatorSettings(**settings).round_size(size) for size in sizes]
+    return found
+
+
+def check(sizes, *, divisions, padding=0):
+    wanted = [in_plain_python(size, divisions, padding) for size in sizes]
+    assert rounded(*sizes, roundup_power2_divisions=divisions, padding_bytes=padding) == wanted
 
 
 @pytest.mark.parametrize(
     ("requested", "block"), [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
 )
 def test_a_request_is_rounded_up_to_512_bytes(requested, block):
-    assert rules().rounded(int64(requested)).tolist() == [block]
+    assert rounded(requested) == [block]
 
 
 def test_the_least_block_has_512_bytes_even_for_nothing():
-    assert rules().rounded(int64(0)).tolist() == [512]
+    assert rounded(0) == [512]
 
 
 @pytest.mark.parametrize(
     ("requested", "block"), [(448, 512), (480, 512), (481, 1024), (512, 1024), (992, 1024), (993, 1536)]
 )
 def test_torch_npu_pads_every_request_with_32_bytes(requested, block):
-    assert rules(padding_bytes=NPU_PADDING_BYTES).rounded(int64(requested)).tolist() == [block]
+    assert rounded(requested, padding_bytes=NPU_PADDING_BYTES) == [block]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_torch_npu_pads_every_request_with_32_bytes(requested, block):
     ],
 )
 def test_divisions_of_powers_of_two_round_up_to_the_next_part(requested, block):
-    assert rules(roundup_power2_divisions=(4,) * 16).rounded(int64(requested)).tolist() == [block]
+    assert rounded(requested, roundup_power2_divisions=(4,) * 16) == [block]
 
 
 def test_every_interval_has_its_own_divisions():
@@ -104,17 +107,17 @@ def test_every_interval_has_its_own_divisions():
     ids=str,
 )
 def test_every_boundary_is_rounded_by_the_rule_in_plain_python(divisions, padding):
-    check(rules(roundup_power2_divisions=divisions, padding_bytes=padding), BOUNDARIES)
+    check(BOUNDARIES, divisions=divisions, padding=padding)
 
 
 @pytest.mark.parametrize("divisions", [0, 4])
 def test_sizes_beyond_the_precision_of_a_float_are_rounded_exactly(divisions):
     sizes = [(1 << e) + offset for e in (53, 54, 57, 60) for offset in (-513, -1, 0, 1, 511, 512, 513)]
-    check(rules(roundup_power2_divisions=(divisions,) * 16), sizes)
+    check(sizes, divisions=(divisions,) * 16)
 
 
 def test_no_requests_give_no_blocks():
-    assert rules().rounded(int64()).tolist() == []
+    assert rounded() == []
     assert rules().least_remainder(int64()).tolist() == []
 
 
@@ -135,13 +138,9 @@ def test_from_max_split_size_on_a_block_is_never_split():
 def block_table(*blocks, state=BlockState.ACTIVE):
     """Live blocks of (requested bytes, block bytes), one after the other."""
     requested, sizes = (int64(*column) for column in zip(*blocks, strict=True)) if blocks else (int64(),) * 2
-    return BlockTable(
-        segment_id=np.zeros(len(blocks), np.int64),
-        addr=np.cumsum(sizes) - sizes,
-        block_bytes=sizes,
-        requested_bytes=requested,
-        state=np.full(len(blocks), state, np.int8),
-        stack_id=np.full(len(blocks), -1, np.int32),
+    addr = np.cumsum(sizes) - sizes
+    return table(
+        BlockTable, len(blocks), addr=addr, block_bytes=sizes, requested_bytes=requested, state=state
     )
 
 
@@ -163,11 +162,12 @@ def test_blocks_that_both_rules_explain_leave_the_rule_of_cuda():
 
 
 def test_where_both_rules_explain_the_blocks_the_backend_decides():
-    for table in (block_table(), block_table((100, 512), (600, 1024))):
+    for blocks in (block_table(), block_table((100, 512), (600, 1024))):
         assert (
-            infer_rules(AllocatorSettings(), table, backend="npu").settings.padding_bytes == NPU_PADDING_BYTES
+            infer_rules(AllocatorSettings(), blocks, backend="npu").settings.padding_bytes
+            == NPU_PADDING_BYTES
         )
-        assert infer_rules(AllocatorSettings(), table, backend="xpu").settings.padding_bytes == 0
+        assert infer_rules(AllocatorSettings(), blocks, backend="xpu").settings.padding_bytes == 0
 
 
 def test_what_the_blocks_show_goes_before_the_backend():

@@ -40,7 +40,7 @@ def read(content: bytes, *, n_at_once: int = 1 << 18):
 def columns(raw):
     trace = raw["device_traces"][0]
     assert isinstance(trace, CompiledTrace)
-    return {name: plain(getattr(trace.events, name)) for name, _ in compiled_pickle._COLUMNS}
+    return {name: plain(trace.events.columns[name]) for name, _ in compiled_pickle._COLUMNS}
 
 
 @pytest.mark.parametrize("path", pickles_in(FIXTURES), ids=lambda path: path.name)
