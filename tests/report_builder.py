@@ -25,10 +25,10 @@ from snapconv.answers.memory_report import (
     IterationRow,
     MemoryReport,
     Moment,
-    OomEvent,
     Timeline,
     WeightEntry,
 )
+from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
 from snapconv.notes import Note
@@ -44,6 +44,21 @@ STEP = SourceLine("train.py", 40, "step")
 BUILD = SourceLine("train.py", 8, "build")
 
 WEIGHT = WeightEntry("encoder.weight", 1024, 1024, (BUILD,))
+FAILED = FailedAllocation(
+    event=6,
+    block_bytes=1 << 40,
+    segment_bytes=0,
+    stream=0,
+    pool=None,
+    operation="",
+    module="",
+    lines=(FORWARD, BUILD),
+    time_us=None,
+    device_free_bytes=1 << 30,
+    allocated_bytes=1024,
+    reserved_bytes=2 << 20,
+    stack_id=-1,
+)
 ACTIVATION = ActivationEntry("linear", 2048, (FORWARD, STEP))
 WITHOUT_FRAMES = ActivationEntry("relu", 512, ())
 
@@ -159,7 +174,7 @@ def small_report(**changes: Any) -> MemoryReport:
             Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, np.arange(3)),
         ),
         iterations=(IterationRow(0, 0, 6, 3584, 1),),
-        oom_events=(OomEvent(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, -1, (FORWARD, BUILD)),),
+        oom_events=(FAILED,),
         timeline=small_timeline(),
         allocations=small_allocations(),
         stacks=small_stacks(),

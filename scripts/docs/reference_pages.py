@@ -17,9 +17,9 @@ from snapconv.answers.file_verdict import FileVerdict
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.memory_tree import MemoryTree
 from snapconv.answers.moment_state import MomentState
-from snapconv.answers.oom_message import MessageAnswer
-from snapconv.answers.oom_remedies import Remedies
-from snapconv.answers.out_of_memory import OutOfMemory
+from snapconv.answers.oom.failed_allocation import OutOfMemory
+from snapconv.answers.oom.message import MessageAnswer
+from snapconv.answers.oom.remedies import Remedies
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
@@ -125,7 +125,8 @@ def _doc(item: object) -> str:
 
 def _fields(shape: type) -> str:
     hints = typing.get_type_hints(shape)
-    rows = ((f"`{field.name}`", kind_of(hints[field.name])) for field in fields(shape))
+    shown = [field.name for field in fields(shape) if field.metadata.get("json", True)]
+    rows = ((f"`{name}`", kind_of(hints[name])) for name in shown)
     return table(("key", "type"), rows)
 
 

@@ -19,7 +19,6 @@ from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     START,
     ActivationEntry,
-    AfterOom,
     AllocationColumns,
     AnnotationColumns,
     BreakdownRow,
@@ -27,18 +26,17 @@ from snapconv.answers.memory_report import (
     MemoryReport,
     Moment,
     MomentLayout,
-    OomEvent,
     Timeline,
     WeightEntry,
     WeightNaming,
     moment_name,
 )
+from snapconv.answers.oom.failed_allocation import failed_allocations, free_after_oom
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.replay.memory_layout import layouts
-from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
@@ -92,7 +90,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
             IterationRow(number, it.first_event, it.last_event, it.peak_bytes, it.peak_event)
             for number, it in enumerate(analysis.iterations)
         ),
-        oom_events=tuple(_oom_events(analysis, lines)),
+        oom_events=failed_allocations(analysis),
         timeline=_timeline(analysis),
         allocations=_allocation_columns(analysis),
         stacks=analysis.snapshot.stacks,
@@ -105,7 +103,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         layouts=tuple(_layouts(analysis)),
         annotations=_annotations(analysis.snapshot, spans),
         annotation_totals=totals_by_annotation(analysis.snapshot, spans),
-        after_oom=_after_oom(analysis),
+        after_oom=free_after_oom(analysis),
     )
 
 
@@ -207,21 +205,6 @@ def _breakdown(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[Breakdown
     yield BreakdownRow("unmapped", None, unmapped)
 
 
-def _oom_events(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[OomEvent]:
-    events = analysis.device.events
-    for event in np.flatnonzero(events.action == Action.OOM).tolist():
-        yield OomEvent(
-            event=event,
-            time_us=int(events.time_us[event]) if events.time_us is not None else None,
-            requested_bytes=int(events.size[event]),
-            device_free_bytes=int(events.addr[event]),
-            allocated_bytes=analysis.replay.allocated.at(event),
-            reserved_bytes=analysis.replay.reserved.at(event),
-            stack_id=int(events.stack_id[event]),
-            frames=lines.of(int(events.stack_id[event])),
-        )
-
-
 def _layouts(analysis: DeviceAnalysis) -> Iterator[MomentLayout]:
     """The layouts at the peak and at the dump."""
     moments = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
@@ -239,15 +222,6 @@ def _annotations(snapshot: Snapshot, found: AnnotatedSpans) -> AnnotationColumns
         kinds=tuple(labels[i] for i in spans.kind.tolist()),
         found=found,
     )
-
-
-def _after_oom(analysis: DeviceAnalysis) -> AfterOom | None:
-    if not (analysis.device.events.action == Action.OOM).any():
-        return None
-    from snapconv.answers.out_of_memory import free_after_oom  # with all that explains it
-
-    found = free_after_oom(analysis)
-    return AfterOom(found.free_bytes, found.returnable_bytes) if found else None
 
 
 def _timeline(analysis: DeviceAnalysis) -> Timeline:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.oom_message import read_message
+from snapconv.answers.oom.message import read_message
 from snapconv.snapshot.event_table import Action
 from snapconv.units import HOST
 

@@ -7,8 +7,10 @@ look anything up anywhere else.
 from dataclasses import dataclass
 
 from snapconv.answers.annotation_totals import AnnotatedSpans, AnnotationTotal
+from snapconv.answers.fragmentation import FreeMemory
 from snapconv.answers.growth import Growth
 from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
+from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable, Curve
@@ -127,34 +129,6 @@ class AnnotationColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class AfterOom:
-    """What stays reserved and free at the dump, where the program went on after it had run out of memory.
-
-    ``returnable_bytes`` of it are in free segments, which ``empty_cache()`` gives back.
-    """
-
-    free_bytes: int
-    returnable_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OomEvent:
-    """A failed allocation: the requested bytes, the free bytes of the driver, and the memory in use then.
-
-    ``frames`` are the project's, innermost first: the line that requested it, and its callers.
-    """
-
-    event: int
-    time_us: int | None
-    requested_bytes: int
-    device_free_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-    stack_id: int
-    frames: tuple[SourceLine, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class IterationRow:
     """One training step, or the whole trace where no step was found."""
 
@@ -188,7 +162,8 @@ class MemoryReport:
     """Everything known about one device, ready to be written.
 
     ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
-    has one entry per frame of ``stacks``.
+    has one entry per frame of ``stacks``. ``after_oom`` is the free memory at the dump where the program went
+    on after it had run out of memory.
     """
 
     device: int
@@ -205,7 +180,7 @@ class MemoryReport:
     breakdown: tuple[BreakdownRow, ...]
     lines_at_peak: tuple[LineTotal, ...]
     iterations: tuple[IterationRow, ...]
-    oom_events: tuple[OomEvent, ...]
+    oom_events: tuple[FailedAllocation, ...]
     timeline: Timeline
     allocations: AllocationColumns
     stacks: StackTable
@@ -218,4 +193,4 @@ class MemoryReport:
     layouts: tuple[MomentLayout, ...] = ()
     annotations: AnnotationColumns | None = None
     annotation_totals: tuple[AnnotationTotal, ...] = ()
-    after_oom: AfterOom | None = None
+    after_oom: FreeMemory | None = None

@@ -1,394 +1,394 @@
-"""The calls of a trace, made to the allocator model under other settings or with less memory.
+"""Trials of other allocator settings, another card or another batch size, beside the record."""
 
-``try_out`` is the whole of it: pure, and the same for every question that a replay can answer. What it
-cannot know is in ``Outcome.assumptions``; without any, the outcome is what torch would have done.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
-from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_calls import AllocatorCalls, Operation
-from snapconv.columns import distinct
+from snapconv.allocator.allocator_settings import (
+    MIN_BLOCK_BYTES,
+    MODELLED_SETTINGS,
+    AllocatorSettings,
+    split_conf,
+)
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.allocator_replay.batch_scale import MOST_BYTES, ScaledSizes
+from snapconv.answers.allocator_replay.calls import AllocatorCalls, find_calls
+from snapconv.answers.allocator_replay.model_check import ModelCheck, check_model
+from snapconv.answers.allocator_replay.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
+from snapconv.answers.device_memory import device_memory
+from snapconv.errors import InputError, SettingError
 from snapconv.notes import Progress
-from snapconv.replay.rounding import RoundingRules
+from snapconv.replay.device_replay import Replay
+from snapconv.replay.history_verdict import History, Verdict
+from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.load import DeviceSnapshot
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.units import device_kind, device_name, format_bytes
 
-_CALLS_PER_STEP = 1 << 16
-_FIRST_ADDR = 1 << 50  # above every device address, so that new segments collide with none of the file
+OWN = "the file's own settings"
+OWN_PLACED_ANEW = f"{OWN}, placed anew"
+# A search makes about a dozen replays, each of which takes some seconds for a million events.
+MOST_EVENTS_OF_SEARCH = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What is tried: settings, and the memory that torch can have.
+class Candidate:
+    """A change of settings that is worth a trial, written as in PYTORCH_ALLOC_CONF.
 
-    ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
-    where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
-    are placed anew, also where the settings would let them stay where they were.
+    ``--search`` tries those of ``in_search``, with ``needs_capacity`` only where the capacity is known: a
+    memory fraction is a part of it. ``oom`` tries those of ``in_oom``, under the name ``shown``.
     """
 
-    settings: AllocatorSettings
+    conf: str
+    in_search: bool = True
+    in_oom: bool = False
+    needs_capacity: bool = False
+    shown: str = ""
+
+
+CANDIDATES = (
+    Candidate("expandable_segments:True", in_oom=True),
+    Candidate("max_split_size_mb:32", in_oom=True),
+    Candidate("max_split_size_mb:64"),
+    Candidate("max_split_size_mb:128", in_oom=True),
+    Candidate("max_split_size_mb:256"),
+    Candidate("max_split_size_mb:512", in_oom=True),
+    Candidate("roundup_power2_divisions:4"),
+    Candidate("roundup_power2_divisions:8", in_search=False, in_oom=True),
+    Candidate("roundup_power2_divisions:16"),
+    Candidate("max_split_size_mb:128,roundup_power2_divisions:16"),
+    # The collector works with a memory fraction only; this one takes next to nothing away.
+    Candidate(
+        "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",
+        in_oom=True,
+        needs_capacity=True,
+        shown="garbage_collection_threshold:0.8 (memory fraction 0.99)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is tried: alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and memory.
+
+    ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
+    it had then. ``card_bytes`` in its place is a whole card, with ``outside_bytes`` that are not torch's;
+    None: as many as the file shows. A search of more than MOST_EVENTS_OF_SEARCH events replays a part of
+    them, unless it ``is_thorough``.
+    """
+
+    settings: tuple[str, ...] = ()
+    is_search: bool = False
     capacity: int | None = None
-    device_bytes: int | None = None
-    is_placed_anew: bool = False
-
-    @property
-    def limit(self) -> int | None:
-        """What the memory fraction leaves (set_per_process_memory_fraction); None: no such limit."""
-        total = self.capacity if self.device_bytes is None else self.device_bytes
-        fraction = self.settings.memory_fraction
-        return int(fraction * total) if total is not None and fraction < 1 else None
+    card_bytes: int | None = None
+    outside_bytes: int | None = None
+    is_thorough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryState:
-    """The allocator's memory at one moment, in bytes.
+class RecordedFigures:
+    """The figures of the file itself."""
 
-    ``releasable_bytes`` are in wholly free segments or pages, which ``empty_cache()`` gives back;
-    ``largest_free_bytes`` is the largest free block of any pool.
-    """
-
-    reserved_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    releasable_bytes: int
-    largest_free_bytes: int
-    n_free_blocks: int
-
-    @property
-    def free_bytes(self) -> int:
-        """Reserved and not in use."""
-        return self.reserved_bytes - self.active_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRequest:
-    """A request that found no memory: at which event, for how much, and the memory then.
-
-    ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
-    request that failed in the trace too. ``pool_free_bytes`` in ``n_pool_free`` blocks, the largest of
-    ``pool_largest_bytes``, are what could have served it if it were in one piece: of its pool and stream.
-    """
-
-    event: int
-    row: int
-    requested_bytes: int
-    rounded_bytes: int
-    segment_bytes: int
-    stream: int
-    pool: tuple[int, int]
-    device_free_bytes: int
-    pool_free_bytes: int
-    pool_largest_bytes: int
-    n_pool_free: int
-    state: MemoryState
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What happened in a trial.
-
-    ``ran_out`` is the first request that failed; one that failed in the trace
-    too is in ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
-    ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``: the blocks
-    of before the trace were allocated anew, and do not lie where they lay.
-    """
-
-    trial: Trial
-    start_reserved: int
     peak_reserved: int
-    peak_reserved_event: int
     peak_allocated: int
     n_segment_allocs: int
     n_segment_maps: int
-    n_segment_frees: int
-    ran_out: FailedRequest | None
-    failed_again: tuple[int, ...]
-    served: tuple[int, ...]
-    end: MemoryState
-    is_placed_anew: bool
-    assumptions: tuple[str, ...]
-
-    @property
-    def fragmentation(self) -> float:
-        """The share of the reserved peak that lies above the allocated peak: never in use at once."""
-        return 1 - self.peak_allocated / self.peak_reserved if self.peak_reserved else 0.0
+    n_ooms: int
 
 
-def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
-    """Make the calls of a trace to the allocator model under the settings and with the memory of a trial.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial: its settings as given, its outcome, and the line that requested too much."""
 
-    The model begins with the memory that the trace begins with: as it was, where the settings place
-    blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
-    Frees complete where the trace completed them, or where the device is full.
+    name: str
+    outcome: Outcome
+    line: SourceLine | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        outcome = self.outcome
+        settings = asdict(outcome.trial.settings)
+        return {
+            "setting": self.name,
+            "settings": {name: value for name, value in settings.items() if name != "conf"},
+            "fits": outcome.ran_out is None,
+            "peak_reserved_bytes": outcome.peak_reserved,
+            "peak_reserved_event": outcome.peak_reserved_event,
+            "peak_allocated_bytes": outcome.peak_allocated,
+            "end_reserved_bytes": outcome.end.reserved_bytes,
+            "n_segment_allocs": outcome.n_segment_allocs,
+            "n_segment_maps": outcome.n_segment_maps,
+            "n_segment_frees": outcome.n_segment_frees,
+            "served_events": list(outcome.served),
+            "out_of_memory": self._failed_values(),
+        }
+
+    def _failed_values(self) -> dict[str, object] | None:
+        if self.outcome.ran_out is None:
+            return None
+        values: dict[str, object] = asdict(self.outcome.ran_out)
+        state: dict[str, object] = asdict(self.outcome.ran_out.state)
+        del values["row"], values["state"]
+        return values | state | {"line": self.line.place if self.line else None}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingTrials:
+    """All trials of one device, at ``scale`` times the batch.
+
+    ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
+    ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
+    out of memory first, the least reserved first. ``estimated`` are reasons why the figures are estimates.
     """
-    run = _Run(calls, trial)
-    if run.start():
-        run.run(progress)
-    return run.outcome()
+
+    device: int
+    n_events: int
+    recorded: RecordedFigures
+    capacity: int | None
+    capacity_from: str
+    scale: float
+    tried: tuple[Tried, ...]
+    check: ModelCheck
+    estimated: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values; docs/reference/json.md has the schema."""
+        return {
+            "device": self.device,
+            "kind": device_kind(self.device),
+            "unknown": None,
+            "n_events": self.n_events,
+            "capacity_bytes": self.capacity,
+            "capacity_from": self.capacity_from,
+            "batch_scale": self.scale,
+            "recorded": asdict(self.recorded),
+            "model_is_exact": self.check.is_exact,
+            "estimated": list(self.estimated),
+            "tried": [tried.to_json() for tried in self.tried],
+        }
 
 
-def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
-    """What the device had for torch when a request failed (an ``oom`` event), in bytes.
+@dataclass(frozen=True, slots=True)
+class NotModelled:
+    """A device whose allocator is another: pinned host memory."""
 
-    Reserved and free memory together. Where the segment would have fit into what was free, a memory fraction
-    was the limit: it lies less than that segment above what was reserved, which is returned.
+    device: int
+    unknown: str = "pinned host memory has an allocator of its own, which is not modelled"
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {"device": self.device, "kind": device_kind(self.device), "unknown": self.unknown}
+
+
+def read_setting(text: str) -> str:
+    """Check a setting that is to be tried; raises ValueError with what the model has."""
+    try:
+        values = split_conf(text)
+        AllocatorSettings.from_conf(text)
+    except SettingError as error:
+        raise ValueError(str(error).removeprefix("allocator settings: ")) from error
+    if not values:
+        raise ValueError("expected key:value, got nothing")
+    unknown = [key for key in values if key not in MODELLED_SETTINGS]
+    if unknown:
+        raise ValueError(
+            f"the model has no setting {unknown[0]!r}, or it moves no blocks; "
+            f"it has: {', '.join(MODELLED_SETTINGS)}"
+        )
+    if values.get("expandable_segments", "True") not in ("True", "False"):
+        raise ValueError(f"expandable_segments must be True or False, got {values['expandable_segments']!r}")
+    return text
+
+
+def try_settings(
+    analysis: DeviceAnalysis,
+    request: Request,
+    *,
+    scaled: ScaledSizes | None = None,
+    progress: Progress | None = None,
+) -> SettingTrials:
+    """Replay one device under its own settings and under each of the others.
+
+    ``scaled`` replaces what the allocations requested. Raises InputError where a card is requested and what
+    lies outside of torch is not known, or where a setting contradicts the file's own.
     """
-    reserved, free = int(calls.reserved_after[event]), int(calls.events.addr[event])
-    wanted = calls.own.segment_size(int(calls.events.size[event]))
-    return reserved + free if free < wanted else reserved
-
-
-def places_alike(one: AllocatorSettings, other: AllocatorSettings) -> bool:
-    """Whether two settings put blocks into the same places, as long as memory does not run out."""
-    alike = replace(
-        one,
-        memory_fraction=other.memory_fraction,
-        garbage_collection_threshold=other.garbage_collection_threshold,
-        conf=other.conf,
+    device, replayed = analysis.device, analysis.replay
+    first, after = _window(analysis, request)
+    calls = find_calls(analysis.snapshot, device, replayed, first_event=first).until(after)
+    check = check_model(calls, device, replayed.allocations.addr, first=first, after=after, progress=progress)
+    capacity, capacity_from = _capacity(analysis, calls, request)
+    if scaled is not None:
+        calls = _scaled_calls(calls, scaled)
+    request = replace(request, capacity=capacity)
+    outcomes = _try_all(calls, request, is_placed_anew=scaled is not None, progress=progress)
+    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
+    return SettingTrials(
+        device=device.device,
+        n_events=after - first,
+        recorded=_recorded(device, replayed),
+        capacity=capacity,
+        capacity_from=capacity_from,
+        tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis, lines)) for name, found in outcomes),
+        check=check,
+        scale=1.0 if scaled is None else scaled.scale,
+        estimated=(
+            *([] if scaled is None else [f"batch × {scaled.scale:g}: {scaled.how}"]),
+            *_left_out(first, after, len(device.events)),
+            *_reasons(check, analysis.history, [outcome for _, outcome in outcomes]),
+        ),
     )
-    return alike == other
 
 
-class _Run:
-    """One replay. Its blocks are at the position of their rows."""
+def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
+    """The events that are replayed: all, or in a search of many those around the most that was reserved."""
+    n_events = len(analysis.device.events)
+    if not request.is_search or request.is_thorough or n_events <= MOST_EVENTS_OF_SEARCH:
+        return 0, n_events
+    after = min(analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4, n_events)
+    first = max(after - MOST_EVENTS_OF_SEARCH, 0)
+    return first, first + MOST_EVENTS_OF_SEARCH
 
-    def __init__(self, calls: AllocatorCalls, trial: Trial) -> None:
-        self.calls = calls
-        self.trial = trial
-        self.allocator = CachingAllocator(
-            settings=trial.settings,
-            capacity=trial.capacity,
-            limit=trial.limit,
-            record=False,
-            addresses=AddressSpace(_FIRST_ADDR),
-        )
-        # One row more, for calls that are about no allocation.
-        self.requested = np.append(calls.requested_bytes, 0)
-        self.stream = np.append(calls.stream, 0)
-        rounded = RoundingRules(trial.settings).rounded(self.requested)
-        pool = np.append(calls.pool, calls.default_pool)
-        self.pool_place = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
-        self.rounded: list[int] = rounded.tolist()
-        self.blocks: list[Block | None] = [None] * len(self.rounded)
-        self.peak_event = -1
-        self.start_reserved = 0
-        self.ran_out: FailedRequest | None = None
-        self.failed_again: list[int] = []
-        self.served: list[int] = []
-        self.is_placed_anew = False
 
-    def start(self) -> bool:
-        """Fill the model with the memory before the first call; False where it does not fit."""
-        layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
-        fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
-        is_alike = places_alike(self.trial.settings, self.calls.own)
-        if fits and is_alike and not self.trial.is_placed_anew:
-            for addr, block in self.allocator.adopt_layout(layout.segments).items():
-                self.blocks[layout.rows[addr]] = block
-        else:
-            self.is_placed_anew = True
-            if not self._place_anew():
-                return False
-        self.start_reserved = self.allocator.reserved_bytes
-        return True
-
-    def _place_anew(self) -> bool:
-        """Allocate the blocks of before the trace in the order of their addresses."""
-        for segment in self.calls.start.segments:
-            for live in segment.live:
-                row = self.calls.start.rows[live.addr]
-                pool = self._pool(segment.pool_id, self.rounded[row])
-                try:
-                    block = self.allocator.take(
-                        pool, segment.stream, self.rounded[row], int(self.requested[row])
-                    )
-                except ModelOutOfMemory as error:
-                    self._fail(-1, row, pool, segment.stream, error)
-                    return False
-                self.blocks[row] = block
-        for segment in self.calls.start.segments:
-            for live in segment.live:
-                pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None
-                if pending is not None:
-                    self.allocator.give_back_later(pending)
-        return True
-
-    def run(self, progress: Progress | None) -> None:
-        """Make all calls, or those until memory runs out."""
-        n_calls = len(self.calls)
-        for first in range(0, n_calls, _CALLS_PER_STEP):
-            if progress:
-                progress("replaying", first, n_calls)
-            if not self._make(first, min(first + _CALLS_PER_STEP, n_calls)):
-                return
-
-    def _make(self, first: int, last: int) -> bool:
-        """Make a run of calls; False where memory ran out.
-
-        One flat loop: at millions of events a function call per event would cost as much as the rest.
-        """
-        calls, allocator, ledger = self.calls, self.allocator, self.allocator.ledger
-        part = slice(first, last)
-        rows = calls.row[part]
-        blocks, rounded = self.blocks, self.rounded
-        take, give_back = allocator.take, allocator.give_back
-        peak = ledger.max_reserved_bytes
-        for operation, row, event, n_bytes, stream, pool in zip(
-            calls.operation[part].tolist(),
-            rows.tolist(),
-            calls.event[part].tolist(),
-            self.requested[rows].tolist(),
-            self.stream[rows].tolist(),
-            self._pools(part),
-            strict=True,
-        ):
-            if operation == 0:  # MALLOC
-                try:
-                    blocks[row] = take(pool, stream, rounded[row], n_bytes)
-                except ModelOutOfMemory as error:
-                    self._fail(event, row, pool, stream, error)
-                    return False
-                if ledger.reserved_bytes > peak:
-                    peak, self.peak_event = ledger.reserved_bytes, event
-            elif operation == 1:  # FREE
-                block = blocks[row]
-                if block is not None:
-                    give_back(block)
-                    blocks[row] = None
-            else:
-                self._other(operation, row, event)
-        return True
-
-    def _other(self, operation: int, row: int, event: int) -> None:
-        """Make one of the rarer calls."""
-        block = self.blocks[row] if row >= 0 else None
-        if operation == Operation.REQUEST_FREE:
-            if block is not None:
-                self.allocator.give_back_later(block)
-        elif operation == Operation.COMPLETE_FREE:
-            if block is not None:
-                self.allocator.complete(block)
-                self.blocks[row] = None
-        elif operation == Operation.EMPTY_CACHE:
-            self.allocator.empty_cache()
-        elif operation == Operation.FAILED_MALLOC:
-            self._repeat_failed(event)
-
-    def _repeat_failed(self, event: int) -> None:
-        """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
-        if self.trial.capacity is None and self.trial.limit is None:
-            self.served.append(event)
-            return
-        events = self.calls.events
-        size, stream = int(events.size[event]), int(events.stream[event])
-        pool_id = self.calls.pools[self._pool_of_event(event)]
-        pool = self._pool(pool_id, size)
-        try:
-            block = self.allocator.take(pool, stream, size, size)
-        except ModelOutOfMemory as error:
-            self._fail(event, -1, pool, stream, error)
-            self.failed_again.append(event)
-            return
-        self.served.append(event)
-        self.allocator.give_back(block)
-
-    def _pool_of_event(self, event: int) -> int:
-        column = self.calls.events.pool_id
-        found = int(column[event]) if column is not None else -1
-        return found if found >= 0 else self.calls.default_pool
-
-    def _pool(self, pool_id: tuple[int, int], size: int) -> BlockPool:
-        return self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
-
-    def _pools(self, part: slice) -> list[BlockPool]:
-        """The pool of every call of an allocation."""
-        pools = [
-            self.allocator.pool(pool_id, is_small=is_small)
-            for pool_id in self.calls.pools
-            for is_small in (True, False)
-        ]
-        return [pools[i] for i in self.pool_place[self.calls.row[part]].tolist()]
-
-    def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
-        if self.ran_out is not None:
-            return
-        free = [size for size, _, _ in pool.free_of(stream)]
-        events = self.calls.events
-        rounded = self.rounded[row] if row >= 0 else int(events.size[event])
-        self.ran_out = FailedRequest(
-            event=event,
-            row=row,
-            requested_bytes=int(self.calls.requested_bytes[row]) if row >= 0 else rounded,
-            rounded_bytes=rounded,
-            segment_bytes=error.segment_bytes,
-            stream=stream,
-            pool=pool.id,
-            device_free_bytes=error.free_bytes,
-            pool_free_bytes=sum(free),
-            pool_largest_bytes=max(free, default=0),
-            n_pool_free=len(free),
-            state=self._state(),
+def _left_out(first: int, after: int, n_events: int) -> Iterator[str]:
+    if after - first < n_events:
+        yield (
+            f"only events {first} to {after - 1} of {n_events} are replayed, around the most that was "
+            "reserved: --thorough replays all"
         )
 
-    def _state(self) -> MemoryState:
-        ledger = self.allocator.ledger
-        free = self.allocator.free_blocks()
-        return MemoryState(
-            reserved_bytes=ledger.reserved_bytes,
-            allocated_bytes=ledger.allocated_bytes,
-            active_bytes=ledger.active_bytes,
-            releasable_bytes=sum(size for _, size in self.allocator.releasable_ranges()),
-            largest_free_bytes=max((block.size for block in free), default=0),
-            n_free_blocks=len(free),
-        )
 
-    def outcome(self) -> Outcome:
-        """Put together what was found."""
-        ledger = self.allocator.ledger
-        return Outcome(
-            trial=self.trial,
-            start_reserved=self.start_reserved,
-            peak_reserved=ledger.max_reserved_bytes,
-            peak_reserved_event=self.peak_event,
-            peak_allocated=ledger.max_allocated_bytes,
-            n_segment_allocs=ledger.n_segment_allocs,
-            n_segment_maps=ledger.n_segment_maps,
-            n_segment_frees=ledger.n_segment_frees,
-            ran_out=self.ran_out,
-            failed_again=tuple(self.failed_again),
-            served=tuple(self.served),
-            end=self._state(),
-            is_placed_anew=self.is_placed_anew,
-            assumptions=tuple(self._assumptions()),
-        )
+def _line_of(
+    failed: FailedRequest | None, analysis: DeviceAnalysis, lines: ProjectLines
+) -> SourceLine | None:
+    """The line of the project that made a request; of one that failed in the trace too, that of its event."""
+    if failed is None:
+        return None
+    if failed.row >= 0:
+        return lines.innermost(int(analysis.allocations.stack_id[failed.row]))
+    return lines.innermost(int(analysis.device.events.stack_id[failed.event])) if failed.event >= 0 else None
 
-    def _assumptions(self) -> Iterator[str]:
-        """What the outcome rests on beside the trace."""
-        start, calls = self.calls.start, self.calls
-        if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
-            yield (
-                "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "
-                "a capacity that this is a part of"
-            )
-        if start.rows and self.is_placed_anew:
-            placed = f"{len(start.rows)} blocks of before the trace are placed anew"
-            yield f"{placed}, in the order of their addresses"
-        elif start.n_inexact:
-            yield f"{start.n_inexact} blocks of before the trace may be larger than their requests show"
-        if start.n_outside:
-            yield f"{start.n_outside} blocks of before the trace are in no segment and left out"
-        if self.trial.settings.garbage_collection_threshold and start.segments:
-            yield "what was free before the trace is taken as free since it began"
-        if len(distinct(calls.stream)) > 1:
-            yield "several streams: frees complete where the trace completed them"
-        if calls.n_unsure_returns:
-            yield (
-                f"{calls.n_unsure_returns} times segments were given back just before others were got: taken "
-                "as the allocator's doing on a full device, not as empty_cache()"
-            )
-        if calls.n_missing:
-            yield f"{calls.n_missing} allocs or frees are missing in the trace"
+
+def _numbered(progress: Progress | None, number: int, n_all: int) -> Progress | None:
+    """The same progress, that says which of the alternatives it is of."""
+    if progress is None:
+        return None
+    return lambda stage, done, total: progress(f"{stage}, alternative {number} of {n_all}", done, total)
+
+
+def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request) -> Trial:
+    """One trial; without a card, what torch can have is what the file's own memory fraction left."""
+    device_bytes, fraction = request.card_bytes, settings.memory_fraction
+    if device_bytes is None and request.capacity is not None and 0 < fraction == calls.own.memory_fraction:
+        device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
+    return Trial(settings, request.capacity, device_bytes)
+
+
+def _scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
+    """The same calls for other sizes; what failed is taken to grow with the batch."""
+    events = calls.events
+    is_failed = events.action == Action.OOM
+    grown = np.minimum(events.size * scaled.scale, MOST_BYTES).astype(np.int64)
+    size = np.where(is_failed, grown - grown % -MIN_BLOCK_BYTES, events.size)
+    return replace(calls, requested_bytes=scaled.requested_bytes, events=replace(events, size=size))
+
+
+def _try_all(
+    calls: AllocatorCalls, request: Request, *, is_placed_anew: bool, progress: Progress | None
+) -> list[tuple[str, Outcome]]:
+    """Try the file's own settings, then the alternatives; each with its name."""
+    own = replace(_trial(calls, calls.own, request), is_placed_anew=is_placed_anew)
+    alternatives = list(_alternatives(calls.own, request))
+    tried = [(OWN, try_out(calls, own, progress=progress))]
+    tried_others = []
+    for number, (text, settings) in enumerate(alternatives):
+        trial = replace(_trial(calls, settings, request), is_placed_anew=is_placed_anew)
+        shown = _numbered(progress, number + 1, len(alternatives))
+        tried_others.append((text, try_out(calls, trial, progress=shown)))
+    if request.is_search:
+        tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].peak_reserved))
+    if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:
+        # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
+        anew = replace(own, is_placed_anew=True)
+        tried.append((OWN_PLACED_ANEW, try_out(calls, anew, progress=progress)))
+    return [*tried, *tried_others]
+
+
+def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[str, AllocatorSettings]]:
+    """The settings that were given, then those of a search, without those that the file has already."""
+    for text in request.settings:
+        settings = own.changed(text)
+        if _differs(settings, own):
+            yield text, settings
+    for candidate, settings in candidates(own) if request.is_search else ():
+        is_wanted = candidate.in_search and candidate.conf not in request.settings
+        if is_wanted and (request.capacity is not None or not candidate.needs_capacity):
+            yield candidate.conf, settings
+
+
+def candidates(own: AllocatorSettings) -> Iterator[tuple[Candidate, AllocatorSettings]]:
+    """The changes of a file's own settings that are worth a trial, and that torch would take."""
+    for candidate in CANDIDATES:
+        with suppress(SettingError):
+            settings = own.changed(candidate.conf)
+            if _differs(settings, own):
+                yield candidate, settings
+
+
+def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
+    return replace(settings, conf=own.conf) != own
+
+
+def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
+    """What torch can have, and where that is from."""
+    if request.card_bytes is not None:
+        outside = _outside(analysis) if request.outside_bytes is None else request.outside_bytes
+        left = max(request.card_bytes - outside, 0)
+        return left, f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside of torch"
+    if request.capacity is not None:
+        return request.capacity, ""
+    failed = np.flatnonzero(calls.events.action == Action.OOM)
+    if len(failed):
+        event = int(failed[0])
+        return capacity_at_oom(calls, event), f"what torch had when event {event} failed"
+    return None, ""
+
+
+def _outside(analysis: DeviceAnalysis) -> int:
+    """What lay outside of torch when a request failed, of a real device."""
+    metadata = analysis.snapshot.metadata
+    if metadata is not None and not metadata.is_simulated:
+        found = device_memory(analysis, len(analysis.device.events) - 1).outside_bytes
+        if found is not None:
+            return found
+    name = device_name(analysis.device.device)
+    raise InputError(
+        f"{analysis.snapshot.path} does not show what lies outside of torch on {name} "
+        "(a capture of a real GPU in which a request failed does): give it with --outside, or what torch can "
+        "have with --capacity"
+    )
+
+
+def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:
+    def count(action: Action) -> int:
+        return int(np.count_nonzero(device.events.action == action))
+
+    return RecordedFigures(
+        peak_reserved=replayed.reserved.peak,
+        peak_allocated=replayed.allocated.peak,
+        n_segment_allocs=count(Action.SEGMENT_ALLOC),
+        n_segment_maps=count(Action.SEGMENT_MAP),
+        n_ooms=count(Action.OOM),
+    )
+
+
+def _reasons(check: ModelCheck, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Why figures are estimates, each reason once."""
+    if not check.is_exact:
+        where = f"from event {check.event} on" if check.event >= 0 else "at the end"
+        yield f"under the file's own settings the model differs from the file {where}: {check.reason}"
+    if history.verdict is Verdict.TRUNCATED:
+        yield "the oldest events are lost, and with them what they did to fragmentation"
+    yield from dict.fromkeys(reason for outcome in outcomes for reason in outcome.assumptions)

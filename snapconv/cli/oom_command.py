@@ -1,6 +1,7 @@
 """``snapconv oom``: why a request failed, who held the memory, and what would have served it."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +71,7 @@ def oom(
     session = session.where_memory_ran_out()
 
     def found(analysis: "DeviceAnalysis") -> "tuple[dict[str, object], Iterable[str]]":
-        from snapconv.writers.text.oom_text import oom_lines, oom_values
+        from snapconv.writers.text.oom_text import oom_lines
 
         with progress_bar(shown=True) as progress:
             explained, remedies = session.explain_oom(
@@ -81,18 +82,19 @@ def oom(
                 thorough=thorough,
                 progress=progress,
             )
-        return oom_values(explained, remedies), oom_lines(explained, remedies)
+        values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
+        return values, oom_lines(explained, remedies)
 
     answer(session, found, as_json=as_json)
 
 
 def _explain_text(name: str, *, as_json: bool) -> None:
-    from snapconv.answers.oom_message import explain_message
-    from snapconv.writers.text.oom_text import message_lines, message_values
+    from snapconv.answers.oom.message import explain_message
+    from snapconv.writers.text.oom_text import message_lines
 
     found = explain_message(_text_of(name))
     if as_json:
-        print_json(message_values(found))
+        print_json(found.to_json())
     else:
         print_lines(message_lines(found), sys.stdout)
 

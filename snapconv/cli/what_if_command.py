@@ -1,6 +1,7 @@
 """``snapconv what-if``: the same run under other settings of the allocator, or on another card."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snap
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.answers.setting_trials import Request, SettingTrials
+    from snapconv.answers.what_if import Request, SettingTrials
     from snapconv.session import Session
 
 _MOST_SCALE = 10_000
@@ -81,12 +82,19 @@ _OtherScale = Annotated[
 _Search = Annotated[
     bool, typer.Option("--search", help="Try the sensible settings, and rank them by what they reserve.")
 ]
+_Thorough = Annotated[
+    bool,
+    typer.Option(
+        "--thorough", help="With --search: replay the whole trace, and not 200000 events around its peak."
+    ),
+]
 
 
 def what_if(
     snapshot: Snapshot,
     setting: _Settings = None,
     search: _Search = False,
+    thorough: _Thorough = False,
     capacity: _Capacity = None,
     card: _Card = None,
     outside: _Outside = None,
@@ -106,6 +114,9 @@ def what_if(
     request = _request(
         setting or (), _memory(capacity, card, outside), search=search, batch_scale=batch_scale
     )
+    if thorough and not search:
+        raise typer.BadParameter("it needs --search", param_hint="--thorough")
+    request = replace(request, is_thorough=thorough)
     _check_batch(batch_scale, other_batch, other_scale)
     options = ReadOptions(project_root, include, path_map)
     session = read_session(snapshot, options, device=device)
@@ -122,17 +133,14 @@ def what_if(
 
 
 def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
-    from snapconv.stacks.project_lines import ProjectLines
-    from snapconv.writers.text.what_if_text import what_if_lines, what_if_values
+    from snapconv.answers.what_if import NotModelled
+    from snapconv.writers.text.what_if_text import what_if_lines
 
-    found = dict(zip((one.device.device for one in session.devices), trials, strict=True))
-    lines = ProjectLines(session.snapshot.stacks, session.project)
+    devices = [one.device.device for one in session.devices]
+    found = {device: each or NotModelled(device) for device, each in zip(devices, trials, strict=True)}
     answer(
         session,
-        lambda one: (
-            what_if_values(found[one.device.device], one, lines),
-            what_if_lines(found[one.device.device], one, lines),
-        ),
+        lambda one: (found[one.device.device].to_json(), what_if_lines(found[one.device.device])),
         as_json=as_json,
     )
 
@@ -144,7 +152,7 @@ def _request(
     search: bool,
     batch_scale: float | None,
 ) -> "Request":
-    from snapconv.answers.setting_trials import Request
+    from snapconv.answers.what_if import Request
 
     if not (settings or search or any(memory) or batch_scale is not None):
         raise typer.BadParameter(
@@ -154,7 +162,7 @@ def _request(
 
 
 def _setting(text: str) -> str:
-    from snapconv.answers.setting_trials import read_setting
+    from snapconv.answers.what_if import read_setting
 
     try:
         return read_setting(text)

@@ -42,8 +42,8 @@ def _table(title: str, lines: Sequence[LineGrowth], held: str) -> Iterator[str]:
     yield f"  {title}"
     for line in lines[:_N_LINES]:
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
-        seen, n_bytes = _seen(line), format_bytes(line.block_bytes)
-        yield f"{'':>18}{seen}, {n_bytes} {held}; confidence: {line.confidence.value}"
+        seen, size = _seen(line), format_bytes(line.block_bytes)
+        yield f"{'':>18}{seen}, {size} {held}; confidence: {line.confidence.value}"
     more = lines[_N_LINES:]
     if more:
         n_bytes = sum(line.bytes_per_iteration for line in more)

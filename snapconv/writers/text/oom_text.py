@@ -1,15 +1,14 @@
-"""A failed allocation for the terminal, and as JSON-ready values; and the same of torch's own message."""
+"""Lines of text for ``snapconv oom``: a failed allocation, or torch's own message, explained."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
 
 from snapconv.answers.device_memory import DeviceMemory
-from snapconv.answers.oom_message import MessageAnswer
-from snapconv.answers.oom_remedies import Remedies
-from snapconv.answers.oom_verdict import OomVerdict
-from snapconv.answers.out_of_memory import FailedAllocation, OutOfMemory
-from snapconv.units import counted, device_kind, device_name, format_bytes
+from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
+from snapconv.answers.oom.message import MessageAnswer
+from snapconv.answers.oom.remedies import Remedies
+from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.moment_summary import place_of, pool_shown
 from snapconv.writers.text.size_rows import cut, size_row, where
@@ -157,16 +156,6 @@ def wrapped(text: str, indent: str) -> Iterator[str]:
         yield line.rstrip()
 
 
-def oom_values(found: OutOfMemory, remedies: Remedies | None) -> dict[str, object]:
-    """The same for machines."""
-    return {
-        "device": found.state.device,
-        "kind": device_kind(found.state.device),
-        **asdict(found),
-        "remedies": asdict(remedies) if remedies else None,
-    }
-
-
 def message_lines(found: MessageAnswer) -> Iterator[str]:
     """Torch's own message, explained."""
     message = found.message
@@ -196,8 +185,3 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
     yield "  sizes in the text have two decimals: what follows from them is about right"
     yield "  a file shows which lines hold the memory: docs/guide/get-a-file.md"
-
-
-def message_values(found: MessageAnswer) -> dict[str, object]:
-    """The same for machines."""
-    return asdict(found)

@@ -9,9 +9,9 @@ from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
     MemoryReport,
-    OomEvent,
 )
 from snapconv.answers.module_groups import group_modules
+from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.time_report import IterationTimes, TimeReport
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -99,8 +99,8 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
         f"  out of memory at event {oom.event}: {requested} requested, {free} free on the device; "
         f"{allocated} allocated, {reserved} reserved"
     )
-    if oom.frames:
-        yield f"    requested by {' < '.join(_where(line) for line in oom.frames[:_N_CALLERS])}"
+    if oom.lines:
+        yield f"    requested by {' < '.join(_where(line) for line in oom.lines[:_N_CALLERS])}"
     if more:
         yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
     if report.after_oom:
@@ -255,7 +255,7 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
         },
         "breakdown": list(map(asdict, report.breakdown)),
         "oom_events": [_oom_values(oom) for oom in report.oom_events],
-        "after_oom": asdict(report.after_oom) if report.after_oom else None,
+        "after_oom": _after_oom_values(report),
         "annotations": list(map(asdict, report.annotation_totals)),
         "project_root": report.project_root,
         "project_includes": list(report.project_includes),
@@ -273,15 +273,22 @@ def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
     }
 
 
-def _oom_values(oom: OomEvent) -> dict[str, object]:
+def _oom_values(oom: FailedAllocation) -> dict[str, object]:
     return {
         "event": oom.event,
         "requested_bytes": oom.requested_bytes,
         "device_free_bytes": oom.device_free_bytes,
         "allocated_bytes": oom.allocated_bytes,
         "reserved_bytes": oom.reserved_bytes,
-        "lines": [_where(line) for line in oom.frames],
+        "lines": [_where(line) for line in oom.lines],
     }
+
+
+def _after_oom_values(report: MemoryReport) -> dict[str, object] | None:
+    if report.after_oom is None:
+        return None
+    after = report.after_oom
+    return {"free_bytes": after.free_bytes, "returnable_bytes": after.returnable_bytes}
 
 
 def _time_values(path: Path, report: TimeReport) -> dict[str, object]:

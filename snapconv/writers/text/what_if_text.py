@@ -1,32 +1,24 @@
-"""Trials of settings for the terminal, and as JSON-ready values."""
+"""Lines of text for ``snapconv what-if``."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
-from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.setting_trials import SettingTrials, Tried, shown_capacity
-from snapconv.answers.what_if import FailedRequest
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
+from snapconv.answers.what_if import NotModelled, SettingTrials, Tried
+from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import place
 
 _COLUMNS = (11, 11, 8, 11)
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
 _INDENT = 6
-_HOST = "pinned host memory has an allocator of its own, which is not modelled"
 
 
-def what_if_lines(
-    trials: SettingTrials | None, analysis: DeviceAnalysis, lines: ProjectLines
-) -> Iterator[str]:
-    """What was tried for one device, line by line; None: nothing could be."""
-    name = device_name(analysis.device.device)
-    if trials is None:
-        yield f"{name}  {_HOST}"
+def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
+    """Show the trials of one device."""
+    name = device_name(trials.device)
+    if isinstance(trials, NotModelled):
+        yield f"{name}  {trials.unknown}"
         return
     batch = "" if trials.scale == 1 else f", batch × {trials.scale:g}"
-    yield f"{name}  {counted(trials.n_events, 'event')} replayed{batch}, {shown_capacity(trials)}"
+    yield f"{name}  {counted(trials.n_events, 'event')} replayed{batch}, {_capacity(trials)}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
     recorded = trials.recorded
     failed = f", {counted(recorded.n_ooms, 'failed request')}" if recorded.n_ooms else ""
@@ -37,7 +29,7 @@ def what_if_lines(
         f"as recorded{failed}",
     )
     for tried in trials.tried:
-        yield from _trial_lines(tried, analysis, lines)
+        yield from _trial_lines(tried)
     yield "  the peaks; unused: the share of reserved above the allocated peak"
     if trials.check.is_exact:
         yield "  under its own settings, the model gives the file's segments to the byte"
@@ -63,7 +55,7 @@ def _named(cells: str, name: str) -> Iterator[str]:
         yield f"{'' if number else cells:<{sum(_COLUMNS) + 2}}  {cut.strip()}"
 
 
-def _trial_lines(tried: Tried, analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[str]:
+def _trial_lines(tried: Tried) -> Iterator[str]:
     outcome = tried.outcome
     failed = outcome.ran_out
     if failed is None:
@@ -72,7 +64,7 @@ def _trial_lines(tried: Tried, analysis: DeviceAnalysis, lines: ProjectLines) ->
         return
     where = "before the first event" if failed.event < 0 else f"at event {failed.event}"
     yield from _named(f"  {f'out of memory {where}':>{sum(_COLUMNS)}}", tried.name)
-    line = place(_line_of(failed, analysis, lines))
+    line = place(tried.line)
     state = failed.state
     yield (
         f"{'':{_INDENT}}{format_bytes(failed.requested_bytes)} requested by {line}; "
@@ -82,12 +74,6 @@ def _trial_lines(tried: Tried, analysis: DeviceAnalysis, lines: ProjectLines) ->
         f"{'':{_INDENT}}{format_bytes(state.reserved_bytes)} reserved; in its pool "
         f"{format_bytes(failed.pool_free_bytes)} free, in one piece {format_bytes(failed.pool_largest_bytes)}"
     )
-
-
-def _line_of(failed: FailedRequest, analysis: DeviceAnalysis, lines: ProjectLines) -> SourceLine | None:
-    if failed.row >= 0:
-        return lines.innermost(int(analysis.allocations.stack_id[failed.row]))
-    return lines.innermost(int(analysis.device.events.stack_id[failed.event]))
 
 
 def _wrapped(head: str, text: str, *, width: int = 78) -> Iterator[str]:
@@ -101,51 +87,9 @@ def _wrapped(head: str, text: str, *, width: int = 78) -> Iterator[str]:
     yield line.rstrip()
 
 
-def what_if_values(
-    trials: SettingTrials | None, analysis: DeviceAnalysis, lines: ProjectLines
-) -> dict[str, object]:
-    """The same for machines."""
-    device = analysis.device.device
-    values: dict[str, object] = {"device": device, "kind": device_kind(device)}
-    if trials is None:
-        return values | {"unknown": _HOST}
-    return values | {
-        "unknown": None,
-        "n_events": trials.n_events,
-        "capacity_bytes": trials.capacity,
-        "capacity_from": trials.capacity_from,
-        "batch_scale": trials.scale,
-        "recorded": asdict(trials.recorded),
-        "model_is_exact": trials.check.is_exact,
-        "estimated": list(trials.estimated),
-        "tried": [_values_of(tried, analysis, lines) for tried in trials.tried],
-    }
-
-
-def _values_of(tried: Tried, analysis: DeviceAnalysis, lines: ProjectLines) -> dict[str, object]:
-    outcome = tried.outcome
-    failed = outcome.ran_out
-    return {
-        "setting": tried.name,
-        "settings": _settings(outcome.trial.settings),
-        "fits": failed is None,
-        "peak_reserved_bytes": outcome.peak_reserved,
-        "peak_reserved_event": outcome.peak_reserved_event,
-        "peak_allocated_bytes": outcome.peak_allocated,
-        "end_reserved_bytes": outcome.end.reserved_bytes,
-        "n_segment_allocs": outcome.n_segment_allocs,
-        "n_segment_maps": outcome.n_segment_maps,
-        "n_segment_frees": outcome.n_segment_frees,
-        "served_events": list(outcome.served),
-        "out_of_memory": None if failed is None else _failed_values(failed, analysis, lines),
-    }
-
-
-def _settings(settings: AllocatorSettings) -> dict[str, object]:
-    return {name: value for name, value in asdict(settings).items() if name != "conf"}
-
-
-def _failed_values(failed: FailedRequest, analysis: DeviceAnalysis, lines: ProjectLines) -> dict[str, object]:
-    line = _line_of(failed, analysis, lines) if failed.event >= 0 or failed.row >= 0 else None
-    values = {name: value for name, value in asdict(failed).items() if name not in ("row", "state")}
-    return values | asdict(failed.state) | {"line": None if line is None else line.place}
+def _capacity(trials: SettingTrials) -> str:
+    """Show the capacity and where it is from."""
+    if trials.capacity is None:
+        return "on a device that never runs out of memory"
+    source = f", {trials.capacity_from}" if trials.capacity_from else ""
+    return f"with {format_bytes(trials.capacity)}{source}"

@@ -240,7 +240,7 @@ def test_a_failure_has_the_lines_of_the_project_that_requested_innermost_first(r
     raw = TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
     raw["device_traces"][0][-1]["frames"] = LINEAR
     (oom,) = report_of(raw).oom_events
-    assert (oom.frames[0], oom.frames[-1]) == (AT_MODEL, AT_MAIN)
+    assert (oom.lines[0], oom.lines[-1]) == (AT_MODEL, AT_MAIN)
 
 
 def test_the_source_shows_what_was_read(report_of):

@@ -1,204 +1,157 @@
-"""The trace of a program, tried under other settings, against the program run under these settings."""
-
-import pickle
+"""What is tried, in which order it is shown, and what is said of the figures."""
 
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_calls import find_calls
-from snapconv.answers.what_if import Trial, capacity_at_oom, try_out
-from snapconv.replay.device_replay import replay
-from snapconv.snapshot.load import load_snapshot
+from snapconv.answers import what_if
+from snapconv.answers.what_if import CANDIDATES, OWN, OWN_PLACED_ANEW, Request, read_setting
+from snapconv.errors import InputError
+from snapconv.session import load
 from tests.builders import TraceBuilder
+from tests.metadata_builder import metadata
 
 
 @pytest.fixture
-def calls_of(tmp_path):
-    """The calls that the file of a model's snapshot shows."""
+def tried_on(tmp_path):
+    def run(builder, request):
+        (found,) = load(builder.write(tmp_path / "snapshot.pickle")).what_if(request)
+        return found
 
-    def find(model, **options):
-        path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(model.snapshot()))
-        snapshot = load_snapshot(path)
-        device = snapshot.devices[0]
-        return find_calls(snapshot, device, replay(snapshot, device), **options)
-
-    return find
+    return run
 
 
-def model(conf="", **options):
-    return CachingAllocator(settings=AllocatorSettings.from_conf(conf), **options)
+def two_segments():
+    """40 MiB reserved for 36 MiB: each segment has two blocks of 9 and 2 MiB that are free."""
+    builder = TraceBuilder()
+    for _ in range(2):
+        builder.segment(20 * MIB, segment_type="large").alloc(9 * MIB).alloc(9 * MIB)
+    return builder
 
 
-def fragment(found):
-    """Free the first four of eight segments of 16 MiB, then request more than any of them has."""
-    blocks = [found.malloc(15 * MIB) for _ in range(8)]
-    for block in blocks[:4]:
-        found.free(block)
-    found.malloc(45 * MIB)
-    return found
+def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
+    found = tried_on(two_segments(), Request(("max_split_size_mb:64", "expandable_segments:True")))
+    assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
+    assert found.recorded.peak_reserved == found.tried[0].outcome.peak_reserved == 40 * MIB
+    assert found.check.is_exact
+    assert found.estimated == ()
 
 
-def test_another_setting_gives_what_the_program_needs_under_it(calls_of):
-    calls = calls_of(fragment(model()))
-    outcome = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
-    truth = fragment(model("expandable_segments:True"))
-    assert outcome.peak_reserved == truth.ledger.max_reserved_bytes
-    assert outcome.peak_reserved < calls.reserved_after.max()
-    assert outcome.n_segment_maps == truth.ledger.n_segment_maps
-    assert outcome.n_segment_allocs == 0
-    assert outcome.assumptions == ()
+def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on):
+    found = tried_on(two_segments(), Request(is_search=True, capacity=39 * MIB))
+    outcomes = [one.outcome for one in found.tried[1:]]
+    assert {one.name for one in found.tried} == {OWN, *(c.conf for c in CANDIDATES if c.in_search)}
+    keys = [(outcome.ran_out is not None, outcome.peak_reserved) for outcome in outcomes]
+    assert keys == sorted(keys)
+    assert found.tried[0].outcome.ran_out is not None
 
 
-def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
-    # 46 MiB more than 128 do not fit into 150; they do after the four free segments are given back.
-    calls = calls_of(fragment(model()))
-    assert try_out(calls, Trial(calls.own, capacity=150 * MIB)).ran_out is None
-    outcome = try_out(calls, Trial(calls.own, capacity=100 * MIB))
-    with pytest.raises(ModelOutOfMemory):
-        fragment(model(capacity=100 * MIB))
-    assert outcome.ran_out is not None
-    assert calls.events.size[outcome.ran_out.event] == 15 * MIB
-    assert outcome.ran_out.state.allocated_bytes == 6 * 16 * MIB  # a rest of 1 MiB is kept
-    assert outcome.ran_out.device_free_bytes == 4 * MIB
+def test_a_setting_that_the_file_has_is_not_tried_again(tried_on):
+    found = tried_on(two_segments(), Request(("expandable_segments:False",)))
+    assert [one.name for one in found.tried] == [OWN]
 
 
-def test_a_failed_request_shows_what_its_pool_had(calls_of):
-    found = model()
-    blocks = [found.malloc(5 * MIB) for _ in range(4)]  # one segment of 20 MiB
-    found.free(blocks[0])
-    found.free(blocks[2])
-    found.malloc(8 * MIB)
-    calls = calls_of(found)
-    failed = try_out(calls, Trial(calls.own, capacity=30 * MIB)).ran_out
-    assert failed is not None
-    assert (failed.requested_bytes, failed.segment_bytes) == (8 * MIB, 20 * MIB)
-    assert (failed.n_pool_free, failed.pool_free_bytes, failed.pool_largest_bytes) == (2, 10 * MIB, 5 * MIB)
-    assert failed.state.releasable_bytes == 0
+def test_settings_that_begin_otherwise_are_compared_from_the_same_beginning(tried_on):
+    builder = TraceBuilder().segment(40 * MIB, traced=False, segment_type="large")
+    builder.alloc(5 * MIB, traced=False).alloc(6 * MIB)
+    found = tried_on(builder, Request(("roundup_power2_divisions:4",)))
+    assert [one.name for one in found.tried[:2]] == [OWN, OWN_PLACED_ANEW]
+    assert [one.outcome.peak_reserved for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
+    assert any("placed anew" in reason for reason in found.estimated)
 
 
-def test_a_request_that_failed_is_tried_again(calls_of):
-    found = model(capacity=150 * MIB)
-    blocks = [found.malloc(15 * MIB) for _ in range(8)]  # 8 segments of 16 MiB
-    with pytest.raises(ModelOutOfMemory):
-        found.malloc(60 * MIB)
-    for block in blocks:
-        found.free(block)
-    calls = calls_of(found)
-    oom = next(i for i, size in enumerate(calls.events.size.tolist()) if size == 60 * MIB)
-    assert capacity_at_oom(calls, oom) == 150 * MIB
-    again = try_out(calls, Trial(calls.own, capacity=150 * MIB))
-    assert (again.failed_again, again.served) == ((oom,), ())
-    assert [failed.event for failed in (again.ran_out,) if failed] == [oom]
-    assert again.end.allocated_bytes == 0  # the trace goes on: the program did
-    larger = try_out(calls, Trial(calls.own, capacity=200 * MIB))
-    assert (larger.failed_again, larger.served, larger.ran_out) == ((), (oom,), None)
+def test_a_failed_request_gives_the_capacity(tried_on):
+    builder = two_segments().oom(22 * MIB, device_free=10 * MIB)
+    found = tried_on(builder, Request(("expandable_segments:True",)))
+    assert found.capacity == 50 * MIB
+    assert found.capacity_from == "what torch had when event 6 failed"
+    assert [one.outcome.ran_out is None for one in found.tried] == [False, False]
+    # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
+    found = tried_on(builder, Request(("expandable_segments:True",), capacity=60 * MIB))
+    assert [one.outcome.ran_out is None for one in found.tried] == [False, True]
 
 
-def test_a_fraction_was_the_limit_where_the_device_had_the_segment_free(tmp_path):
-    builder = TraceBuilder().segment(20 * MIB, segment_type="large").alloc(20 * MIB)
-    path = builder.oom(30 * MIB, device_free=900 * MIB).write(tmp_path / "snapshot.pickle")
-    snapshot = load_snapshot(path)
-    calls = find_calls(snapshot, snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
-    assert capacity_at_oom(calls, 2) == 20 * MIB
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulated, tmp_path):
+    # 100 MiB of the device, 40 reserved, 10 free: 50 are not torch's. A simulation has nothing outside.
+    simulated = {"simulated": {"compute": False}} if is_simulated else {}
+    recorded = metadata(devices=[{"device": 0, "total_bytes": 100 * MIB}], **simulated)
+    builder = two_segments().oom(30 * MIB, device_free=10 * MIB)
+    session = load(builder.write(tmp_path / "snapshot.pickle", snapconv=recorded))
+    assert session.snapshot.metadata is not None
+    request = Request(card_bytes=200 * MIB)
+    if is_simulated:
+        with pytest.raises(InputError, match="give it with --outside"):
+            session.what_if(request)
+        return
+    (found,) = session.what_if(request)
+    assert found.capacity == 150 * MIB
+    assert found.capacity_from == "200.00 MiB less 50.00 MiB outside of torch"
 
 
-def test_garbage_collection_needs_a_fraction_of_something(calls_of):
-    found = model()
-    for n_bytes in (30 * MIB, 40 * MIB, 50 * MIB):
-        found.free(found.malloc(n_bytes))
-    calls = calls_of(found)
-    conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
-    # Half of a half of 200 MiB: when 50 are requested, 70 are held, and the older 30 are given back.
-    collected = try_out(calls, Trial(calls.own.changed(conf), capacity=200 * MIB))
-    assert collected.peak_reserved == 90 * MIB
-    without = try_out(calls, Trial(calls.own.changed(conf)))
-    assert without.end.reserved_bytes == 120 * MIB
-    assert without.assumptions[0].startswith("garbage_collection_threshold did nothing")
+def test_a_fraction_is_of_the_whole_card(tried_on):
+    # Half of 100 MiB is more than the 45 that are left of it, and is no limit.
+    request = Request(("per_process_memory_fraction:0.5",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    found = tried_on(two_segments(), request)
+    assert found.capacity == 45 * MIB
+    assert [one.outcome.trial.limit for one in found.tried] == [None, 50 * MIB]
+    assert [one.outcome.ran_out for one in found.tried] == [None, None]
+    request = Request(("per_process_memory_fraction:0.3",), card_bytes=100 * MIB, outside_bytes=55 * MIB)
+    assert tried_on(two_segments(), request).tried[1].outcome.ran_out is not None
 
 
-def test_emptying_the_cache_and_freeing_earlier_are_tried_too(calls_of):
-    found = model()
-    first = found.malloc(30 * MIB)  # event 1
-    found.malloc(40 * MIB)  # event 3
-    found.free(first)
-    found.malloc(50 * MIB)  # event 7
-    plain = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert plain.peak_reserved == 120 * MIB
-    emptied = try_out(calls_of(found, empty_cache_before=[6]), Trial(AllocatorSettings()))
-    assert emptied.peak_reserved == 90 * MIB
-    earlier = try_out(calls_of(found, freed_before={0: 2}), Trial(AllocatorSettings()))
-    assert earlier.peak_allocated == 90 * MIB
-    assert plain.peak_allocated == 90 * MIB
-    both = try_out(calls_of(found, freed_before={0: 2}, empty_cache_before=[2]), Trial(AllocatorSettings()))
-    assert both.peak_reserved == 90 * MIB
+def test_without_a_card_the_own_fraction_has_left_what_torch_can_have(tmp_path):
+    conf = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.9"
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": conf, "garbage_collection_threshold": 0.9}
+    session = load(two_segments().write(tmp_path / "snapshot.pickle", allocator_settings=settings))
+    (found,) = session.what_if(Request(("per_process_memory_fraction:0.75",), capacity=40 * MIB))
+    assert [one.outcome.trial.limit for one in found.tried] == [40 * MIB, 30 * MIB]
+    assert found.tried[0].outcome.ran_out is None
 
 
-def test_empty_cache_of_the_program_is_repeated(calls_of):
-    found = model()
-    found.free(found.malloc(30 * MIB))
-    found.empty_cache(frames=[{"name": "empty_cache", "filename": "torch/cuda/memory.py", "line": 1}])
-    found.malloc(1000)
-    calls = calls_of(found)
-    outcome = try_out(calls, Trial(calls.own))
-    assert outcome.n_segment_frees == 1
-    assert outcome.end.reserved_bytes == 2 * MIB
+def test_a_trace_that_lost_events_gives_estimates(tried_on):
+    builder = two_segments()
+    assert tried_on(builder, Request(is_search=True)).estimated == ()
+    builder.events[:] = [{**builder.events[1], "action": "free_completed"}, *builder.events]
+    assert tried_on(builder, Request(is_search=True)).estimated != ()
 
 
-def test_segments_given_back_because_the_device_was_full_stay_where_it_is_not(calls_of):
-    found = model(capacity=50 * MIB)
-    found.free(found.malloc(30 * MIB))
-    found.malloc(40 * MIB)
-    calls = calls_of(found)
-    without = try_out(calls, Trial(calls.own))
-    assert without.peak_reserved == 70 * MIB
-    assert try_out(calls, Trial(calls.own, capacity=50 * MIB)).peak_reserved == 40 * MIB
-    # No stack shows that it was the malloc: it may have been empty_cache().
-    assert [reason for reason in without.assumptions if "not as empty_cache()" in reason]
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("expandable_segments", "expected key:value, got 'expandable_segments'"),
+        ("", "expected key:value, got nothing"),
+        (
+            "backend:cudaMallocAsync",
+            "the model has no setting 'backend', or it moves no blocks; it has: expand",
+        ),
+        ("expandable_segments:true", "expandable_segments must be True or False, got 'true'"),
+        ("max_split_size_mb:five", "max_split_size_mb needs an integer"),
+        ("per_process_memory_fraction:2", "must be from 0 to 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_tried_is_refused(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_setting(text)
 
 
-def test_the_stack_of_the_malloc_shows_who_gave_segments_back(calls_of):
-    frames = [{"name": "forward", "filename": "model.py", "line": 7}]
-    found = model(capacity=50 * MIB)
-    found.free(found.malloc(30 * MIB), frames=frames)
-    found.malloc(40 * MIB, frames=frames)
-    assert try_out(calls_of(found), Trial(AllocatorSettings())).assumptions == ()
+def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, monkeypatch):
+    monkeypatch.setattr(what_if, "MOST_EVENTS_OF_SEARCH", 8)
+    builder = two_segments()
+    for _ in range(10):
+        builder.alloc(2 * MIB).free()
+    builder.segment(20 * MIB, segment_type="large").alloc(9 * MIB)
+    for _ in range(10):
+        builder.alloc(2 * MIB).free()
+    part = tried_on(builder, Request(is_search=True))
+    assert part.n_events == 8
+    assert part.check.is_exact
+    assert part.tried[0].outcome.peak_reserved == part.recorded.peak_reserved == 60 * MIB
+    (reason,) = [reason for reason in part.estimated if "--thorough" in reason]
+    n_events = tried_on(builder, Request(is_search=True, is_thorough=True)).n_events
+    assert reason.startswith("only events ")
+    assert f" of {n_events} are replayed" in reason
 
 
-def test_a_device_that_had_more_at_another_time_was_not_full(calls_of):
-    found = model()
-    found.free(found.malloc(60 * MIB))
-    found.empty_cache()
-    found.free(found.malloc(20 * MIB))
-    found.empty_cache()
-    found.malloc(30 * MIB)
-    # 20 and 30 MiB would have fitted, as 60 had.
-    outcome = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert (outcome.peak_reserved, outcome.end.reserved_bytes) == (60 * MIB, 30 * MIB)
-    assert outcome.assumptions == ()
-
-
-def test_a_range_begins_with_the_memory_of_then(calls_of):
-    found = model()
-    first = found.malloc(30 * MIB)  # events 0, 1
-    found.malloc(1000)  # events 2, 3
-    found.free(first)  # events 4, 5
-    found.malloc(50 * MIB)
-    calls = calls_of(found, first_event=4)
-    assert [segment.size for segment in calls.start.segments] == [30 * MIB, 2 * MIB]
-    assert try_out(calls, Trial(calls.own)).peak_reserved == 82 * MIB
-    other = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
-    assert other.peak_reserved == 62 * MIB  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
-    assert other.assumptions == (
-        "2 blocks of before the trace are placed anew, in the order of their addresses",
-    )
-
-
-def test_what_is_live_before_the_trace_may_not_fit(calls_of):
-    found = model()
-    found.malloc(30 * MIB)
-    calls = calls_of(found, first_event=2)
-    outcome = try_out(calls, Trial(calls.own, capacity=20 * MIB))
-    assert outcome.ran_out is not None
-    assert outcome.ran_out.event == -1
+def test_a_candidate_that_contradicts_the_own_settings_is_not_tried():
+    own = AllocatorSettings.from_conf("large_segment_size_mb:40")
+    assert "max_split_size_mb:32" not in {candidate.conf for candidate, _ in what_if.candidates(own)}

@@ -129,7 +129,7 @@ def test_what_the_shown_lines_leave_out_is_summed_up():
 
 def test_the_line_that_requested_too_much_is_named_with_its_callers():
     frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
-    report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], frames=frames),))
+    report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], lines=frames),))
     assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 

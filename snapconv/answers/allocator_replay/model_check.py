@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_trace import PoolId
 from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_calls import AllocatorCalls, Operation
+from snapconv.answers.allocator_replay.calls import AllocatorCalls, Operation
 from snapconv.columns import Int64Column
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
@@ -53,10 +53,16 @@ def check_model(
     device: DeviceSnapshot,
     addr: Int64Column,
     *,
+    first: int = 0,
+    after: int | None = None,
     progress: Progress | None = None,
 ) -> ModelCheck:
-    """Replay all calls of a device under its own settings; ``addr`` are those of its allocations."""
-    run = _Check(calls, device, addr)
+    """Replay all calls of a device under its own settings; ``addr`` are those of its allocations.
+
+    The calls are those from the event ``first`` on and before ``after``; where the trace goes on, its final
+    segments are not compared.
+    """
+    run = _Check(calls, device, addr, first)
     n_events = len(calls.events)
     event = -1
     try:
@@ -66,7 +72,8 @@ def check_model(
                 progress("checking the model", number, len(calls))
             run.call(operation, row, event)
         event = -1
-        run.compare_end()
+        if after in (None, n_events):
+            run.compare_end()
     except Difference as difference:
         return ModelCheck(n_events, event, str(difference))
     return ModelCheck(n_events, -1, "")
@@ -75,11 +82,11 @@ def check_model(
 class _Check:
     """The replay, beside the trace."""
 
-    def __init__(self, calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Column) -> None:
+    def __init__(self, calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Column, first: int) -> None:
         self.calls = calls
         self.device = device
         self.addr: list[int] = addr.tolist()
-        self.addresses = TracedAddresses(calls.events)
+        self.addresses = TracedAddresses(calls.events, first)
         self.allocator = CachingAllocator(settings=calls.own, record=False, addresses=self.addresses)
         self.rounded: list[int] = RoundingRules(calls.own).rounded(calls.requested_bytes).tolist()
         self.blocks: dict[int, Block] = {
@@ -250,11 +257,11 @@ def _of_model(allocator: CachingAllocator) -> dict[int, _Piece]:
 class TracedAddresses:
     """New segments lie where they lay on the real device."""
 
-    def __init__(self, events: EventTable) -> None:
+    def __init__(self, events: EventTable, first: int) -> None:
         got = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP))
         self._events: list[int] = got.tolist()
         self._addrs: list[int] = events.addr[got].tolist()
-        self._since = self._until = -1
+        self._since = self._until = first - 1
 
     def go_on_to(self, event: int) -> None:
         """Let what the trace got since the last such event, up to this one, be what is got now."""

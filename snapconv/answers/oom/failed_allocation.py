@@ -1,10 +1,10 @@
-"""Why a request failed: what it was, what it needed, what was free and where, and who held the memory.
+"""A failed allocation: the request, what it needed, what was free and where, and the memory in use then.
 
-The answer to one failed allocation of a device; of a file without any, that to its dump, where the request is
-not known. What would have served the request is in oom_remedies.py.
+Of a file without any it is the memory at the dump, where the request is not known. remedies.py has what would
+have helped.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -14,24 +14,30 @@ from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.fragmentation import FreeMemory, free_memory
 from snapconv.answers.moment_state import MomentState, state_at
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
+from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.errors import InputError, SettingError
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, device_name
+from snapconv.units import counted, device_kind, device_name
 
 _DEFAULT_POOL = (0, 0)
 
 
+# What reports have of every failed allocation, beside what ``oom`` prints of one.
+_NOT_IN_JSON = {"json": False}
+
+
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """What was requested; ``block_bytes`` is the request rounded up, as torch writes it.
+    """An allocation that failed for want of memory: an ``oom`` event of the trace.
 
-    ``segment_bytes`` is what the device was requested for it. ``lines`` are the project's, innermost first.
-    ``pool`` None: the event does not name it, and the default pool is assumed.
+    ``block_bytes`` is the request rounded up, as torch writes it. ``lines`` are the project's, innermost
+    first. ``pool`` None: the event does not name it, and the default pool is assumed. ``segment_bytes``, the
+    bytes that were requested from the device for it, and ``module`` are found only where one failed
+    allocation is explained.
     """
 
     event: int
@@ -42,6 +48,16 @@ class FailedAllocation:
     operation: str
     module: str
     lines: tuple[SourceLine, ...]
+    time_us: int | None = field(metadata=_NOT_IN_JSON)
+    device_free_bytes: int = field(metadata=_NOT_IN_JSON)
+    allocated_bytes: int = field(metadata=_NOT_IN_JSON)
+    reserved_bytes: int = field(metadata=_NOT_IN_JSON)
+    stack_id: int = field(metadata=_NOT_IN_JSON)
+
+    @property
+    def requested_bytes(self) -> int:
+        """The request, which torch writes rounded up here."""
+        return self.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,41 @@ class OutOfMemory:
     iterations: tuple[IterationTotal, ...]
     after: FreeMemory | None
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        device, values = self.state.device, asdict(self)
+        if self.request:
+            shown = [each.name for each in fields(self.request) if each.metadata.get("json", True)]
+            values["request"] = {name: values["request"][name] for name in shown}
+        return {"device": device, "kind": device_kind(device), **values}
+
+
+def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:
+    """Find the allocations of a device that failed, in their order."""
+    events, snapshot, replay = analysis.device.events, analysis.snapshot, analysis.replay
+    lines, found = ProjectLines(snapshot.stacks, analysis.project), []
+    for event in np.flatnonzero(events.action == Action.OOM).tolist():
+        pool = int(events.pool_id[event]) if events.pool_id is not None else -1
+        stack = int(events.stack_id[event])
+        found.append(
+            FailedAllocation(
+                event=event,
+                block_bytes=int(events.size[event]),
+                segment_bytes=0,
+                stream=int(events.stream[event]),
+                pool=snapshot.pools[pool] if pool >= 0 else None,
+                operation=analysis.facts.operations.of(stack).name if stack >= 0 else "",
+                module="",
+                lines=lines.of(stack),
+                time_us=int(events.time_us[event]) if events.time_us is not None else None,
+                device_free_bytes=int(events.addr[event]),
+                allocated_bytes=replay.allocated.at(event),
+                reserved_bytes=replay.reserved.at(event),
+                stack_id=stack,
+            )
+        )
+    return tuple(found)
+
 
 def find_out_of_memory(
     analysis: DeviceAnalysis,
@@ -79,18 +130,16 @@ def find_out_of_memory(
     device_total: int | None = None,
 ) -> OutOfMemory:
     """Explain the failed allocation of that number (from 1), or the dump where there is none."""
-    events = analysis.device.events
-    failed = np.flatnonzero(events.action == Action.OOM).tolist()
+    failed = failed_allocations(analysis)
     if failed and number > len(failed):
         has = f"it has {counted(len(failed), 'failed allocation')}"
         raise InputError(f"{device_name(analysis.device.device)} has no failed allocation {number}; {has}")
-    last = len(events) - 1
-    event = failed[number - 1] if failed else last
+    last = len(analysis.device.events) - 1
+    event = failed[number - 1].event if failed else last
     found = layouts(analysis.device, analysis.allocations, [event, last])
     name = f"failed allocation {number} of {len(failed)}" if failed else "the dump"
-    moment = FoundMoment(event, name)
-    state = state_at(analysis, moment, device_total=device_total)
-    request = _request(analysis, found[event]) if failed else None
+    state = state_at(analysis, FoundMoment(event, name), device_total=device_total)
+    request = _explained(analysis, failed[number - 1], found[event]) if failed else None
     inside = _pieces(found[event].free.n_bytes)
     here, verdict = inside, None
     if request is not None:
@@ -134,24 +183,17 @@ def own_settings(snapshot: Snapshot) -> AllocatorSettings:
     return replace(settings, memory_fraction=fraction)
 
 
-def _request(analysis: DeviceAnalysis, layout: MemoryLayout) -> FailedAllocation:
-    events, settings, event = analysis.device.events, analysis.replay.rules.settings, layout.event
-    n_bytes, stack = int(events.size[event]), int(events.stack_id[event])
-    pool = int(events.pool_id[event]) if events.pool_id is not None else -1
-    found = FailedAllocation(
-        event=event,
-        block_bytes=n_bytes,
-        segment_bytes=settings.segment_size(n_bytes),
-        stream=int(events.stream[event]),
-        pool=analysis.snapshot.pools[pool] if pool >= 0 else None,
-        operation=analysis.facts.operations.of(stack).name if stack >= 0 else "",
-        module=_module(analysis, stack),
-        lines=ProjectLines(analysis.snapshot.stacks, analysis.project).of(stack),
-    )
-    if not settings.expandable_segments:
-        return found
+def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout) -> FailedAllocation:
+    """Add the module of a request, and the bytes that were requested from the device for it."""
+    settings = analysis.replay.rules.settings
+    segment_bytes = settings.segment_size(request.block_bytes)
+    if settings.expandable_segments:
+        is_here = _serves(analysis.snapshot, request, layout)
+        segment_bytes = _growth(settings, request, layout, is_here)
     return replace(
-        found, segment_bytes=_growth(settings, found, layout, _serves(analysis.snapshot, found, layout))
+        request,
+        segment_bytes=segment_bytes,
+        module=_module(analysis, request.stack_id),
     )
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.answers.allocator_calls import find_calls
-from snapconv.answers.model_check import check_model
+from snapconv.answers.allocator_replay.calls import find_calls
+from snapconv.answers.allocator_replay.model_check import check_model
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import HOST
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FIXTURES = [*sorted((ROOT / "fixtures").glob("*.pickle")), ROOT / "fixtures" / "transformer.capture"]
 REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
 # Drawn by a program: blocks lie where no segment is.

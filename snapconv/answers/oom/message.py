@@ -1,4 +1,4 @@
-"""The text of torch's own out-of-memory error, in a log, read and explained: where there is no file.
+"""Torch's own out-of-memory message, in a log: read and explained where there is no file.
 
     up to 2.0   Tried to allocate A (GPU 0; B total capacity; C already allocated; D free; E reserved in …)
     2.1 on      Tried to allocate A. GPU 0 has a total capacity of B of which D is free. … Of the allocated
@@ -10,7 +10,7 @@ words. Sizes have two decimals, so what follows from them is about right.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -19,7 +19,7 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
 )
-from snapconv.answers.oom_verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
+from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
 
 _POWERS = {"b": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -87,6 +87,10 @@ class MessageAnswer:
     own_outside_bytes: int | None
     verdict: OomVerdict | None
     notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return asdict(self)
 
 
 def explain_message(text: str) -> MessageAnswer:

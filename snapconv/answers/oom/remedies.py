@@ -1,4 +1,4 @@
-"""What would have served a request that failed: each remedy tried by a replay of the trace, not by advice.
+"""Remedies for a failed allocation: each tried by a replay of the trace, not by advice.
 
 The replay ends with the failed request. It begins some events before it, with the memory of that moment,
 because a replay of all costs more. The file's own settings are tried first: where the request does not fail
@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import MIB, N_ROUNDUP_INTERVALS, AllocatorSettings
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.allocator_calls import AllocatorCalls, find_calls
-from snapconv.answers.what_if import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.answers.allocator_replay.calls import AllocatorCalls, find_calls
+from snapconv.answers.allocator_replay.trial import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.answers.what_if import candidates
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
 from snapconv.notes import Progress
@@ -21,10 +22,6 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
-_SPLIT_SIZES_MB = (32, 128, 512)
-_DIVISIONS = 8
-# The collector works with a memory fraction only; this one takes next to nothing away.
-_GC_THRESHOLD, _GC_FRACTION = 0.8, 0.99
 # Less than this part of the request is not worth a try.
 _LEAST_FREED = 0.1
 # What a program can free earlier: not its weights, the states of its optimizer, or the input of the step.
@@ -100,16 +97,14 @@ def _calls(
     empty_cache_before: Sequence[int] = (),
 ) -> AllocatorCalls:
     """The calls from one event to another, which is the failed request."""
-    calls = find_calls(
+    return find_calls(
         analysis.snapshot,
         analysis.device,
         analysis.replay,
         first_event=first,
         freed_before=freed_before,
         empty_cache_before=empty_cache_before,
-    )
-    kept = int(np.searchsorted(calls.event, event, side="right"))
-    return replace(calls, operation=calls.operation[:kept], row=calls.row[:kept], event=calls.event[:kept])
+    ).until(event + 1)
 
 
 def _attempts(
@@ -120,19 +115,9 @@ def _attempts(
     event: int,
 ) -> Iterator[_Attempt]:
     """Settings that the file does not have already, then what the program itself could do."""
-    if not own.expandable_segments:
-        yield _Attempt("expandable_segments:True", replace(own, expandable_segments=True), calls)
-    for n_mb in _SPLIT_SIZES_MB:
-        if own.max_split_size_bytes != n_mb * MIB:
-            settings = replace(own, max_split_size_bytes=n_mb * MIB)
-            yield _Attempt(f"max_split_size_mb:{n_mb}", settings, calls)
-    divisions = (_DIVISIONS,) * N_ROUNDUP_INTERVALS
-    if own.roundup_power2_divisions != divisions:
-        settings = replace(own, roundup_power2_divisions=divisions)
-        yield _Attempt(f"roundup_power2_divisions:{_DIVISIONS}", settings, calls)
-    settings = replace(own, garbage_collection_threshold=_GC_THRESHOLD, memory_fraction=_GC_FRACTION)
-    name = f"garbage_collection_threshold:{_GC_THRESHOLD} (memory fraction {_GC_FRACTION})"
-    yield _Attempt(name, settings, calls)
+    for candidate, settings in candidates(own):
+        if candidate.in_oom:
+            yield _Attempt(candidate.shown or candidate.conf, settings, calls)
     ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= event]
     if ends:
         emptied = _calls(analysis, first, event, empty_cache_before=ends)

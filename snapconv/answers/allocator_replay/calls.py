@@ -5,7 +5,7 @@ program called ``empty_cache()``, or the device had no memory left, the trace's 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -18,7 +18,7 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
-from snapconv.answers.replay_start import ReplayStart, start_before
+from snapconv.answers.allocator_replay.start import ReplayStart, start_before
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events
@@ -70,6 +70,11 @@ class AllocatorCalls:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    def until(self, event: int) -> "AllocatorCalls":
+        """Return the calls of the events before this one."""
+        kept = int(np.searchsorted(self.event, event))
+        return replace(self, operation=self.operation[:kept], row=self.row[:kept], event=self.event[:kept])
 
 
 def find_calls(

@@ -8,15 +8,15 @@ import pytest
 
 from snapconv.allocator.allocator_settings import KIB, MIB
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.answers.batch_scale import OtherRun, scale_batch
-from snapconv.answers.setting_trials import Request
+from snapconv.answers.allocator_replay.batch_scale import OtherRun, scale_batch
+from snapconv.answers.what_if import Request
 from snapconv.classification.categories import Category
 from snapconv.errors import InputError
 from snapconv.phases.trace_phases import Phase
 from snapconv.session import load
 from tests.builders import frame
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py")
 STEP = frame("step", "/site-packages/torch/optim/sgd.py")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from snapconv.answers.oom_verdict import FreePieces, Shortage, decide_oom
+from snapconv.answers.oom.verdict import FreePieces, Shortage, decide_oom
 
 MIB, GIB = 1 << 20, 1 << 30
 FULL = Shortage(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from snapconv.answers.oom_message import explain_message, read_message
+from snapconv.answers.oom.message import explain_message, read_message
 from snapconv.errors import InputError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -1,0 +1,394 @@
+"""A trial: the calls of a trace, made to the allocator model under other settings or with less memory.
+
+``try_out`` is pure, and the same for every question that a replay can answer. Its uncertainties are in
+``Outcome.assumptions``; without any, the outcome is what torch would have done.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.answers.allocator_replay.calls import AllocatorCalls, Operation
+from snapconv.columns import distinct
+from snapconv.notes import Progress
+from snapconv.replay.rounding import RoundingRules
+
+_CALLS_PER_STEP = 1 << 16
+_FIRST_ADDR = 1 << 50  # above every device address, so that new segments collide with none of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is tried: settings, and the memory that torch can have.
+
+    ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
+    where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
+    are placed anew, also where the settings would let them stay where they were.
+    """
+
+    settings: AllocatorSettings
+    capacity: int | None = None
+    device_bytes: int | None = None
+    is_placed_anew: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """What the memory fraction leaves (set_per_process_memory_fraction); None: no such limit."""
+        total = self.capacity if self.device_bytes is None else self.device_bytes
+        fraction = self.settings.memory_fraction
+        return int(fraction * total) if total is not None and fraction < 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """The allocator's memory at one moment, in bytes.
+
+    ``releasable_bytes`` are in wholly free segments or pages, which ``empty_cache()`` gives back;
+    ``largest_free_bytes`` is the largest free block of any pool.
+    """
+
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    releasable_bytes: int
+    largest_free_bytes: int
+    n_free_blocks: int
+
+    @property
+    def free_bytes(self) -> int:
+        """Reserved and not in use."""
+        return self.reserved_bytes - self.active_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request that found no memory: at which event, for how much, and the memory then.
+
+    ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
+    request that failed in the trace too. ``pool_free_bytes`` in ``n_pool_free`` blocks, the largest of
+    ``pool_largest_bytes``, are what could have served it if it were in one piece: of its pool and stream.
+    """
+
+    event: int
+    row: int
+    requested_bytes: int
+    rounded_bytes: int
+    segment_bytes: int
+    stream: int
+    pool: tuple[int, int]
+    device_free_bytes: int
+    pool_free_bytes: int
+    pool_largest_bytes: int
+    n_pool_free: int
+    state: MemoryState
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened in a trial.
+
+    ``ran_out`` is the first request that failed; one that failed in the trace
+    too is in ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
+    ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``: the blocks
+    of before the trace were allocated anew, and do not lie where they lay.
+    """
+
+    trial: Trial
+    start_reserved: int
+    peak_reserved: int
+    peak_reserved_event: int
+    peak_allocated: int
+    n_segment_allocs: int
+    n_segment_maps: int
+    n_segment_frees: int
+    ran_out: FailedRequest | None
+    failed_again: tuple[int, ...]
+    served: tuple[int, ...]
+    end: MemoryState
+    is_placed_anew: bool
+    assumptions: tuple[str, ...]
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the reserved peak that lies above the allocated peak: never in use at once."""
+        return 1 - self.peak_allocated / self.peak_reserved if self.peak_reserved else 0.0
+
+
+def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
+    """Make the calls of a trace to the allocator model under the settings and with the memory of a trial.
+
+    The model begins with the memory that the trace begins with: as it was, where the settings place
+    blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
+    Frees complete where the trace completed them, or where the device is full.
+    """
+    run = _Run(calls, trial)
+    if run.start():
+        run.run(progress)
+    return run.outcome()
+
+
+def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
+    """What the device had for torch when a request failed (an ``oom`` event), in bytes.
+
+    Reserved and free memory together. Where the segment would have fit into what was free, a memory fraction
+    was the limit: it lies less than that segment above what was reserved, which is returned.
+    """
+    reserved, free = int(calls.reserved_after[event]), int(calls.events.addr[event])
+    wanted = calls.own.segment_size(int(calls.events.size[event]))
+    return reserved + free if free < wanted else reserved
+
+
+def places_alike(one: AllocatorSettings, other: AllocatorSettings) -> bool:
+    """Whether two settings put blocks into the same places, as long as memory does not run out."""
+    alike = replace(
+        one,
+        memory_fraction=other.memory_fraction,
+        garbage_collection_threshold=other.garbage_collection_threshold,
+        conf=other.conf,
+    )
+    return alike == other
+
+
+class _Run:
+    """One replay. Its blocks are at the position of their rows."""
+
+    def __init__(self, calls: AllocatorCalls, trial: Trial) -> None:
+        self.calls = calls
+        self.trial = trial
+        self.allocator = CachingAllocator(
+            settings=trial.settings,
+            capacity=trial.capacity,
+            limit=trial.limit,
+            record=False,
+            addresses=AddressSpace(_FIRST_ADDR),
+        )
+        # One row more, for calls that are about no allocation.
+        self.requested = np.append(calls.requested_bytes, 0)
+        self.stream = np.append(calls.stream, 0)
+        rounded = RoundingRules(trial.settings).rounded(self.requested)
+        pool = np.append(calls.pool, calls.default_pool)
+        self.pool_place = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
+        self.rounded: list[int] = rounded.tolist()
+        self.blocks: list[Block | None] = [None] * len(self.rounded)
+        self.peak_event = -1
+        self.start_reserved = 0
+        self.ran_out: FailedRequest | None = None
+        self.failed_again: list[int] = []
+        self.served: list[int] = []
+        self.is_placed_anew = False
+
+    def start(self) -> bool:
+        """Fill the model with the memory before the first call; False where it does not fit."""
+        layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
+        fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
+        is_alike = places_alike(self.trial.settings, self.calls.own)
+        if fits and is_alike and not self.trial.is_placed_anew:
+            for addr, block in self.allocator.adopt_layout(layout.segments).items():
+                self.blocks[layout.rows[addr]] = block
+        else:
+            self.is_placed_anew = True
+            if not self._place_anew():
+                return False
+        self.start_reserved = self.allocator.reserved_bytes
+        return True
+
+    def _place_anew(self) -> bool:
+        """Allocate the blocks of before the trace in the order of their addresses."""
+        for segment in self.calls.start.segments:
+            for live in segment.live:
+                row = self.calls.start.rows[live.addr]
+                pool = self._pool(segment.pool_id, self.rounded[row])
+                try:
+                    block = self.allocator.take(
+                        pool, segment.stream, self.rounded[row], int(self.requested[row])
+                    )
+                except ModelOutOfMemory as error:
+                    self._fail(-1, row, pool, segment.stream, error)
+                    return False
+                self.blocks[row] = block
+        for segment in self.calls.start.segments:
+            for live in segment.live:
+                pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None
+                if pending is not None:
+                    self.allocator.give_back_later(pending)
+        return True
+
+    def run(self, progress: Progress | None) -> None:
+        """Make all calls, or those until memory runs out."""
+        n_calls = len(self.calls)
+        for first in range(0, n_calls, _CALLS_PER_STEP):
+            if progress:
+                progress("replaying", first, n_calls)
+            if not self._make(first, min(first + _CALLS_PER_STEP, n_calls)):
+                return
+
+    def _make(self, first: int, last: int) -> bool:
+        """Make a run of calls; False where memory ran out.
+
+        One flat loop: at millions of events a function call per event would cost as much as the rest.
+        """
+        calls, allocator, ledger = self.calls, self.allocator, self.allocator.ledger
+        part = slice(first, last)
+        rows = calls.row[part]
+        blocks, rounded = self.blocks, self.rounded
+        take, give_back = allocator.take, allocator.give_back
+        peak = ledger.max_reserved_bytes
+        for operation, row, event, n_bytes, stream, pool in zip(
+            calls.operation[part].tolist(),
+            rows.tolist(),
+            calls.event[part].tolist(),
+            self.requested[rows].tolist(),
+            self.stream[rows].tolist(),
+            self._pools(part),
+            strict=True,
+        ):
+            if operation == 0:  # MALLOC
+                try:
+                    blocks[row] = take(pool, stream, rounded[row], n_bytes)
+                except ModelOutOfMemory as error:
+                    self._fail(event, row, pool, stream, error)
+                    return False
+                if ledger.reserved_bytes > peak:
+                    peak, self.peak_event = ledger.reserved_bytes, event
+            elif operation == 1:  # FREE
+                block = blocks[row]
+                if block is not None:
+                    give_back(block)
+                    blocks[row] = None
+            else:
+                self._other(operation, row, event)
+        return True
+
+    def _other(self, operation: int, row: int, event: int) -> None:
+        """Make one of the rarer calls."""
+        block = self.blocks[row] if row >= 0 else None
+        if operation == Operation.REQUEST_FREE:
+            if block is not None:
+                self.allocator.give_back_later(block)
+        elif operation == Operation.COMPLETE_FREE:
+            if block is not None:
+                self.allocator.complete(block)
+                self.blocks[row] = None
+        elif operation == Operation.EMPTY_CACHE:
+            self.allocator.empty_cache()
+        elif operation == Operation.FAILED_MALLOC:
+            self._repeat_failed(event)
+
+    def _repeat_failed(self, event: int) -> None:
+        """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
+        if self.trial.capacity is None and self.trial.limit is None:
+            self.served.append(event)
+            return
+        events = self.calls.events
+        size, stream = int(events.size[event]), int(events.stream[event])
+        pool_id = self.calls.pools[self._pool_of_event(event)]
+        pool = self._pool(pool_id, size)
+        try:
+            block = self.allocator.take(pool, stream, size, size)
+        except ModelOutOfMemory as error:
+            self._fail(event, -1, pool, stream, error)
+            self.failed_again.append(event)
+            return
+        self.served.append(event)
+        self.allocator.give_back(block)
+
+    def _pool_of_event(self, event: int) -> int:
+        column = self.calls.events.pool_id
+        found = int(column[event]) if column is not None else -1
+        return found if found >= 0 else self.calls.default_pool
+
+    def _pool(self, pool_id: tuple[int, int], size: int) -> BlockPool:
+        return self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
+
+    def _pools(self, part: slice) -> list[BlockPool]:
+        """The pool of every call of an allocation; none is made that no call is about."""
+        used, place = np.unique(self.pool_place[self.calls.row[part]], return_inverse=True)
+        pools = [
+            self.allocator.pool(self.calls.pools[number // 2], is_small=number % 2 == 0)
+            for number in used.tolist()
+        ]
+        return [pools[i] for i in place.reshape(-1).tolist()]
+
+    def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
+        if self.ran_out is not None:
+            return
+        free = [size for size, _, _ in pool.free_of(stream)]
+        events = self.calls.events
+        rounded = self.rounded[row] if row >= 0 else int(events.size[event])
+        self.ran_out = FailedRequest(
+            event=event,
+            row=row,
+            requested_bytes=int(self.calls.requested_bytes[row]) if row >= 0 else rounded,
+            rounded_bytes=rounded,
+            segment_bytes=error.segment_bytes,
+            stream=stream,
+            pool=pool.id,
+            device_free_bytes=error.free_bytes,
+            pool_free_bytes=sum(free),
+            pool_largest_bytes=max(free, default=0),
+            n_pool_free=len(free),
+            state=self._state(),
+        )
+
+    def _state(self) -> MemoryState:
+        ledger = self.allocator.ledger
+        free = self.allocator.free_blocks()
+        return MemoryState(
+            reserved_bytes=ledger.reserved_bytes,
+            allocated_bytes=ledger.allocated_bytes,
+            active_bytes=ledger.active_bytes,
+            releasable_bytes=sum(size for _, size in self.allocator.releasable_ranges()),
+            largest_free_bytes=max((block.size for block in free), default=0),
+            n_free_blocks=len(free),
+        )
+
+    def outcome(self) -> Outcome:
+        """Put together what was found."""
+        ledger = self.allocator.ledger
+        return Outcome(
+            trial=self.trial,
+            start_reserved=self.start_reserved,
+            peak_reserved=ledger.max_reserved_bytes,
+            peak_reserved_event=self.peak_event,
+            peak_allocated=ledger.max_allocated_bytes,
+            n_segment_allocs=ledger.n_segment_allocs,
+            n_segment_maps=ledger.n_segment_maps,
+            n_segment_frees=ledger.n_segment_frees,
+            ran_out=self.ran_out,
+            failed_again=tuple(self.failed_again),
+            served=tuple(self.served),
+            end=self._state(),
+            is_placed_anew=self.is_placed_anew,
+            assumptions=tuple(self._assumptions()),
+        )
+
+    def _assumptions(self) -> Iterator[str]:
+        """What the outcome rests on beside the trace."""
+        start, calls = self.calls.start, self.calls
+        if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
+            yield (
+                "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "
+                "a capacity that this is a part of"
+            )
+        if start.rows and self.is_placed_anew:
+            placed = f"{len(start.rows)} blocks of before the trace are placed anew"
+            yield f"{placed}, in the order of their addresses"
+        elif start.n_inexact:
+            yield f"{start.n_inexact} blocks of before the trace may be larger than their requests show"
+        if start.n_outside:
+            yield f"{start.n_outside} blocks of before the trace are in no segment and left out"
+        if self.trial.settings.garbage_collection_threshold and start.segments:
+            yield "what was free before the trace is taken as free since it began"
+        if len(distinct(calls.stream)) > 1:
+            yield "several streams: frees complete where the trace completed them"
+        if calls.n_unsure_returns:
+            yield (
+                f"{calls.n_unsure_returns} times segments were given back just before others were got: taken "
+                "as the allocator's doing on a full device, not as empty_cache()"
+            )
+        if calls.n_missing:
+            yield f"{calls.n_missing} allocs or frees are missing in the trace"
