@@ -6,6 +6,7 @@ of its segment. Had the allocator split that, the block is the rounded request, 
 This gave the true size of 10,234 of 10,234 live blocks of real snapshots.
 """
 
+import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from snapconv.native.library import core
 from snapconv.replay.compiled_replay import walk_compiled
 from snapconv.replay.lifetimes import releases
 from snapconv.replay.rounding import RoundingRules
+from snapconv.replay.segment_ranges import SegmentRanges
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 
@@ -77,13 +79,19 @@ class _Memory:
     """Live blocks and segments at one moment; moves backwards in time."""
 
     def __init__(self, segments: SegmentTable, blocks: BlockTable) -> None:
-        self.starts: list[int] = segments.addr.tolist()
-        self.ends: list[int] = (segments.addr + segments.total_bytes).tolist()
-        self.expandable: list[bool] = segments.is_expandable.tolist()
+        ends = segments.addr + segments.total_bytes
+        self.segments: SegmentRanges[bool] = SegmentRanges(
+            segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist(), is_one=operator.and_
+        )
         self.live = SortedAddresses(blocks.addr[blocks.state != BlockState.INACTIVE].tolist())
-        self.n_conflicts = 0
+        self._n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
         self.least_space: dict[int, int] = {}
+
+    @property
+    def n_conflicts(self) -> int:
+        """Events that contradict the segments or the live blocks."""
+        return self._n_conflicts + self.segments.n_conflicts
 
     def undo(self, rows: Iterable[tuple[int, ...]], sizes: Int64Column) -> None:
         """Undo a run of events, newest first, writing block sizes of allocs.
@@ -91,7 +99,7 @@ class _Memory:
         One flat loop: at ten million events a function call per event would cost as much as the rest. Live
         blocks of other segments are beyond the ends of a block's own.
         """
-        starts, ends, least_space = self.starts, self.ends, self.least_space
+        starts, ends, least_space = self.segments.starts, self.segments.ends, self.least_space
         live = self.live
         leaves, firsts = live.leaves, live.firsts
         for event, kind, addr, size, rounded, least_remainder in rows:
@@ -103,7 +111,7 @@ class _Memory:
             if segment < 0 or addr >= ends[segment]:
                 if kind == _ALLOC:
                     sizes[event] = rounded
-                self.n_conflicts += 1
+                self._n_conflicts += 1
                 continue
             number = bisect_right(firsts, addr) - 1
             leaf = leaves[number]
@@ -118,13 +126,13 @@ class _Memory:
                     least_space.pop(addr, None)
                     following = leaf[place] if place < len(leaf) else live.after(addr)
                 else:
-                    self.n_conflicts += 1
+                    self._n_conflicts += 1
                 space = min(following, ends[segment]) - addr
                 if space < rounded:
-                    self.n_conflicts += 1
+                    self._n_conflicts += 1
                 sizes[event] = space if rounded <= space < rounded + least_remainder else rounded
             elif following == addr:
-                self.n_conflicts += 1
+                self._n_conflicts += 1
             else:
                 least_space[addr] = min(following, ends[segment]) - addr
                 before = leaf[place - 1]
@@ -136,41 +144,10 @@ class _Memory:
 
     def _undo_segment(self, action: int, addr: int, size: int) -> None:
         if action == Action.SEGMENT_ALLOC or action == Action.SEGMENT_MAP:
-            self._take_away(addr, addr + size)
+            if self.segments.take_away(addr, addr + size) and self.live.remove_between(addr, addr + size):
+                self._n_conflicts += 1
         else:
-            self._give_back(addr, addr + size, expandable=action == Action.SEGMENT_UNMAP)
-
-    def _take_away(self, start: int, end: int) -> None:
-        """Remove a range that was mapped by the undone event; the rest of its segment stays."""
-        segment = bisect_right(self.starts, start) - 1
-        if segment < 0 or end > self.ends[segment]:
-            self.n_conflicts += 1
-            return
-        pieces = [(self.starts[segment], start), (end, self.ends[segment])]
-        kept = [(a, b) for a, b in pieces if a < b]
-        if self.live.remove_between(start, end):
-            self.n_conflicts += 1
-        self.starts[segment : segment + 1] = [a for a, _ in kept]
-        self.ends[segment : segment + 1] = [b for _, b in kept]
-        self.expandable[segment : segment + 1] = [self.expandable[segment]] * len(kept)
-
-    def _give_back(self, start: int, end: int, *, expandable: bool) -> None:
-        """Add a range that the undone event had released, joined to its expandable neighbours."""
-        place = bisect_right(self.starts, start)
-        overlaps = (place > 0 and self.ends[place - 1] > start) or (
-            place < len(self.starts) and self.starts[place] < end
-        )
-        if overlaps:
-            self.n_conflicts += 1
-            return
-        first, last = place, place
-        if expandable and place > 0 and self.ends[place - 1] == start and self.expandable[place - 1]:
-            first, start = place - 1, self.starts[place - 1]
-        if expandable and place < len(self.starts) and self.starts[place] == end and self.expandable[place]:
-            last, end = place + 1, self.ends[place]
-        self.starts[first:last] = [start]
-        self.ends[first:last] = [end]
-        self.expandable[first:last] = [expandable]
+            self.segments.give_back(addr, addr + size, action == Action.SEGMENT_UNMAP)
 
 
 _LEAF, MAX_LEAF = 512, 1024

@@ -4,7 +4,6 @@ The file has this for the dump only. Segments of an earlier moment follow from t
 events in between undone; blocks are the allocations that were active then. Columns in, columns out.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only, run_starts
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
+from snapconv.replay.segment_ranges import SegmentRanges
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 
@@ -64,18 +64,14 @@ class MemoryLayout:
     n_conflicts: int
 
 
-class _Segment(NamedTuple):
-    start: int
-    end: int
+class _Facts(NamedTuple):
+    """The columns of a segment beside its address and size, in the order of SegmentsThen."""
+
     stream: int
     pool_id: int
     is_small: bool
     is_expandable: bool
     stack_id: int
-
-    def cut(self, start: int, end: int) -> "_Segment":
-        """Return the part of it between two addresses."""
-        return self._replace(start=start, end=end)
 
 
 def layouts(
@@ -86,7 +82,7 @@ def layouts(
     found = {}
     for event in sorted(set(events), reverse=True):
         walk.back_to(event)
-        found[event] = _layout(event, walk.table(), allocations, walk.n_conflicts)
+        found[event] = _layout(event, walk.table(), allocations, walk.segments.n_conflicts)
     return found
 
 
@@ -100,17 +96,13 @@ class _Walk:
 
     def __init__(self, device: DeviceSnapshot) -> None:
         segments = device.segments
-        columns = (
-            segments.addr,
-            segments.addr + segments.total_bytes,
-            segments.stream,
-            segments.pool_id,
-            segments.is_small,
-            segments.is_expandable,
-            segments.stack_id,
+        columns = (getattr(segments, name) for name in _Facts._fields)
+        self.segments = SegmentRanges(
+            segments.addr.tolist(),
+            (segments.addr + segments.total_bytes).tolist(),
+            list(map(_Facts, *(column.tolist() for column in columns))),
+            is_one=_is_one_segment,
         )
-        self.segments = list(map(_Segment, *(column.tolist() for column in columns)))
-        self.n_conflicts = 0
         self._events = real_events(device.events)
         action = self._events.action
         moves = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
@@ -127,55 +119,30 @@ class _Walk:
         rows = np.column_stack((*(column[undone] for column in columns), pools))
         for action, addr, size, stream, stack_id, pool_id in rows.tolist():
             if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-                self._take_away(addr, addr + size)
+                self.segments.take_away(addr, addr + size)
             else:
                 is_expandable = action == Action.SEGMENT_UNMAP
                 is_small = is_small_segment(size, is_expandable=is_expandable)
-                self._give_back(
-                    _Segment(addr, addr + size, stream, pool_id, is_small, is_expandable, stack_id)
-                )
+                facts = _Facts(stream, pool_id, is_small, is_expandable, stack_id)
+                self.segments.give_back(addr, addr + size, facts)
 
     def table(self) -> SegmentsThen:
         """Return the segments as they are now."""
-        segments = self.segments
+        found = self.segments
+        addr = np.array(found.starts, np.int64)
+        columns = np.array(found.facts, np.int64).reshape(len(addr), len(_Facts._fields)).T
+        stream, pool_id, is_small, is_expandable, stack_id = columns
         return read_only(
             SegmentsThen(
-                addr=np.array([segment.start for segment in segments], np.int64),
-                total_bytes=np.array([segment.end - segment.start for segment in segments], np.int64),
-                stream=np.array([segment.stream for segment in segments], np.int64),
-                pool_id=np.array([segment.pool_id for segment in segments], np.int32),
-                is_small=np.array([segment.is_small for segment in segments], np.bool_),
-                is_expandable=np.array([segment.is_expandable for segment in segments], np.bool_),
-                stack_id=np.array([segment.stack_id for segment in segments], np.int32),
+                addr=addr,
+                total_bytes=np.array(found.ends, np.int64) - addr,
+                stream=stream,
+                pool_id=pool_id.astype(np.int32),
+                is_small=is_small.astype(np.bool_),
+                is_expandable=is_expandable.astype(np.bool_),
+                stack_id=stack_id.astype(np.int32),
             )
         )
-
-    def _take_away(self, start: int, end: int) -> None:
-        """Remove what the undone event had obtained; the rest of an expandable segment stays."""
-        place = bisect_right(self.segments, start, key=lambda segment: segment.start) - 1
-        if place < 0 or end > self.segments[place].end:
-            self.n_conflicts += 1
-            return
-        whole = self.segments[place]
-        parts = ((whole.start, start), (end, whole.end))
-        self.segments[place : place + 1] = [whole.cut(*part) for part in parts if part[0] < part[1]]
-
-    def _give_back(self, segment: _Segment) -> None:
-        """Add what the undone event had released, joined to the expandable segments that it touches."""
-        place = bisect_left(self.segments, segment.start, key=lambda segment: segment.start)
-        before = self.segments[place - 1] if place else None
-        after = self.segments[place] if place < len(self.segments) else None
-        if (before and before.end > segment.start) or (after and after.start < segment.end):
-            self.n_conflicts += 1
-            return
-        first, last = place, place
-        if before and _is_continued(before, segment):
-            first, segment = place - 1, before.cut(before.start, segment.end)
-        if after and _is_continued(segment, after):
-            last = place + 1
-            # What is still there at the dump is known by the file itself.
-            segment = after.cut(segment.start, after.end)
-        self.segments[first:last] = [segment]
 
 
 def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
@@ -188,14 +155,8 @@ def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
     return n_bytes == SMALL_SEGMENT_BYTES
 
 
-def _is_continued(before: _Segment, after: _Segment) -> bool:
-    """Return whether two expandable ranges are parts of one: they touch, and are for one stream."""
-    return (
-        before.is_expandable
-        and after.is_expandable
-        and before.end == after.start
-        and before.stream == after.stream
-    )
+def _is_one_segment(one: _Facts, other: _Facts) -> bool:
+    return one.is_expandable and other.is_expandable and one.stream == other.stream
 
 
 def _layout(
