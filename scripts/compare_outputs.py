@@ -114,7 +114,7 @@ def _files(inputs: Sequence[Path]) -> Iterator[Path]:
 
 
 def _name(path: Path) -> str:
-    """A name that does not depend on where the checkout stands."""
+    """Return a name that does not depend on where the checkout stands."""
     whole = path.resolve()
     parts = whole.relative_to(_ROOT).parts if whole.is_relative_to(_ROOT) else whole.parts[-3:]
     return re.sub(r"[^\w.-]+", "_", "_".join(parts)).lstrip("._")
@@ -151,12 +151,12 @@ def _run(line: str, file: Path) -> dict[str, Any]:
 
 
 def _masked(text: str, file: Path, folder: str) -> str:
-    """The same text without the places of this machine."""
+    """Return the same text without the places of this machine."""
     return text.replace(folder, "TMP").replace(str(file), "FILE").replace(str(_ROOT), "ROOT")
 
 
 def _values(text: str) -> Any:
-    """The values of a JSON document, or the lines of a text."""
+    """Return the values of a JSON document, or the lines of a text."""
     with contextlib.suppress(ValueError):
         if text.startswith(("{", "[")):
             return json.loads(text)
@@ -183,7 +183,7 @@ def _content(path: Path) -> Any:
 
 
 def _tables(report: Path) -> dict[str, Any]:
-    """The schema and every row of a report; of long tables a digest of their rows."""
+    """Return the schema and every row of a report; of long tables a digest of their rows."""
     found: dict[str, Any] = {}
     with contextlib.closing(sqlite3.connect(report)) as connection:
         schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
@@ -211,7 +211,7 @@ _SHOWN_ROWS = 300
 
 
 def _page(content: bytes) -> dict[str, Any]:
-    """The data of a page: its plain values, and a digest of every column."""
+    """Return the data of a page: its plain values, and a digest of every column."""
     found: dict[str, Any] = {}
     for name, encoded in re.findall(
         rb'<script type="application/octet-stream" id="([^"]*)">([^<]*)<', content
@@ -259,7 +259,7 @@ def _capture(entry: Path, options: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_times(value: Any, capture: Path, folder: str) -> Any:
-    """The same values without what differs from run to run: times, and the places of this machine."""
+    """Return the same values without what differs from run to run: times, and the places of this machine."""
     if isinstance(value, dict):
         return {key: _without_times(inner, capture, folder) for key, inner in value.items()}
     if isinstance(value, list):

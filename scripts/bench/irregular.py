@@ -67,7 +67,7 @@ def trace(n_events: int, chance: random.Random, live: dict[int, int]) -> Iterato
 
 
 def segment(number: int, n_bytes: int) -> dict[str, object]:
-    """A segment at the dump, with its block and what is left of it."""
+    """Return a segment at the dump, with its block and what is left of it."""
     addr = FIRST_ADDR + number * SEGMENT_BYTES
     blocks = [{"address": addr, "size": n_bytes, "requested_size": n_bytes, "state": "active_allocated"}]
     rest = {

@@ -25,7 +25,7 @@ Rows = list[tuple[str, int]]
 
 
 def dense(n_tensors: int) -> Rows:
-    """A transformer in the order of named_parameters: name and number of elements."""
+    """Return a transformer in the order of named_parameters: name and number of elements."""
     rows = [("embedding.weight", 50_000 * _WIDTH)]
     for layer in range(n_tensors // 12):
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -36,7 +36,7 @@ def dense(n_tensors: int) -> Rows:
 
 
 def experts(n_tensors: int) -> Rows:
-    """A mixture of experts: nearly all tensors have one size."""
+    """Return a mixture of experts: nearly all tensors have one size."""
     rows: Rows = []
     for layer in range(n_tensors // 193):
         rows.append((f"layers.{layer}.gate.weight", 64 * _WIDTH))
@@ -53,7 +53,7 @@ def _pair(name: str, n_elements: int) -> Rows:
 
 
 def listing(rows: Rows, *, is_ordered: bool = True) -> ParamList:
-    """The list that a file with these rows gives."""
+    """Return the list that a file with these rows gives."""
     names, n_elements = zip(*rows, strict=True)
     everywhere, nowhere = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     counts = np.array(n_elements, np.int64)
@@ -71,7 +71,7 @@ def listing(rows: Rows, *, is_ordered: bool = True) -> ParamList:
 
 
 def cases(rows: Rows) -> Iterator[tuple[str, ParamList, Rows, list[int]]]:
-    """What is listed, and the weights that are there, with their sizes."""
+    """Find what is listed, and the weights that are there, with their sizes."""
     rng = np.random.default_rng(0)
     sizes = [_FLOAT * n for _, n in rows]
     kept = [row for row in rows if rng.random() > _SHARE_LOST]

@@ -15,7 +15,7 @@ PROTOCOL = 4
 
 
 def repeated(trace: list[dict[str, Any]], n_times: int) -> list[dict[str, Any]]:
-    """The events again and again, as dictionaries of their own; lists of frames stay shared."""
+    """Return the events again and again, as dictionaries of their own; lists of frames stay shared."""
     times = [event["time_us"] for event in trace if "time_us" in event]
     length_us = max(times) - min(times) + 1 if times else 0
     found = []

@@ -84,7 +84,7 @@ class Page:
 
 
 def load_seconds(snapshot: Path) -> float:
-    """The seconds of a process that loads a file and does nothing with it."""
+    """Return the seconds of a process that loads a file and does nothing with it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", LOAD_PROGRAM, str(snapshot)], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -92,7 +92,7 @@ def load_seconds(snapshot: Path) -> float:
 
 
 def write_seconds(snapshot: Path, page: Path) -> float:
-    """The seconds that the page takes when the analysis is done."""
+    """Return the seconds that the page takes when the analysis is done."""
     program = [sys.executable, "-c", WRITE_PROGRAM, str(snapshot), str(page)]
     return float(subprocess.run(program, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
@@ -148,7 +148,7 @@ def measure(driver: Any, snapshot: Path, n_events: int, name: str, page: Path) -
 
 
 def row(page: Page) -> tuple[list[str], bool]:
-    """The figures of a page, each beside its budget, and whether all of these hold."""
+    """Return the figures of a page, each beside its budget, and whether all of these hold."""
     limits = [most for events, most in MOST_MB.items() if page.events <= events]
     median, late = (statistics.median(page.frames_ms), statistics.quantiles(page.frames_ms, n=20)[-1])
     idle = (statistics.median(page.idle_ms), statistics.quantiles(page.idle_ms, n=20)[-1])
@@ -182,7 +182,7 @@ def table(pages: list[Page]) -> Iterator[str]:
 
 
 def samples(arguments: argparse.Namespace, cache: Path) -> Iterator[tuple[Path, int, str]]:
-    """The files to measure, with their number of events and what they are called."""
+    """Return the files to measure, with their number of events and what they are called."""
     for n_events in arguments.events:
         sample = make_sample(cache, n_events, stacks="all" if n_events <= MOST_REPEATED else "python")
         yield sample.path, sample.n_events, f"{sample.n_events:,}"

@@ -63,7 +63,7 @@ def explanation_keys() -> dict[str, dict[str, str]]:
 
 
 def capture_keys() -> CaptureKeys:
-    """The keys of the recorder's part of a snapshot, and of timing.json."""
+    """Return the keys of the recorder's part of a snapshot, and of timing.json."""
     found = _catalogue("capture_keys")
     rows_of = tuple(
         (f"`{rows}`", keys, meaning)

@@ -97,7 +97,7 @@ def answer_keys() -> str:
 
 
 def _with_inner(shape: type) -> Iterator[type]:
-    """A dataclass, then those that its fields are made of."""
+    """Return a dataclass, then those that its fields are made of."""
     yield shape
     for hint in typing.get_type_hints(shape).values():
         for part in _parts_of(hint):
@@ -131,7 +131,7 @@ def _fields(shape: type) -> str:
 
 
 def kind_of(hint: object) -> str:
-    """The words for a type in JSON."""
+    """Return the words for a type in JSON."""
     parts = typing.get_args(hint)
     if type(None) in parts:
         return f"{' or '.join(kind_of(part) for part in parts if part is not type(None))} or null"

@@ -36,17 +36,17 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def from_pickle(data: bytes) -> Any:
-    """The values of a pickle."""
+    """Return the values of a pickle."""
     return _PlainUnpickler(io.BytesIO(data)).load()
 
 
 def to_pickle(value: Any) -> bytes:
-    """A pickle of values."""
+    """Return a pickle of values."""
     return pickle.dumps(value, 4)
 
 
 def to_json(value: Any) -> bytes:
-    """The JSON of values."""
+    """Return the JSON of values."""
     return json.dumps(value).encode()
 
 
@@ -107,7 +107,7 @@ def _part(value: Any, random: Random) -> Any:
 
 
 def _odd(random: Random, before: Any) -> Any:
-    """A value that may not be expected where ``before`` is."""
+    """Return a value that may not be expected where ``before`` is."""
     kinds: tuple[Callable[[], Any], ...] = (
         lambda: random.choice((1, -1)) * (1 << random.choice(_BITS)) + random.choice((-1, 0, 1)),
         lambda: random.choice(_TEXTS),
@@ -121,7 +121,7 @@ def _odd(random: Random, before: Any) -> Any:
 
 
 def _like(random: Random, before: Any, part: Any) -> Any:
-    """A value of the same type, so that the input is not refused at once."""
+    """Return a value of the same type, so that the input is not refused at once."""
     if type(before) is type(part) and random.random() < 0.5:
         return part
     match before:
@@ -161,7 +161,7 @@ def _share(parent: Any, key: Any, _random: Random, part: Any) -> None:
 
 
 def _repeat(parent: Any, key: Any, random: Random, _part: Any) -> None:
-    """The same value many times: in a list by reference, or a dictionary's under many keys."""
+    """Return the same value many times: in a list by reference, or a dictionary's under many keys."""
     n = min(_MOST_COPIES, int(2 ** random.uniform(0, 12)))
     if isinstance(parent, list):
         parent[key:key] = [parent[key]] * n
@@ -170,7 +170,7 @@ def _repeat(parent: Any, key: Any, random: Random, _part: Any) -> None:
 
 
 def _repeat_changed(parent: Any, key: Any, random: Random, _part: Any) -> None:
-    """A row many times, with one of its numbers counting up."""
+    """Return a row many times, with one of its numbers counting up."""
     row = parent[key]
     numbers = [name for name, value in row.items() if type(value) is int] if isinstance(row, dict) else []
     if not (isinstance(parent, list) and numbers):

@@ -35,12 +35,12 @@ class Target:
     arrange: Callable[[Path, bytes], list[Command]]
 
     def inputs(self) -> list[bytes]:
-        """The seeds, and what earlier campaigns kept."""
+        """Return the seeds, and what earlier campaigns kept."""
         return [data for data in self.seeds() + kept_inputs(self.name) if len(data) <= MAX_BYTES]
 
 
 def kept_inputs(target: str) -> list[bytes]:
-    """What earlier campaigns kept for a target."""
+    """Find what earlier campaigns kept for a target."""
     if not KEPT.exists():
         return []
     with ZipFile(KEPT) as kept:
@@ -126,7 +126,7 @@ def _metadata_seeds() -> list[bytes]:
 
 
 def _with_metadata(folder: Path, data: bytes) -> list[Command]:
-    """The metadata inside a snapshot of the same program."""
+    """Return the metadata inside a snapshot of the same program."""
     try:
         metadata = from_pickle(data)
     except Exception:  # noqa: BLE001  # what is no pickle cannot be inside one

@@ -64,7 +64,7 @@ def limit_process() -> None:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has."""
+    """Return the memory that this process has."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -129,7 +129,7 @@ def _files(folder: Path) -> dict[str, int]:
 
 
 def _place(error: Exception) -> str:
-    """The kind of an error, and the innermost line of our own that it came through."""
+    """Return the kind of an error, and the innermost line of our own that it came through."""
     lines = [
         f"{Path(frame.filename).name}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)

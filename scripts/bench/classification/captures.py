@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def shares(path: Path) -> Iterator[Share]:
-    """What is known of the peak of every device of a capture."""
+    """Find what is known of the peak of every device of a capture."""
     session = snapconv.load(path)
     for found in session.devices:
         live = np.flatnonzero(found.allocations.live_at(found.peak_event))
@@ -97,7 +97,7 @@ def shares(path: Path) -> Iterator[Share]:
 def _lines(
     session: "snapconv.Session", found: DeviceAnalysis, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]"
 ) -> tuple[tuple[str, int], ...]:
-    """The innermost lines of Python that allocated these, most bytes first."""
+    """Return the innermost lines of Python that allocated these, most bytes first."""
     frames = session.snapshot.stacks.frames
     counted: Counter[str] = Counter()
     for row in rows.tolist():

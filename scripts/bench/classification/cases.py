@@ -99,7 +99,7 @@ def _cuts(
 
 
 def _names(entry: str, setup: Setup, recorded: Recording, truth: Truth) -> list[str]:
-    """The operation that made each allocation, of the entry's own setup: others are no different."""
+    """Return the operation that made each allocation, of the entry's own setup: others are no different."""
     nothing = [""] * len(truth.allocations)
     if setup != Setup(n_steps=setup.n_steps):
         return nothing

@@ -112,7 +112,7 @@ def match(cut: AllocationTable, whole: AllocationTable, n_lost: int) -> Int64Col
 
 
 def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:
-    """The first event at which these rows together hold most; -1: before the first one."""
+    """Return the first event at which these rows together hold most; -1: before the first one."""
     n_bytes, n_events = allocations.block_bytes[rows], int(allocations.alloc_event.max()) + 1
     end = allocations.freed_event
     end = np.minimum(np.where(end >= 0, end, n_events), n_events)

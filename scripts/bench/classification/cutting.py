@@ -52,13 +52,13 @@ def cut_at(recorded: Recording, step: str, tenth: int, stacks: str) -> Cut | Non
 
 
 def _from(recorded: Recording, n_lost: int) -> Raw:
-    """The bare snapshot without the oldest events."""
+    """Return the bare snapshot without the oldest events."""
     (trace,) = recorded.raw["device_traces"]
     return {**_bare(recorded.raw), "device_traces": [trace[n_lost:]]}
 
 
 def _moments(recorded: Recording) -> tuple[list[int], list[int]]:
-    """The times of all events, and how many there are up to the end of every step."""
+    """Return the times of all events, and how many there are up to the end of every step."""
     times = [event["time_us"] for event in recorded.raw["device_traces"][0]]
     return times, [bisect_right(times, end) for end in recorded.step_ends]
 

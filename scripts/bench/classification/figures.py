@@ -30,7 +30,7 @@ def figures(results: Sequence[Result]) -> Figures:
 
 
 def merged(before: Figures, now: Figures, measurable: Collection[str]) -> Figures:
-    """The figures of now, with those of before for every case and cut that was not measured now.
+    """Return the figures of now, with those of before for every case and cut that was not measured now.
 
     A quick run measures no names: they stay as they were. Sums over all cases are those of now if it had all
     of ``measurable``, the entries that have their libraries here, and else of before.
@@ -104,7 +104,7 @@ def _shares(n_bytes: Bytes) -> Figures:
 
 
 def _categories(results: Sequence[Result]) -> Figures:
-    """The confusion at the peak: of the mean case's bytes, by what they are and what was said."""
+    """Return the confusion at the peak: of the mean case's bytes, by what they are and what was said."""
     total: dict[tuple[str, str], float] = defaultdict(float)
     for result in results:
         confusion: Confusion = result.at_peak.confusion

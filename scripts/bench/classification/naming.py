@@ -41,7 +41,7 @@ class _Calls(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
 
 
 def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | None:
-    """The call that each alloc of the run lies in, empty outside of calls.
+    """Return the call that each alloc of the run lies in, empty outside of calls.
 
     None for a script, for what torch.compile makes, which allocates outside of calls, and where the second
     run allocates otherwise than the first, whose ``sizes`` are given.
@@ -70,7 +70,7 @@ def _recording() -> Iterator[None]:
 
 
 def _name(calls: list[Call], place: int, time_us: int) -> str:
-    """The call that had begun before, or else in the same microsecond: no call allocates in its first."""
+    """Return the call that had begun before, or else in the same microsecond: none allocates in its first."""
     for began, ended, name in (*calls[max(place - 1, 0) : place], *calls[place : place + 1]):
         if began <= time_us <= ended:
             return name

@@ -39,13 +39,13 @@ class _EnoughSteps(BaseException):
 
 
 def end_of_step(**known: Any) -> None:
-    """Called by a script at the end of every step, with tensors that no hook of torch shows."""
+    """End a step: a script calls this, with tensors that no hook of torch shows."""
     if _listener:
         _listener[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
 
 
 def tell(**known: Any) -> None:
-    """Called by a script within a step, with tensors that will not be there when it ends."""
+    """Note tensors within a step: a script calls this with those that will not be there when it ends."""
     if _on_told:
         _on_told[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
 

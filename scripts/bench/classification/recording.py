@@ -209,7 +209,7 @@ def _complete_stacks(raw: dict[str, Any]) -> None:
 
 
 def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A copy to the device is called by at::native::to, where the simulation dispatches it itself."""
+    """Have a copy to the device called by at::native::to, where the simulation dispatches it itself."""
     names = [frame["name"] for frame in frames]
     if any(name.startswith("at::_ops::_to_copy::call") for name in names):
         return frames

@@ -84,7 +84,7 @@ def make_optimizer(setup: Setup, parameters: Parameters) -> Any:
 
 
 def states_of(optimizer: Any) -> Tensors:
-    """The states that torch's hooks do not see, since the optimizer is none of torch's."""
+    """Return the states that torch's hooks do not see, since the optimizer is none of torch's."""
     return optimizer.moments if isinstance(optimizer, OwnMomentum) else ()
 
 
@@ -94,7 +94,7 @@ def train(
     loss: Callable[..., torch.Tensor],
     setup: Setup,
 ) -> Iterations:
-    """The plain training loop, which most entries share."""
+    """Run the plain training loop, which most entries share."""
     optimizer = make_optimizer(setup, model.parameters())
     model.train()
     while True:

@@ -83,7 +83,7 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
 
 
 def _told(allocations: AllocationTable, events: EventTable, recorded: Recording) -> Int8Column:
-    """What the simulation made itself, and what an entry names that no capture has a key for."""
+    """Find what the simulation made itself, and what an entry names that no capture has a key for."""
     category = np.zeros(len(allocations), np.int8)
     is_kept = allocations.end_event < 0
     category[is_kept & np.isin(allocations.addr, recorded.workspaces)] = Category.WORKSPACE
@@ -94,7 +94,7 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
 
 
 def _named(allocations: AllocationTable, events: EventTable, recorded: Recording, key: str) -> BoolColumn:
-    """What the entry itself names as inputs or as activations: a batch may be fetched in a forward."""
+    """Find what the entry itself names as inputs or as activations: a batch may be fetched in a forward."""
     named = np.zeros(len(allocations), np.bool_)
     for row in recorded.raw["snapconv"][key]:
         if row.get("name") == NAMED_BY_ENTRY:
@@ -103,7 +103,7 @@ def _named(allocations: AllocationTable, events: EventTable, recorded: Recording
 
 
 def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int64Column:
-    """The allocation that a row of memory is part of: it is there at that time."""
+    """Return the allocation that a row of memory is part of: it is there at that time."""
     assert events.time_us is not None
     moment = int(np.searchsorted(events.time_us, row["noted_us"], side="right"))
     within = (allocations.addr <= row["addr"]) & (row["addr"] < allocations.addr + allocations.block_bytes)
@@ -123,7 +123,7 @@ def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolC
 
 
 def _backward_within_module(recorded: Recording) -> list[int]:
-    """The events of backwards that were called within a module's call."""
+    """Return the events of backwards that were called within a module's call."""
     (trace,) = recorded.raw["device_traces"]
     found = []
     for number, event in enumerate(trace):
@@ -134,7 +134,7 @@ def _backward_within_module(recorded: Recording) -> list[int]:
 
 
 def _has_no_history(matches: RecordedMatches, n_rows: int) -> BoolColumn:
-    """What autograd saved although no operation that has a gradient computed it."""
+    """Find what autograd saved although no operation that has a gradient computed it."""
     saved = matches.saved[matches.metadata.saved.without_history]
     return _mask(saved, n_rows)
 
@@ -204,7 +204,7 @@ class _Moments:
         self._recomputed = np.searchsorted(events.time_us, starts), after[np.searchsorted(after, ends)]
 
     def by_phase(self) -> tuple[tuple[BoolColumn, Category], ...]:
-        """What follows from the phases, for rows that nothing was recorded of."""
+        """Find what follows from the phases, for rows that nothing was recorded of."""
         forward, backward = self.phase == RecordedPhase.FORWARD, self.phase == RecordedPhase.BACKWARD
         step, other = self.phase == RecordedPhase.OPTIMIZER, self.phase == RecordedPhase.OTHER
         again, until = self._again()
@@ -231,7 +231,7 @@ class _Moments:
         return np.asarray((self.marked_phase == RecordedPhase.FORWARD) & (self.end < self._phase_end()))
 
     def _again(self) -> tuple[BoolColumn, Int64Column]:
-        """What a forward within backward made, and the event by which that forward was over."""
+        """Find what a forward within backward made, and the event by which that forward was over."""
         starts, ends = self._recomputed
         if not len(starts):
             return np.zeros(len(self.alloc), np.bool_), self.alloc

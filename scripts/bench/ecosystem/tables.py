@@ -29,7 +29,7 @@ def about(found: Figures) -> str:
 
 
 def cost(found: Figures) -> str:
-    """The seconds and the memory of every program in its three ways."""
+    """Return the seconds and the memory of every program in its three ways."""
     head: tuple[str, ...] = ("program", "steps", "plain, s", "recorded, s", "×", "`--no-compute`, s")
     head += ("after the first step: plain, s", "recorded, s")
     head += ("peak RSS: plain, MiB", "recorded, MiB", "`--no-compute`, MiB")
@@ -95,7 +95,7 @@ def _in_one_line(text: str) -> str:
 
 
 def agreement(found: Figures) -> str:
-    """The peak of every program in both modes, and how much of it has no category."""
+    """Return the peak of every program in both modes, and how much of it has no category."""
     head = ("program", "peak of allocated, bytes", "with `--no-compute`", "unknown", "with `--no-compute`")
     return _table(head, (_agreement_row(name, figures) for name, figures in found["programs"].items()))
 
