@@ -24,11 +24,10 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.docs.markdown import code, table
-from scripts.docs.memory_schema_page import memory_schema_page
 from scripts.docs.reference_pages import (
     action_inputs,
     answer_keys,
+    code,
     exit_codes,
     explanation_keys,
     json_keys,
@@ -37,11 +36,12 @@ from scripts.docs.reference_pages import (
     notes,
     plugin,
     roles,
+    table,
     timing_keys,
     versions,
 )
+from scripts.docs.schema_pages import memory_schema_page, time_schema_page
 from scripts.docs.sessions import PART, ran, with_sessions
-from scripts.docs.time_schema_page import time_schema_page
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
 from snapconv.cli.app import app_with

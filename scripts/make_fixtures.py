@@ -13,13 +13,25 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.fixtures.catalogue import bad_files, good_files  # noqa: E402 # the root is on the path only now
+from scripts.fixtures import (  # noqa: E402 # the root is on the path only now
+    backends,
+    eras,
+    memory,
+    oddities,
+    pinned,
+    profiler,
+    refused,
+    runs,
+    wrappings,
+)
 from scripts.fixtures.entries import captures_page, entries_page, is_of_people  # noqa: E402
 from scripts.fixtures.fixture import BadFile, Fixture  # noqa: E402
 
@@ -43,6 +55,9 @@ releases of torch that write such a file. All that comes from the model's own co
 `NAME.truth.json` has, for every allocation of a training run, what it was for.
 
 """
+
+_GOOD: tuple[ModuleType, ...] = (runs, eras, wrappings, memory, pinned, backends, oddities, profiler)
+_BAD: tuple[ModuleType, ...] = (refused,)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +134,24 @@ def _comparable(name: str, content: bytes) -> bytes:
     if not name.endswith(".gz"):
         return content
     return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(content)
+
+
+def good_files() -> Iterator[Fixture]:
+    """Make the snapshots that can be read, in the order of the table."""
+    for module in _GOOD:
+        for fixture in module.fixtures():
+            yield replace(fixture, made_by=_name(module))
+
+
+def bad_files() -> Iterator[BadFile]:
+    """Make the files that must be refused."""
+    for module in _BAD:
+        for file in module.bad_files():
+            yield replace(file, made_by=_name(module))
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import inspect
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import groupby
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import snapconv
 from scripts.docs import catalogs
-from scripts.docs.markdown import table
 from snapconv.answers import explanation
 from snapconv.answers.file_verdict import FileVerdict
 from snapconv.answers.fragmentation import Fragmentation
@@ -38,6 +37,17 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "oom": (OutOfMemory, Remedies),
     "oom --message": (MessageAnswer,),
 }
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; what would end a cell is escaped by who makes the cell."""
+    lines = [columns, ["-"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def code(text: str) -> str:
+    """Set a text as code; a bar would end the cell of a table."""
+    return f"`{text}`".replace("|", "\\|")
 
 
 def notes() -> str:

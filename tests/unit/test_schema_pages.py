@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.docs.memory_schema_page import MEMORY_EXAMPLES, memory_schema_page
-from scripts.docs.time_schema_page import TIME_EXAMPLES, time_schema_page
+from scripts.docs.schema_pages import (
+    MEMORY_EXAMPLES,
+    TIME_EXAMPLES,
+    memory_schema_page,
+    time_schema_page,
+)
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.answers.memory_report import IterationRow
 from snapconv.replay.history_verdict import Verdict
