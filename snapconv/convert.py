@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, project_of, read_options
-from snapconv.answers.build_memory import build_memory_report
-from snapconv.answers.memory_report import MemoryReport
-from snapconv.answers.time_report import TimeReport
+from snapconv.answers.memory_report import MemoryReport, build_memory_report
+from snapconv.answers.times import TimeReport
 from snapconv.errors import OutputWriteError
 from snapconv.files import check_outputs, files_of, is_capture, os_errors, stem_of, timing_file
 from snapconv.notes import Note, Progress
@@ -106,7 +105,7 @@ def times_of_device(path: Path, device: int | None) -> "tuple[Timing | None, tup
 
 def time_report_of(timing: "Timing", snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """The report of a capture's times, with the project of its snapshot."""
-    from snapconv.answers.build_time import build_time_report
+    from snapconv.answers.times import build_time_report
 
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
     project = project_of(timing.stacks, recorded, options)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.build_memory import build_memory_report
 from snapconv.answers.event_window import (
     EventWindow,
     Range,
@@ -21,6 +20,7 @@ from snapconv.answers.event_window import (
     window_of_iterations,
 )
 from snapconv.answers.live_stacks import LiveStacks, find_live_stacks
+from snapconv.answers.memory_report import build_memory_report
 from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
 from snapconv.answers.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
@@ -39,9 +39,9 @@ from snapconv.writers.exports.short_stacks import with_short_stacks
 from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, write_snapshot
 from snapconv.writers.exports.speedscope_file import write_speedscope
 from snapconv.writers.exports.table_files import write_csv, write_json_lines, write_parquet
-from snapconv.writers.sqlite.database import TableRows
 from snapconv.writers.sqlite.skyline_memory import memory_database
 from snapconv.writers.sqlite.skyline_time import time_database
+from snapconv.writers.sqlite.tables import TableRows
 
 # No output is larger than this, however often a small file repeats something large.
 _MOST_PER_BYTE, _MOST_FREE_BYTES = 20, 1 << 20

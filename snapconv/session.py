@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
 from snapconv.answers.allocator_replay.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.budgets import Budgets, Check, check_budgets
-from snapconv.answers.build_memory import build_memory_report
 from snapconv.answers.comparison_report import ComparisonReport, build_comparison
 from snapconv.answers.device_notes import file_notes
 from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
-from snapconv.answers.memory_report import MemoryReport
+from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.memory_tree import MemoryTree, TreeBy, find_tree
-from snapconv.answers.moment_state import MomentState, state_at
 from snapconv.answers.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
+from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.timeline_levels import timeline_level
 from snapconv.answers.what_if import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category

@@ -8,7 +8,7 @@ from pathlib import Path
 from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.comparison_report import build_comparison
 from snapconv.answers.device_notes import file_notes
-from snapconv.answers.module_times import module_times
+from snapconv.answers.times import module_times
 from snapconv.convert import (
     check_is_no_input,
     stem_of_outputs,

@@ -11,27 +11,32 @@ Allocation 0 is a weight that was there before the trace; 3 is its gradient, and
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from snapconv.analysis import Iteration
+from snapconv.answers.annotations import AnnotatedSpans
+from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.growth import Fate, Growth
-from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
+    PEAK_RESERVED,
     ActivationEntry,
-    AllocationColumns,
-    BreakdownRow,
-    IterationRow,
+    BlockRows,
     MemoryReport,
     Moment,
-    Timeline,
+    SegmentRows,
     WeightEntry,
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
+from snapconv.answers.peak import BreakdownRow, CategoryTotal, LineTotal, ModuleTotal, MomentState
+from snapconv.answers.report_frames import ReportStacks, report_stacks
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
 from snapconv.notes import Note
+from snapconv.phases.annotation_spans import AnnotationSpans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.snapshot.stack_table import FrameTable, StackTable
@@ -63,6 +68,8 @@ ACTIVATION = ActivationEntry("linear", 2048, (FORWARD, STEP))
 WITHOUT_FRAMES = ActivationEntry("relu", 512, ())
 
 WRAPPED_ADDR = -(1 << 47)  # 0xffff800000000000
+NO_SPANS = AnnotationSpans(np.zeros(0, np.int8), np.zeros(0, np.int32), *[np.zeros(0, np.int64)] * 2)
+TIMES = np.array([10, 20, 30, 40, 50, 60, 70])
 
 
 def int64(*values: int) -> Int64Column:
@@ -94,8 +101,8 @@ def small_frames(names: tuple[str, ...], filenames: tuple[str, ...], lines: Int6
     return FrameTable(names, filenames, lines, originals=("",) * len(names), targets=("",) * len(names))
 
 
-def small_allocations() -> AllocationColumns:
-    table = AllocationTable(
+def small_table() -> AllocationTable:
+    return AllocationTable(
         alloc_event=int32(-1, 0, 1, 6),
         free_requested_event=int32(-1, 4, 2, -1),
         free_completed_event=int32(-1, 5, 3, -1),
@@ -110,31 +117,46 @@ def small_allocations() -> AllocationColumns:
         stack_id=int32(3, 0, 1, -1),
         free_stack_id=int32(-1, -1, -1, -1),
     )
-    return AllocationColumns(
-        table,
-        category=np.array(
-            [Category.WEIGHT, Category.ACTIVATION, Category.UNKNOWN, Category.GRADIENT], np.int8
+
+
+def small_analysis(
+    *,
+    table: AllocationTable | None = None,
+    times: Int64Column | None = TIMES,
+    iterations: tuple[Iteration, ...] = (Iteration(0, 6, 1, 3584),),
+    **curves: Curve,
+) -> Any:
+    """As much of a DeviceAnalysis as writers take from one; for an empty ``table`` without allocations."""
+    table = small_table() if table is None else table
+    rows = slice(None, len(table))
+    curves = {
+        "requested": curve(3000, 3500, 3000, 3000, 1000, 1000, 2000),
+        "allocated": curve(3072, 3584, 3072, 3072, 1024, 1024, 2048),
+        "active": curve(3072, 3584, 3584, 3072, 3072, 1024, 2048),
+        "reserved": curve(*[2 << 20] * 7),
+    } | curves
+    categories = [Category.WEIGHT, Category.ACTIVATION, Category.UNKNOWN, Category.GRADIENT]
+    evidence = [Evidence.METADATA, Evidence.FRAMES, Evidence.NONE, Evidence.LIFETIME]
+    return SimpleNamespace(
+        allocations=table,
+        replay=SimpleNamespace(**curves),
+        device=SimpleNamespace(events=SimpleNamespace(time_us=times)),
+        snapshot=SimpleNamespace(pools=((0, 0), (0, 1))),
+        classification=SimpleNamespace(
+            category=np.array(categories, np.int8)[rows],
+            evidence=np.array(evidence, np.int8)[rows],
+            reason_id=int32(0, 2, 0, 1)[rows],
+            reasons=("none", "gradients outlive the backward pass", "forward frames"),
         ),
-        evidence=np.array([Evidence.METADATA, Evidence.FRAMES, Evidence.NONE, Evidence.LIFETIME], np.int8),
-        rule_id=int32(0, 2, 0, 1),
-        operation_id=int32(0, 1, 2, 0),
-        iteration=int32(-1, 0, 0, 0),
-        phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
-        pools=("(0, 0)", "(0, 1)"),
-        rules=("none", "gradients outlive the backward pass", "forward frames"),
+        operation_id=int32(0, 1, 2, 0)[rows],
         operations=("unknown", "linear", "relu"),
-        module_id=int32(0, 1, -1, -1),
-        modules=(("encoder", "metadata"), ("model/net.py:12 < train.py:40", "frames")),
-    )
-
-
-def small_timeline() -> Timeline:
-    return Timeline(
-        time_us=int64(10, 20, 30, 40, 50, 60, 70),
-        requested=curve(3000, 3500, 3000, 3000, 1000, 1000, 2000),
-        allocated=curve(3072, 3584, 3072, 3072, 1024, 1024, 2048),
-        active=curve(3072, 3584, 3584, 3072, 3072, 1024, 2048),
-        reserved=curve(*[2 << 20] * 7),
+        iteration=int32(-1, 0, 0, 0)[rows],
+        iterations=iterations,
+        modules=SimpleNamespace(
+            module_id=int32(0, 1, -1, -1)[rows],
+            names=("encoder", "model/net.py:12 < train.py:40"),
+            evidence=(Evidence.METADATA, Evidence.FRAMES),
+        ),
     )
 
 
@@ -142,11 +164,54 @@ def curve(*after: int) -> Curve:
     return Curve(0, lambda: int64(*after))
 
 
-def small_report(**changes: Any) -> MemoryReport:
-    """The report above, with some of its fields replaced."""
-    report = MemoryReport(
+def small_peak(**changes: Any) -> MomentState:
+    """The state of the report's device at the peak, with some of its fields replaced."""
+    state = MomentState(
         device=0,
-        peak_usage_bytes=3584,
+        moment="the peak",
+        event=1,
+        n_events=7,
+        time_us=20,
+        iteration=0,
+        phase="forward",
+        annotations=(),
+        requested_bytes=3500,
+        allocated_bytes=3584,
+        active_bytes=3584,
+        reserved_bytes=2 << 20,
+        n_allocations=3,
+        categories=(
+            CategoryTotal("activation", 1, 2000, 2048),
+            CategoryTotal("weight", 1, 1000, 1024),
+            CategoryTotal("unknown", 1, 500, 512),
+        ),
+        lines=(LineTotal(FORWARD, 1, 2048), LineTotal(BUILD, 1, 1024)),
+        modules=(
+            ModuleTotal("model/net.py:12 < train.py:40", "frames", 1, 2048),
+            ModuleTotal("encoder", "metadata", 1, 1024),
+        ),
+        operations=(),
+        pools=(),
+        project_root="/home/me/project",
+        project_includes=(),
+        history_verdict="truncated",
+        history_reason="frees without an alloc",
+        memory=DeviceMemory(None, None, 2 << 20, None, None, None, None),
+    )
+    return replace(state, **changes)
+
+
+def stacks_of(stacks: StackTable, is_project: Any = (False, True, True, False, True)) -> ReportStacks:
+    """All of these stacks, as a report has them."""
+    return report_stacks(stacks, np.arange(len(stacks)), np.array(is_project, np.bool_))
+
+
+def small_report(**changes: Any) -> MemoryReport:
+    """The report above, with some of its fields, or of those of its peak, replaced."""
+    of_peak = {name: changes.pop(name) for name in MomentState.__slots__ if name in changes}
+    report = MemoryReport(
+        analysis=small_analysis(),
+        peak=small_peak(**of_peak),
         weights=(WEIGHT,),
         activations=(ACTIVATION, WITHOUT_FRAMES),
         source=(("file", "snapshot.pickle"), ("format", "pickle")),
@@ -154,32 +219,25 @@ def small_report(**changes: Any) -> MemoryReport:
             Note("truncated-history", "The oldest events are lost.", 0),
             Note("no-settings", "None found."),
         ),
-        history_verdict="truncated",
-        history_reason="frees without an alloc",
-        project_root="/home/me/project",
-        moments=(Moment(PEAK_ALLOCATED, 1, 20, 3584), Moment("start", -1, None, 1024)),
-        categories_at_peak=(
-            CategoryTotal("activation", 1, 2000, 2048),
-            CategoryTotal("weight", 1, 1000, 1024),
-            CategoryTotal("unknown", 1, 500, 512),
+        moments=(
+            Moment(PEAK_ALLOCATED, 1, 20, 3584),
+            Moment("start", -1, None, 1024),
+            Moment(PEAK_RESERVED, 0, 10, 2 << 20),
         ),
         breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
-        lines_at_peak=(LineTotal(FORWARD, 1, 2048), LineTotal(BUILD, 1, 1024)),
-        modules_at_peak=(
-            ModuleTotal("model/net.py:12 < train.py:40", "frames", 1, 2048),
-            ModuleTotal("encoder", "metadata", 1, 1024),
-        ),
         growth=(
             Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, np.arange(8), (FORWARD,)),
             Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, np.arange(3)),
         ),
-        iterations=(IterationRow(0, 0, 6, 3584, 1),),
         oom_events=(FAILED,),
-        timeline=small_timeline(),
-        allocations=small_allocations(),
-        stacks=small_stacks(),
-        own_stacks=np.arange(len(changes.get("stacks", small_stacks()))),
-        is_project=np.array([False, True, True, False, True]),
+        after_oom=None,
+        weight_naming=None,
+        annotations=AnnotatedSpans(NO_SPANS, (), int64(), int64(), int64()),
+        annotation_totals=(),
+        phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
+        stacks=stacks_of(small_stacks()),
+        segments=SegmentRows((), *[int64()] * 11),
+        blocks=BlockRows((), *[int64()] * 4),
     )
     return replace(report, **changes)
 

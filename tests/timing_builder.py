@@ -16,8 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from snapconv.answers.build_time import build_time_report
-from snapconv.answers.time_report import TimeReport
+from snapconv.answers.times import TimeReport, build_time_report
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
 from snapconv.writers.sqlite.database import write_databases

@@ -15,16 +15,16 @@ from snapconv.answers import explanation
 from snapconv.answers.file_verdict import FileVerdict
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.memory_tree import MemoryTree
-from snapconv.answers.moment_state import MomentState
 from snapconv.answers.oom.failed_allocation import OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
+from snapconv.answers.peak import MomentState
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
 from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
-from snapconv.writers.sqlite.extended_memory_schema import SCHEMA_VERSION
-from snapconv.writers.sqlite.extended_time_schema import TIME_SCHEMA_VERSION
+from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
+from snapconv.writers.sqlite.extended_time import TIME_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}

@@ -11,11 +11,11 @@ from snapconv.answers.memory_report import (
     START,
     moment_name,
 )
-from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.writers.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES
-from snapconv.writers.sqlite.table_schema import Table, View
+from snapconv.writers.sqlite.tables import Table, View
 
 # What the values of a column mean: (table, column) -> (value, meaning).
 Values = Mapping[tuple[str, str], Sequence[tuple[str, str]]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.comparison import paired
 from snapconv.answers.growth import find_growth, why_unknown
-from snapconv.answers.live_totals import totals_by_category
+from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import device_name, format_bytes

@@ -13,7 +13,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.line_matching import Contents, match_lines
-from snapconv.answers.live_totals import totals_by_category, totals_by_module, totals_by_operation
+from snapconv.answers.peak import totals_by_category, totals_by_module, totals_by_operation
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int64Column, sums_by
 from snapconv.stacks.project_lines import ProjectLines, SourceLine

@@ -1,22 +1,51 @@
 """The Report: all that a writer needs for one device, nothing left for it to compute.
 
-Plain tuples where a report has tens of rows, NumPy columns where it has millions. Writers never
-look anything up anywhere else.
+What the analysis has, a writer takes from ``analysis``; what is counted, named and put in order stands
+beside it. Plain tuples where a report has tens of rows, NumPy columns where it has millions.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from snapconv.answers.annotation_totals import AnnotatedSpans, AnnotationTotal
+import numpy as np
+from numpy.typing import NDArray
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.annotations import (
+    AnnotatedSpans,
+    AnnotationTotal,
+    annotated_spans,
+    totals_by_annotation,
+)
+from snapconv.answers.device_notes import device_notes
 from snapconv.answers.fragmentation import FreeMemory
-from snapconv.answers.growth import Growth
-from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
-from snapconv.answers.oom.failed_allocation import FailedAllocation
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
+from snapconv.answers.growth import Growth, find_growth
+from snapconv.answers.moments import FoundMoment
+from snapconv.answers.oom.failed_allocation import (
+    FailedAllocation,
+    failed_allocations,
+    free_after_oom,
+)
+from snapconv.answers.peak import BreakdownRow, MomentState, breakdown_at, state_at
+from snapconv.answers.report_frames import (
+    ReportStacks,
+    left_out_note,
+    n_frames_of_an_end,
+    report_stacks,
+    with_fewer_frames,
+)
+from snapconv.columns import Int8Column, Int64Column, distinct, sums_by
+from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
-from snapconv.replay.device_replay import AllocationTable, Curve
-from snapconv.replay.memory_layout import MemoryLayout
-from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.replay.memory_layout import MemoryLayout, layouts
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stop_signals import stage
+from snapconv.units import device_argument, device_kind
+from snapconv.version import VERSION
 
 # The Moments that every report has: start, peak and end of every curve, and one more.
 CURVES = ("requested", "allocated", "active", "reserved")
@@ -56,18 +85,6 @@ class ActivationEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakdownRow:
-    """A row of the breakdown of reserved bytes at the peak.
-
-    Rows without a parent sum to the reserved bytes; rows with a parent sum to that parent.
-    """
-
-    name: str
-    parent: str | None
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """A named event of the trace, such as a peak; ``event`` is -1 for before the first event."""
 
@@ -76,67 +93,39 @@ class Moment:
     time_us: int | None
     size_bytes: int
 
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The four curves. ``time_us`` may be absent."""
-
-    time_us: Int64Column | None
-    requested: Curve
-    allocated: Curve
-    active: Curve
-    reserved: Curve
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, without the name."""
+        event = None if self.event < 0 else self.event
+        return {"event": event, "time_us": self.time_us, "size_bytes": self.size_bytes}
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationColumns:
-    """Every allocation of the device, one row per lifetime; -1 where an id or a phase is missing.
+class SegmentRows:
+    """The segments at some of the Moments; ``moment`` has the name of each."""
 
-    ``phase`` is that of its ``alloc_event``, in codes of Phase. Rule 0 is that none decided, operation 0
-    that it is unknown. ``modules`` are names, each with its evidence.
-    """
-
-    table: AllocationTable
-    category: Int8Column
-    evidence: Int8Column
-    rule_id: Int32Column
-    operation_id: Int32Column
-    iteration: Int32Column
-    phase: Int8Column
-    pools: tuple[str, ...]
-    rules: tuple[str, ...]
-    operations: tuple[str, ...]
-    module_id: Int32Column
-    modules: tuple[tuple[str, str], ...]
+    moment: tuple[str, ...]
+    addr: Int64Column
+    total_bytes: Int64Column
+    active_bytes: Int64Column
+    n_blocks: Int64Column
+    n_free: Int64Column
+    largest_free_bytes: Int64Column
+    stream: Int64Column
+    pool_id: Int64Column
+    is_small: Int64Column
+    is_expandable: Int64Column
+    stack_id: Int64Column
 
 
 @dataclass(frozen=True, slots=True)
-class MomentLayout:
-    """Where everything lay at one of the Moments."""
+class BlockRows:
+    """The blocks and the free pieces (``allocation_id`` -1) of these segments, by address."""
 
-    moment: str
-    layout: MemoryLayout
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotationColumns:
-    """Every named span of the trace; ``name_id`` is a position in ``names``."""
-
-    names: tuple[str, ...]
-    name_id: Int64Column
-    kinds: tuple[str, ...]
-    found: AnnotatedSpans
-
-
-@dataclass(frozen=True, slots=True)
-class IterationRow:
-    """One training step, or the whole trace where no step was found."""
-
-    iteration: int
-    first_event: int
-    last_event: int
-    peak_allocated_bytes: int
-    peak_event: int
+    moment: tuple[str, ...]
+    segment_addr: Int64Column
+    addr: Int64Column
+    block_bytes: Int64Column
+    allocation_id: Int64Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +150,250 @@ class WeightNaming:
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
-    ``own_stacks`` are the ids of the device's own among ``stacks``, which all devices share. ``is_project``
-    has one entry per frame of ``stacks``. ``after_oom`` is the free memory at the dump where the program went
-    on after it had run out of memory.
+    ``peak`` is the peak of allocated bytes. ``phase`` has the phase of each allocation's ``alloc_event``, -1
+    where it has none. ``stacks`` are the device's own. ``after_oom`` is the free memory at the dump where the
+    program went on after it had run out of memory.
     """
 
-    device: int
-    peak_usage_bytes: int
+    analysis: DeviceAnalysis
+    peak: MomentState
+    breakdown: tuple[BreakdownRow, ...]
     weights: tuple[WeightEntry, ...]
     activations: tuple[ActivationEntry, ...]
     source: tuple[tuple[str, str], ...]
     notes: tuple[Note, ...]
-    history_verdict: str
-    history_reason: str
-    project_root: str | None
     moments: tuple[Moment, ...]
-    categories_at_peak: tuple[CategoryTotal, ...]
-    breakdown: tuple[BreakdownRow, ...]
-    lines_at_peak: tuple[LineTotal, ...]
-    iterations: tuple[IterationRow, ...]
+    growth: tuple[Growth, ...]
     oom_events: tuple[FailedAllocation, ...]
-    timeline: Timeline
-    allocations: AllocationColumns
-    stacks: StackTable
-    own_stacks: Int64Column
-    is_project: BoolColumn
-    weight_naming: WeightNaming | None = None
-    modules_at_peak: tuple[ModuleTotal, ...] = ()
-    growth: tuple[Growth, ...] = ()
-    project_includes: tuple[str, ...] = ()
-    layouts: tuple[MomentLayout, ...] = ()
-    annotations: AnnotationColumns | None = None
-    annotation_totals: tuple[AnnotationTotal, ...] = ()
-    after_oom: FreeMemory | None = None
+    after_oom: FreeMemory | None
+    weight_naming: WeightNaming | None
+    annotations: AnnotatedSpans
+    annotation_totals: tuple[AnnotationTotal, ...]
+    phase: Int8Column
+    stacks: ReportStacks
+    segments: SegmentRows
+    blocks: BlockRows
+
+    @property
+    def device(self) -> int:
+        """The ordinal of the device; HOST: pinned host memory."""
+        return self.peak.device
+
+    @property
+    def peak_usage_bytes(self) -> int:
+        """The most that was allocated."""
+        return self.peak.allocated_bytes
+
+    def moment(self, name: str) -> Moment:
+        """Return the Moment of a name."""
+        return next(moment for moment in self.moments if moment.name == name)
+
+    def to_json(self, output: Path) -> dict[str, object]:
+        """Return JSON-ready values; ``output`` is the file that the report was written to."""
+        peak = self.peak
+        return {
+            "device": self.device,
+            "kind": device_kind(self.device),
+            "output": str(output),
+            "peak_usage_bytes": self.peak_usage_bytes,
+            "moments": {moment.name: moment.to_json() for moment in self.moments},
+            "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
+            "breakdown": list(map(asdict, self.breakdown)),
+            "oom_events": list(map(_failed_values, self.oom_events)),
+            "after_oom": _free_values(self.after_oom) if self.after_oom else None,
+            "annotations": list(map(asdict, self.annotation_totals)),
+            "project_root": peak.project_root,
+            "project_includes": list(peak.project_includes),
+            "lines_at_peak": [total.to_json() for total in peak.lines],
+            "modules_at_peak": list(map(asdict, peak.modules)),
+            "growth": [row.to_json() for row in self.growth],
+            "history": {"verdict": peak.history_verdict, "reason": peak.history_reason},
+            "weight_naming": asdict(self.weight_naming) if self.weight_naming else None,
+            "n_weights": len(self.weights),
+            "n_activations": len(self.activations),
+            "notes": list(map(asdict, self.notes)),
+        }
+
+
+def _failed_values(oom: FailedAllocation) -> dict[str, object]:
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.requested_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "lines": [f"{line.place} in {line.function}" for line in oom.lines],
+    }
+
+
+def _free_values(free: FreeMemory) -> dict[str, object]:
+    return {"free_bytes": free.free_bytes, "returnable_bytes": free.returnable_bytes}
+
+
+@stage
+def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
+    """Put together all that any writer of one device's memory report needs."""
+    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
+    weights, activations = tuple(_weights(analysis, lines)), tuple(_activations(analysis, lines))
+    n_frames = n_frames_of_an_end([*weights, *activations], analysis.snapshot.container.n_unpacked_bytes)
+    spans = annotated_spans(analysis)
+    events = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
+    by_event = layouts(analysis.device, analysis.allocations, list(events.values()))
+    found = [(name, by_event[event]) for name, event in events.items()]
+    left_out = left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=analysis.device.device)
+    return MemoryReport(
+        analysis=analysis,
+        peak=state_at(
+            analysis, FoundMoment(analysis.peak_event, "the peak"), layout=by_event[analysis.peak_event]
+        ),
+        breakdown=tuple(breakdown_at(analysis, analysis.peak_event)),
+        weights=with_fewer_frames(weights, n_frames),
+        activations=with_fewer_frames(activations, n_frames),
+        source=_source(analysis.snapshot, analysis.project),
+        notes=(*device_notes(analysis), *left_out),
+        moments=tuple(_moments(analysis)),
+        growth=find_growth(analysis),
+        oom_events=failed_allocations(analysis),
+        after_oom=free_after_oom(analysis),
+        weight_naming=_weight_naming(analysis),
+        annotations=spans,
+        annotation_totals=totals_by_annotation(analysis.snapshot, spans),
+        phase=_phase(analysis),
+        stacks=report_stacks(
+            analysis.snapshot.stacks,
+            _own_stacks(analysis.snapshot, analysis.device),
+            analysis.project.is_project,
+        ),
+        segments=SegmentRows(*_below_each_other(found, _segment_columns)),
+        blocks=BlockRows(*_below_each_other(found, _block_columns)),
+    )
+
+
+def _weights(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[WeightEntry]:
+    table = analysis.weights
+    names = weight_names(table.names, table.stack_id, lines)
+    columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
+    for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
+        yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
+
+
+def _weight_naming(analysis: DeviceAnalysis) -> WeightNaming | None:
+    found = analysis.naming
+    if found is None:
+        return None
+    return WeightNaming(
+        file_name=found.file_name,
+        n_weights=len(found.names),
+        n_named=len(found.names) - found.names.count(""),
+        weight_bytes=found.n_bytes,
+        named_bytes=found.named_bytes,
+        certain_bytes=found.certain_bytes,
+        n_listed=found.n_listed,
+        n_without_memory=found.n_without_memory,
+    )
+
+
+def _activations(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[ActivationEntry]:
+    for row in analysis.activation_rows.tolist():
+        yield ActivationEntry(
+            operation_name=analysis.operations[int(analysis.operation_id[row])],
+            size_bytes=int(analysis.allocations.block_bytes[row]),
+            frames=lines.of(int(analysis.allocations.stack_id[row])),
+        )
+
+
+def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]:
+    container = snapshot.container
+    rows = [
+        ("snapconv_version", VERSION),
+        ("file_name", snapshot.path.name),
+        ("file_bytes", str(container.n_bytes)),
+        ("format", container.format + (" in gzip" if container.is_gzip else "")),
+        ("written_by", snapshot.written_by),
+        ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
+        ("project_root", project.root or ""),
+        ("project_root_is_inferred", "yes" if project.is_inferred else "no"),
+        ("project_includes", ", ".join(project.includes)),
+    ]
+    if container.pickle_protocol is not None:
+        rows.append(("pickle_protocol", str(container.pickle_protocol)))
+    if snapshot.metadata is not None:
+        rows += [(f"recorder.{key}", text) for key, text in snapshot.metadata.facts]
+    return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries))
+
+
+def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
+    """Yield start, peak and end of each curve, and the high-water mark of the activations."""
+    times = analysis.device.events.time_us
+    last = len(analysis.device.events) - 1
+
+    def moment(name: str, event: int, size_bytes: int) -> Moment:
+        time_us = int(times[event]) if times is not None and event >= 0 else None
+        return Moment(name, event, time_us, size_bytes)
+
+    for name in CURVES:
+        curve = getattr(analysis.replay, name)
+        for which, event in ((START, -1), (PEAK, curve.peak_event), (END, last)):
+            yield moment(moment_name(which, name), event, curve.at(event))
+    activations = analysis.allocations.block_bytes[analysis.activation_rows]
+    yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
+
+
+def _phase(analysis: DeviceAnalysis) -> Int8Column:
+    """Return the phase in which each allocation was made, -1: before the trace."""
+    alloc_event = analysis.allocations.alloc_event
+    phase = np.full(len(alloc_event), -1, np.int8)
+    traced = alloc_event >= 0
+    phase[traced] = analysis.phases.phase[alloc_event[traced]]
+    return phase
+
+
+def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
+    """Return the stacks of a device's events and blocks; of an only device all, also those of no event."""
+    if len(snapshot.devices) == 1:
+        return np.arange(len(snapshot.stacks))
+    ids = distinct(np.concatenate((device.events.stack_id, device.blocks.stack_id)))
+    return ids[ids >= 0].astype(np.int64)
+
+
+def _below_each_other(
+    found: Sequence[tuple[str, MemoryLayout]],
+    columns_of: Callable[[MemoryLayout], tuple[NDArray[Any], ...]],
+) -> Iterator[Any]:
+    """Yield the name of each row's moment, then the columns of all layouts below each other."""
+    parts = [(name, columns_of(layout)) for name, layout in found]
+    yield tuple(name for name, columns in parts for _ in range(len(columns[0])))
+    yield from map(np.concatenate, zip(*(columns for _, columns in parts), strict=True))
+
+
+def _segment_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
+    segments, blocks, free = layout.segments, layout.blocks, layout.free
+    n_segments = len(segments)
+    largest = np.zeros(n_segments, np.int64)
+    np.maximum.at(largest, free.segment, free.n_bytes)
+    return (
+        segments.addr,
+        segments.total_bytes,
+        sums_by(blocks.segment, blocks.n_bytes, n_segments),
+        np.bincount(blocks.segment, minlength=n_segments),
+        np.bincount(free.segment, minlength=n_segments),
+        largest,
+        segments.stream,
+        segments.pool_id,
+        segments.is_small.astype(np.int8),
+        segments.is_expandable.astype(np.int8),
+        segments.stack_id,
+    )
+
+
+def _block_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
+    pieces = (layout.blocks, layout.free)
+    addr = np.concatenate([piece.addr for piece in pieces])
+    order = np.argsort(addr, kind="stable")
+    segment = np.concatenate([piece.segment for piece in pieces])[order]
+    return (
+        layout.segments.addr[segment],
+        addr[order],
+        np.concatenate([piece.n_bytes for piece in pieces])[order],
+        np.concatenate([piece.allocation for piece in pieces])[order],
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from snapconv.analysis import analyze_device
-from snapconv.answers.build_memory import build_memory_report
+from snapconv.answers.memory_report import build_memory_report
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts

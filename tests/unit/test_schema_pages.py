@@ -15,15 +15,15 @@ from scripts.docs.schema_pages import (
     time_schema_page,
 )
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.answers.memory_report import IterationRow
+from snapconv.analysis import Iteration
 from snapconv.replay.history_verdict import Verdict
 from snapconv.session import load
-from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
-from snapconv.writers.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES
-from snapconv.writers.sqlite.table_schema import View
-from tests.report_builder import small_report, write_memory_reports
+from snapconv.writers.sqlite.tables import View
+from tests.report_builder import small_analysis, small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,9 @@ EVERY_OBJECT = pytest.mark.parametrize(
 @pytest.fixture
 def report_files(tmp_path):
     """A report of each kind; allocation 1 is made in the first iteration and outlives the second."""
-    report = small_report(iterations=(IterationRow(0, 0, 1, 3584, 1), IterationRow(1, 2, 3, 3072, 2)))
+    report = small_report(
+        analysis=small_analysis(iterations=(Iteration(0, 1, 1, 3584), Iteration(2, 3, 2, 3072)))
+    )
     write_memory_reports([(tmp_path / "memory", report)], extended=True, force=False)
     times = time_report(tmp_path, clock="cpu", simulated=True)
     write_time_report(tmp_path / "time", times, extended=True)

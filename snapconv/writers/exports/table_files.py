@@ -9,8 +9,8 @@ from typing import Any
 
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.json_text import write_json
-from snapconv.writers.sqlite.database import CHUNK_ROWS, Row, TableRows, Value
-from snapconv.writers.sqlite.table_schema import Column
+from snapconv.writers.sqlite.database import CHUNK_ROWS
+from snapconv.writers.sqlite.tables import Column, Row, TableRows, Value
 
 
 def write_csv(temporary: Path, rows: TableRows) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.answers.moment_state import MomentState
+from snapconv.answers.peak import MomentState
 from snapconv.answers.timeline_levels import TimelineLevel
 from snapconv.classification.categories import Category
 from snapconv.notes import Note

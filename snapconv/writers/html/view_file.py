@@ -2,8 +2,7 @@
 
 from dataclasses import asdict
 
-from snapconv.answers.module_times import ModuleTime
-from snapconv.answers.time_report import LineTime, TimeReport, TimeTotal
+from snapconv.answers.times import LineTime, ModuleTime, TimeReport, TimeTotal
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.version import VERSION

@@ -4,25 +4,17 @@ Independent of the tables of reports. The same rows give the same bytes with the
 pragmas are fixed, and everything happens in one transaction.
 """
 
-import operator
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.errors import OutputWriteError
 from snapconv.files import new_files
-from snapconv.writers.sqlite.table_schema import Table
+from snapconv.writers.sqlite.tables import Row, Table, TableRows
 
-Value = int | float | str | None
-Row = tuple[Value, ...]
-ColumnData = NDArray[Any] | Sequence[Value] | None
 Advance = Callable[[int], None]
 
 CHUNK_ROWS = 65_536
@@ -42,15 +34,6 @@ _PRAGMAS = (
 
 # SQLITE_ERROR: the statement itself is wrong, which is a bug of ours and keeps its traceback.
 _SQL_IS_WRONG = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TableRows:
-    """The rows of one table: ``chunk(start, stop)`` makes those from ``start`` up to ``stop``."""
-
-    table: Table
-    n_rows: int
-    chunk: Callable[[int, int], Iterable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,50 +121,3 @@ def _insert(connection: sqlite3.Connection, table: Table, rows: Iterable[Row], n
     groups = zip(*[values] * (_GROUP_ROWS * len(table.columns)), strict=True)
     connection.executemany(table.insert_sql(_GROUP_ROWS), groups)
     connection.executemany(table.insert_sql(1), one_by_one)
-
-
-def rows_of(table: Table, rows: Sequence[Sequence[Value]]) -> TableRows:
-    """Take the rows as they are: for tables of tens or thousands of rows."""
-    return TableRows(
-        table, len(rows), lambda start, stop: (tuple(map(plain_value, row)) for row in rows[start:stop])
-    )
-
-
-def rows_of_records(table: Table, records: Sequence[object]) -> TableRows:
-    """Take every column from the records' attribute of its name."""
-    values_of = operator.attrgetter(*(column.name for column in table.columns))
-    return rows_of(table, [values_of(record) for record in records])
-
-
-def rows_of_columns(table: Table, n_rows: int, columns: Sequence[ColumnData]) -> TableRows:
-    """Take one array per column, None for a column of NULLs: for tables of millions of rows."""
-    return TableRows(
-        table,
-        n_rows,
-        lambda start, stop: zip(*(_slice(column, start, stop) for column in columns), strict=True),
-    )
-
-
-def _slice(column: ColumnData, start: int, stop: int) -> Iterable[Value]:
-    if column is None:
-        return repeat(None, stop - start)
-    if isinstance(column, range):
-        return column[start:stop]
-    if isinstance(column, np.ndarray):
-        values: list[Value] = column[start:stop].tolist()
-        return values
-    return map(plain_value, column[start:stop])
-
-
-def plain_value(value: object) -> Value:
-    """Turn a value into one that SQLite stores as meant: it would store np.int64 as a BLOB."""
-    if value is None or isinstance(value, float):
-        return value
-    if isinstance(value, str):
-        return plain_text(value)
-    return operator.index(value)  # type: ignore[arg-type]  # what is no integer raises TypeError
-
-
-def plain_text(text: str) -> str:
-    r"""Write what SQLite cannot store as text in Python's escapes: lone surrogates, NUL as ``\x00``."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

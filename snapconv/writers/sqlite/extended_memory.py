@@ -1,207 +1,578 @@
-"""A MemoryReport -> the rows of the tables that ``--extended`` adds; they are in extended_memory_schema."""
+"""The tables and views that ``--extended`` adds to a memory report, as data, and their values' origin.
 
-from collections.abc import Sequence
+Their names begin with ``snapconv_``, and Skyline's own tables are never touched. Whoever changes a
+table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``. A column is one row: its name, type and
+meaning, and the function that gets its value from a record, or its values from what has them as columns.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from snapconv.answers.memory_report import (
-    AllocationColumns,
-    AnnotationColumns,
-    MemoryReport,
-    MomentLayout,
-    Timeline,
-)
+from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import distinct, sums_by
+from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
-from snapconv.replay.memory_layout import MemoryLayout
-from snapconv.stacks.stack_roles import innermost_frames
-from snapconv.writers.sqlite import extended_memory_schema as schema
-from snapconv.writers.sqlite.database import TableRows, rows_of, rows_of_columns, rows_of_records
-from snapconv.writers.sqlite.shared_tables import frame_columns, source_and_notes, stack_frame_rows
-from snapconv.writers.sqlite.table_schema import Table
+from snapconv.writers.sqlite.shared_tables import (
+    FILE_PATH,
+    FRAME_FILE,
+    FRAME_FUNCTION,
+    FRAME_LINE,
+    IS_PROJECT,
+    LINE_FUNCTION,
+    LINE_NUMBER,
+    NOTES,
+    ORDERING,
+    SOURCE,
+    STACK_FRAMES,
+    id_column,
+    key_column,
+    report_table,
+    stack_frame_rows,
+)
+from snapconv.writers.sqlite.tables import Column, Table, TableRows, View, define_table, table_rows
+
+SCHEMA_VERSION = 3
+
+Get = Callable[[Any], Any]
+
+_BYTES = "bytes"
+_EVENT = "event"
+_US = "µs since 1970"
+
+_NOT_IN_TRACE = "allocated before the trace begins"
+_NO_MODULE = "of no module, or of none that is known"
+_NO_EVENT = "there is no such event in the trace"
+_END = "the same, or the event by which that must have happened where the trace has lost it"
+
+
+def _event(name: str, meaning: str, null: str, value: Get | None = None) -> Column:
+    return Column(name, "INTEGER", meaning, _EVENT, null=null, stands_for_null=-1, value=value)
+
+
+def _bytes(name: str, meaning: str, value: Get | None = None) -> Column:
+    return Column(name, "INTEGER", meaning, _BYTES, value=value)
+
+
+def _iteration(name: str, meaning: str) -> Column:
+    return Column(name, "INTEGER REFERENCES snapconv_iterations (iteration)", meaning)
+
+
+def _of_rows(name: str) -> Get:
+    """Get a column of the AllocationTable."""
+    return lambda report: getattr(report.analysis.allocations, name)
+
+
+_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)"
+_LIFE = (
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE, _of_rows("alloc_event")),
+    _event(
+        "free_requested_event", "event that requested its free", _NO_EVENT, _of_rows("free_requested_event")
+    ),
+    _event(
+        "free_completed_event", "event that made its block free", _NO_EVENT, _of_rows("free_completed_event")
+    ),
+    _event("end_event", _END, "its block is not free when the trace ends", _of_rows("end_event")),
+)
+_TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
+
+
+def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[object]]) -> Table:
+    """Make a table of numbered words: by position, or as pairs."""
+    return define_table(
+        name,
+        meaning,
+        key_column(itemgetter(0)),
+        Column("name", "TEXT", what, value=itemgetter(1)),
+        records=words,
+    )
+
+
+REPORT = report_table(
+    SCHEMA_VERSION,
+    Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
+    _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
+    Column(
+        "history_verdict",
+        "TEXT",
+        "how much of the job the trace covers: one of four words, see below",
+        value=lambda report: report.peak.history_verdict,
+    ),
+    Column("history_reason", "TEXT", "how that is known", value=lambda report: report.peak.history_reason),
+    root=lambda report: report.peak.project_root,
+)
+
+MOMENTS = define_table(
+    "snapconv_moments",
+    "The named events that the figures of a report are about.",
+    Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
+    _event("event", "the event; what is counted is counted after it", "before the first event"),
+    replace(_TIME_US, null="before the first event, or the snapshot has no times"),
+    _bytes("size_bytes", "the bytes at that moment, of the kind in the name"),
+    records=lambda report: report.moments,
+)
+
+CATEGORIES_AT_PEAK = define_table(
+    "snapconv_categories_at_peak",
+    "The bytes of every category at the peak of allocated bytes.",
+    Column("category", "TEXT", "name of the category, as in `snapconv_categories`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("requested_bytes", "the size that the program requested"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    Column(
+        "n_models",
+        "INTEGER",
+        "of weights: how many models of equal sizes they are",
+        null="one, or not known; and for other categories",
+    ),
+    records=lambda report: report.peak.categories,
+)
+
+BREAKDOWN = define_table(
+    "snapconv_breakdown",
+    "The reserved bytes at the peak of allocated bytes, in parts. Rows without a parent sum to the reserved "
+    "bytes; rows with a parent sum to that parent.",
+    Column("name", "TEXT", "name of the part, see below"),
+    Column("parent", "TEXT", "name of the row that this one is a part of", null="it is a part of the whole"),
+    _bytes("size_bytes", "size of the part"),
+    records=lambda report: report.breakdown,
+)
+
+LINES_AT_PEAK = define_table(
+    "snapconv_lines_at_peak",
+    "The bytes of every line of the project at the peak of allocated bytes.",
+    FILE_PATH,
+    replace(LINE_NUMBER, meaning="line in that file", null="not known", stands_for_null=0),
+    LINE_FUNCTION,
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    records=lambda report: report.peak.lines,
+)
+
+MODULES_AT_PEAK = define_table(
+    "snapconv_modules_at_peak",
+    "The bytes of every module at the peak of allocated bytes, without the modules it calls. Memory of no "
+    "known module is not in it.",
+    Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
+    Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
+    Column("n_allocations", "INTEGER", "number of allocations"),
+    _bytes("block_bytes", "what the allocator set aside"),
+    records=lambda report: report.peak.modules,
+)
+
+GROWTH = define_table(
+    "snapconv_growth",
+    "The stacks that hold more memory from iteration to iteration, three at least.",
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+    Column(
+        "fate",
+        "TEXT",
+        "`never freed`: not to the end of the trace; `replaced by larger`: each time by more; `freed late`: "
+        "that of several iterations at once",
+    ),
+    Column("confidence", "TEXT", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
+    _iteration("first_iteration", "the first in which it grew"),
+    _iteration("last_iteration", "the last"),
+    Column("n_iterations", "INTEGER", "number of iterations in which it grew, equally far apart"),
+    Column("n_allocations", "INTEGER", "number of allocations that were left behind"),
+    _bytes("block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"),
+    _bytes("bytes_per_iteration", "what an iteration adds"),
+    records=lambda report: report.growth,
+)
+
+ITERATIONS = define_table(
+    "snapconv_iterations",
+    "The training steps; one row for the whole trace where no step was found.",
+    Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …", value=itemgetter(0)),
+    _event("first_event", "its first event", "the trace has no events", lambda row: row[1].first_event),
+    _event("last_event", "its last event", "the trace has no events", lambda row: row[1].last_event),
+    _bytes("peak_allocated_bytes", "the most that was allocated in it", lambda row: row[1].peak_bytes),
+    _event(
+        "peak_event",
+        "the event after which that was so",
+        "before the first event",
+        lambda row: row[1].peak_event,
+    ),
+    records=lambda report: enumerate(report.analysis.iterations),
+)
+
+OOM_EVENTS = define_table(
+    "snapconv_oom_events",
+    "Allocations that failed for want of memory.",
+    Column("event", "INTEGER", "the event", _EVENT),
+    _TIME_US,
+    _bytes("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
+    _bytes("device_free_bytes", "what the driver had free"),
+    _bytes("allocated_bytes", "what was allocated then"),
+    _bytes("reserved_bytes", "the bytes in segments then"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+    records=lambda report: report.oom_events,
+)
+
+TIMELINE = define_table(
+    "snapconv_timeline",
+    "The four curves: one row per event of the trace, with the bytes after it.",
+    Column(
+        "event",
+        "INTEGER PRIMARY KEY",
+        "0, 1, 2, …: position in the device's trace",
+        _EVENT,
+        value=lambda device: range(len(device.replay.allocated.after)),
+    ),
+    replace(_TIME_US, value=lambda device: device.device.events.time_us),
+    _bytes(
+        "requested_bytes",
+        "sum of the requested sizes of all blocks that `active_bytes` counts",
+        lambda device: device.replay.requested.after,
+    ),
+    _bytes("allocated_bytes", "sum of the blocks in use", lambda device: device.replay.allocated.after),
+    _bytes(
+        "active_bytes",
+        "sum of the blocks in use or waiting for a stream before they are free",
+        lambda device: device.replay.active.after,
+    ),
+    _bytes("reserved_bytes", "sum of the segments", lambda device: device.replay.reserved.after),
+    arrays=lambda report: report.analysis,
+)
+
+ALLOCATIONS = define_table(
+    "snapconv_allocations",
+    "Every allocation of the device, one row per lifetime.",
+    key_column(lambda report: range(len(report.analysis.allocations))),
+    *_LIFE,
+    Column(
+        "addr",
+        "INTEGER",
+        "address as a signed 64-bit integer, negative from 2^63 on",
+        "address",
+        value=_of_rows("addr"),
+    ),
+    Column(
+        "stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream", value=_of_rows("stream")
+    ),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot", _of_rows("pool_id")),
+    _bytes("requested_bytes", "the size that the program requested", _of_rows("requested_bytes")),
+    _bytes("block_bytes", "what the allocator set aside", _of_rows("block_bytes")),
+    Column("is_exact", "INTEGER", _IS_EXACT, value=_of_rows("is_exact")),
+    Column(
+        "category_id",
+        "INTEGER REFERENCES snapconv_categories (id)",
+        "what it was for",
+        value=lambda report: report.analysis.classification.category,
+    ),
+    Column(
+        "evidence_id",
+        "INTEGER REFERENCES snapconv_evidence (id)",
+        "how that is known",
+        value=lambda report: report.analysis.classification.evidence,
+    ),
+    Column(
+        "rule_id",
+        "INTEGER REFERENCES snapconv_rules (id)",
+        "row of `snapconv_rules`; 0: none decided",
+        value=lambda report: report.analysis.classification.reason_id,
+    ),
+    Column(
+        "operation_id",
+        "INTEGER REFERENCES snapconv_operations (id)",
+        "row of `snapconv_operations`; 0: not known",
+        value=lambda report: report.analysis.operation_id,
+    ),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded", _of_rows("stack_id")),
+    Column(
+        "iteration",
+        "INTEGER REFERENCES snapconv_iterations (iteration)",
+        "training step that allocated it",
+        null=_NOT_IN_TRACE,
+        stands_for_null=-1,
+        value=lambda report: report.analysis.iteration,
+    ),
+    id_column("phase_id", "snapconv_phases", _NOT_IN_TRACE, lambda report: report.phase),
+    id_column("module_id", "snapconv_modules", _NO_MODULE, lambda report: report.analysis.modules.module_id),
+    arrays=lambda report: report,
+)
+
+_LAYOUT_MOMENT = Column(
+    "moment", "TEXT", "`peak_allocated`: at the peak; `end_allocated`: at the dump; as in `snapconv_moments`"
+)
+_ADDR = Column("addr", "INTEGER", "address as a signed 64-bit integer, negative from 2^63 on", "address")
+
+SEGMENTS = define_table(
+    "snapconv_segments",
+    "The segments at the peak of allocated bytes, and at the dump: the memory obtained from the device.",
+    _LAYOUT_MOMENT,
+    _ADDR,
+    _bytes("total_bytes", "its size; of an expandable segment, what is mapped"),
+    _bytes("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
+    Column("n_blocks", "INTEGER", "number of these"),
+    Column("n_free", "INTEGER", "number of its free pieces"),
+    _bytes("largest_free_bytes", "the largest of these"),
+    Column("stream", "INTEGER", "handle of the CUDA stream that it serves; 0 is the default stream"),
+    id_column("pool_id", "snapconv_pools", "not in the snapshot"),
+    Column("is_small", "INTEGER", "1: it serves requests of up to 1 MiB; 0: larger ones"),
+    Column("is_expandable", "INTEGER", "1: it grows and shrinks by pages; 0: it is returned as a whole"),
+    id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
+    arrays=lambda report: report.segments,
+)
+
+BLOCKS = define_table(
+    "snapconv_blocks",
+    "The blocks and the free pieces of the segments at these moments; those of a segment sum to it.",
+    _LAYOUT_MOMENT,
+    Column("segment_addr", "INTEGER", "`addr` of its segment at that moment", "address"),
+    _ADDR,
+    _bytes("block_bytes", "its size"),
+    id_column("allocation_id", "snapconv_allocations", "it is free"),
+    arrays=lambda report: report.blocks,
+)
+
+ANNOTATION_NAMES = _words(
+    "snapconv_annotation_names",
+    "The names that the program gave to spans of the trace.",
+    "the name, or the text",
+    lambda report: enumerate(report.annotations.names),
+)
+ANNOTATIONS = define_table(
+    "snapconv_annotations",
+    "The spans of the trace that the program has named. One without an event has its last event before its "
+    "first.",
+    id_column("name_id", "snapconv_annotation_names"),
+    Column(
+        "kind",
+        "TEXT",
+        "`record_function`; `user_metadata`; `tensor`: a text that was given to one tensor",
+        value=lambda found: [SpanKind(kind).label for kind in found.spans.kind.tolist()],
+    ),
+    Column(
+        "first_event",
+        "INTEGER",
+        "its first event; the trace's, where its beginning is lost",
+        _EVENT,
+        value=lambda found: found.spans.first_event,
+    ),
+    Column(
+        "last_event",
+        "INTEGER",
+        "its last event; -1 where it ended before the first",
+        _EVENT,
+        value=lambda found: found.spans.last_event,
+    ),
+    _bytes(
+        "peak_allocated_bytes",
+        "the most that was allocated in it, or when it began",
+        lambda found: found.peak_bytes,
+    ),
+    _bytes("change_bytes", "what was allocated after it, less what was before it; may be negative"),
+    arrays=lambda report: report.annotations,
+)
+
+STACKS = define_table(
+    "snapconv_stacks",
+    "The distinct stacks.",
+    key_column(lambda stacks: stacks.stack_id),
+    Column("n_frames", "INTEGER", "number of frames"),
+    id_column("innermost_frame_id", "snapconv_frames", "the stack is empty"),
+    id_column("project_frame_id", "snapconv_frames", "no frame is the project's"),
+    arrays=lambda report: report.stacks,
+)
+
+FRAMES = define_table(
+    "snapconv_frames",
+    "The distinct frames.",
+    key_column(lambda stacks: stacks.frame_id),
+    FRAME_FUNCTION,
+    FRAME_FILE,
+    FRAME_LINE,
+    IS_PROJECT,
+    arrays=lambda report: report.stacks,
+)
+
+CATEGORIES = _words(
+    "snapconv_categories",
+    "What an allocation can be for.",
+    "name of the category",
+    lambda _: [(int(category), category.label) for category in Category],
+)
+EVIDENCE = _words(
+    "snapconv_evidence",
+    "How the category of an allocation can be known.",
+    "name of the evidence",
+    lambda _: [(int(evidence), evidence.label) for evidence in Evidence],
+)
+RULES = _words(
+    "snapconv_rules",
+    "The rules that decided categories.",
+    "name of the rule; that of row 0 is `none`",
+    lambda report: enumerate(report.analysis.classification.reasons),
+)
+OPERATIONS = _words(
+    "snapconv_operations",
+    "The operations that allocated.",
+    "name of the operation; that of row 0 is `unknown`",
+    lambda report: enumerate(report.analysis.operations),
+)
+PHASES = _words(
+    "snapconv_phases",
+    "The parts of a training step.",
+    "name of the phase",
+    lambda _: [(int(phase), phase.name.lower()) for phase in Phase],
+)
+POOLS = _words(
+    "snapconv_pools",
+    "The memory pools of the snapshot.",
+    "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
+    "`MemPool`)",
+    lambda report: enumerate(map(str, report.analysis.snapshot.pools)),
+)
+MODULES = define_table(
+    "snapconv_modules",
+    "The modules that allocations are of.",
+    key_column(itemgetter(0)),
+    Column("name", "TEXT", "name of the module, see below", value=itemgetter(1)),
+    Column("evidence", "TEXT", "how that is known, see below", value=lambda row: row[2].label),
+    records=lambda report: zip(count(), report.analysis.modules.names, report.analysis.modules.evidence),
+)
+
+EXTENDED_TABLES: tuple[Table, ...] = (
+    REPORT,
+    SOURCE,
+    NOTES,
+    CATEGORIES_AT_PEAK,
+    BREAKDOWN,
+    LINES_AT_PEAK,
+    MODULES_AT_PEAK,
+    MOMENTS,
+    ITERATIONS,
+    GROWTH,
+    OOM_EVENTS,
+    ANNOTATION_NAMES,
+    ANNOTATIONS,
+    CATEGORIES,
+    EVIDENCE,
+    RULES,
+    OPERATIONS,
+    PHASES,
+    POOLS,
+    MODULES,
+    FRAMES,
+    STACKS,
+    STACK_FRAMES,
+    TIMELINE,
+    ALLOCATIONS,
+    SEGMENTS,
+    BLOCKS,
+)
+
+# LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that
+# millions of them are scanned once and the rest is looked up by rowid.
+ALLOCATIONS_IN_WORDS = View(
+    "snapconv_allocations_in_words",
+    "Every allocation, with words instead of ids.",
+    (
+        Column("id", "INTEGER", "row of `snapconv_allocations`"),
+        Column("category", "TEXT", "what it was for"),
+        Column("evidence", "TEXT", "how that is known"),
+        Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
+        Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
+        _bytes("requested_bytes", "the size that the program requested"),
+        _bytes("block_bytes", "what the allocator set aside"),
+        Column("is_exact", "INTEGER", _IS_EXACT),
+        Column("stream", "INTEGER", "handle of the CUDA stream"),
+        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
+        Column("address", "TEXT", "address in hexadecimal, unsigned"),
+        *_LIFE,
+        Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
+        Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
+        Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
+        Column("module", "TEXT", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
+        Column(
+            "function",
+            "TEXT",
+            "function of the innermost frame of the project",
+            null="there is no such frame",
+        ),
+        Column("file", "TEXT", "file of that frame, as recorded", null="there is no such frame"),
+        Column(
+            "line", "INTEGER", "line of that frame", null="there is no such frame, or its line is not known"
+        ),
+    ),
+    """\
+CREATE VIEW snapconv_allocations_in_words AS
+SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
+       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
+       allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
+       allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
+       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
+       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
+FROM snapconv_allocations AS allocation
+LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
+LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
+LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
+LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
+LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
+LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
+LEFT JOIN snapconv_modules AS module ON module.id = allocation.module_id
+LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
+LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
+)
+
+# As the timeline counts allocated bytes: until the request to free, or the end where no request is known.
+LIVE_ALLOCATIONS = View(
+    "snapconv_live_allocations",
+    "For every moment, the allocations that were in use after its event. Select one: `WHERE moment = '…'`.",
+    (Column("moment", "TEXT", "name of the moment, as in `snapconv_moments`"),),
+    """\
+CREATE VIEW snapconv_live_allocations AS
+SELECT moment.name AS moment, allocation.*
+FROM snapconv_moments AS moment
+JOIN snapconv_allocations_in_words AS allocation
+  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
+ AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
+     > coalesce(moment.event, -1)""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+PEAK_ALLOCATIONS = View(
+    "snapconv_peak_allocations",
+    "The allocations in use at the peak of allocated bytes, largest first.",
+    (),
+    f"""\
+CREATE VIEW snapconv_peak_allocations AS
+SELECT {", ".join(column.name for column in ALLOCATIONS_IN_WORDS.columns)}
+FROM snapconv_live_allocations
+WHERE moment = '{PEAK_ALLOCATED}'
+ORDER BY block_bytes DESC, id""",
+    continued_by=ALLOCATIONS_IN_WORDS,
+)
+
+STACK_LINES = View(
+    "snapconv_stack_lines",
+    "The frames of every stack in words. Select one: `WHERE stack_id = … ORDER BY ordering`.",
+    (
+        Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
+        ORDERING,
+        FRAME_FUNCTION,
+        FRAME_FILE,
+        FRAME_LINE,
+        IS_PROJECT,
+    ),
+    """\
+CREATE VIEW snapconv_stack_lines AS
+SELECT stack_frame.stack_id, stack_frame.ordering, frame.function, frame.file, frame.line, frame.is_project
+FROM snapconv_stack_frames AS stack_frame
+LEFT JOIN snapconv_frames AS frame ON frame.id = stack_frame.frame_id""",
+)
+
+EXTENDED_VIEWS: tuple[View, ...] = (ALLOCATIONS_IN_WORDS, LIVE_ALLOCATIONS, PEAK_ALLOCATIONS, STACK_LINES)
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:
     """Arrange the rows of every extended table; the long ones are made chunk by chunk on demand."""
     return [
-        *_about(report),
-        *_at_peak(report),
-        rows_of_records(schema.MOMENTS, report.moments),
-        rows_of_records(schema.ITERATIONS, report.iterations),
-        rows_of_records(schema.GROWTH, report.growth),
-        rows_of_records(schema.OOM_EVENTS, report.oom_events),
-        *_annotations(report.annotations),
-        *_words(report.allocations),
-        *_stacks(report),
-        _timeline(report.timeline),
-        _allocations(report.allocations),
-        _segments(report.layouts),
-        _blocks(report.layouts),
-    ]
-
-
-def _about(report: MemoryReport) -> list[TableRows]:
-    about = (
-        schema.SCHEMA_VERSION,
-        report.device,
-        report.peak_usage_bytes,
-        report.history_verdict,
-        report.history_reason,
-        report.project_root,
-    )
-    return [rows_of(schema.REPORT, [about]), *source_and_notes(report)]
-
-
-def _at_peak(report: MemoryReport) -> list[TableRows]:
-    lines = [
-        (at.line.file_path, at.line.line_number, at.line.function, at.n_allocations, at.block_bytes)
-        for at in report.lines_at_peak
-    ]
-    return [
-        rows_of_records(schema.CATEGORIES_AT_PEAK, report.categories_at_peak),
-        rows_of_records(schema.BREAKDOWN, report.breakdown),
-        rows_of(schema.LINES_AT_PEAK, lines),
-        rows_of_records(schema.MODULES_AT_PEAK, report.modules_at_peak),
-    ]
-
-
-def _words(allocations: AllocationColumns) -> list[TableRows]:
-    return [
-        rows_of(schema.CATEGORIES, [(int(category), category.label) for category in Category]),
-        rows_of(schema.EVIDENCE, [(int(evidence), evidence.label) for evidence in Evidence]),
-        rows_of(schema.RULES, list(enumerate(allocations.rules))),
-        rows_of(schema.OPERATIONS, list(enumerate(allocations.operations))),
-        rows_of(schema.PHASES, [(int(phase), phase.name.lower()) for phase in Phase]),
-        rows_of(schema.POOLS, list(enumerate(allocations.pools))),
-        rows_of(schema.MODULES, [(i, *module) for i, module in enumerate(allocations.modules)]),
-    ]
-
-
-def _timeline(timeline: Timeline) -> TableRows:
-    n_events = len(timeline.allocated.after)
-    columns = (
-        range(n_events),
-        timeline.time_us,
-        timeline.requested.after,
-        timeline.allocated.after,
-        timeline.active.after,
-        timeline.reserved.after,
-    )
-    return rows_of_columns(schema.TIMELINE, n_events, columns)
-
-
-def _allocations(allocations: AllocationColumns) -> TableRows:
-    table = allocations.table
-    columns = (
-        range(len(table)),
-        table.alloc_event,
-        table.free_requested_event,
-        table.free_completed_event,
-        table.end_event,
-        table.addr,
-        table.stream,
-        table.pool_id,
-        table.requested_bytes,
-        table.block_bytes,
-        table.is_exact,
-        allocations.category,
-        allocations.evidence,
-        allocations.rule_id,
-        allocations.operation_id,
-        table.stack_id,
-        allocations.iteration,
-        allocations.phase,
-        allocations.module_id,
-    )
-    return rows_of_columns(schema.ALLOCATIONS, len(table), columns)
-
-
-def _annotations(annotations: AnnotationColumns | None) -> list[TableRows]:
-    if annotations is None:
-        return [rows_of(schema.ANNOTATION_NAMES, []), rows_of(schema.ANNOTATIONS, [])]
-    found = annotations.found
-    columns = (
-        annotations.name_id,
-        annotations.kinds,
-        found.spans.first_event,
-        found.spans.last_event,
-        found.peak_bytes,
-        found.change_bytes,
-    )
-    return [
-        rows_of(schema.ANNOTATION_NAMES, list(enumerate(annotations.names))),
-        rows_of_columns(schema.ANNOTATIONS, len(found.spans), columns),
-    ]
-
-
-def _segments(layouts: Sequence[MomentLayout]) -> TableRows:
-    parts = [_segment_columns(one.layout) for one in layouts]
-    return _of_moments(schema.SEGMENTS, layouts, parts)
-
-
-def _segment_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
-    segments, blocks, free = layout.segments, layout.blocks, layout.free
-    n_segments = len(segments)
-    largest = np.zeros(n_segments, np.int64)
-    np.maximum.at(largest, free.segment, free.n_bytes)
-    return (
-        segments.addr,
-        segments.total_bytes,
-        sums_by(blocks.segment, blocks.n_bytes, n_segments),
-        np.bincount(blocks.segment, minlength=n_segments),
-        np.bincount(free.segment, minlength=n_segments),
-        largest,
-        segments.stream,
-        segments.pool_id,
-        segments.is_small.astype(np.int8),
-        segments.is_expandable.astype(np.int8),
-        segments.stack_id,
-    )
-
-
-def _blocks(layouts: Sequence[MomentLayout]) -> TableRows:
-    """The blocks and the free pieces of every moment, by address."""
-    parts = []
-    for one in layouts:
-        pieces = (one.layout.blocks, one.layout.free)
-        addr = np.concatenate([piece.addr for piece in pieces])
-        order = np.argsort(addr, kind="stable")
-        segment = np.concatenate([piece.segment for piece in pieces])[order]
-        parts.append(
-            (
-                one.layout.segments.addr[segment],
-                addr[order],
-                np.concatenate([piece.n_bytes for piece in pieces])[order],
-                np.concatenate([piece.allocation for piece in pieces])[order],
-            )
-        )
-    return _of_moments(schema.BLOCKS, layouts, parts)
-
-
-def _of_moments(
-    table: Table, layouts: Sequence[MomentLayout], parts: Sequence[tuple[NDArray[Any], ...]]
-) -> TableRows:
-    """The columns of several moments below each other, behind the moment's name."""
-    if not parts:
-        return rows_of(table, [])
-    moments = [one.moment for one, part in zip(layouts, parts, strict=True) for _ in range(len(part[0]))]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return rows_of_columns(table, len(moments), (moments, *columns))
-
-
-def _stacks(report: MemoryReport) -> list[TableRows]:
-    ids, stacks = report.own_stacks, report.stacks.take(report.own_stacks)
-    is_whole = len(stacks) == len(report.stacks)
-    frames = np.arange(len(stacks.frames)) if is_whole else distinct(stacks.frame_ids).astype(np.int64)
-    n_frames = np.diff(stacks.offsets)
-    first = np.full(len(stacks), -1, np.int32)
-    first[n_frames > 0] = stacks.frame_ids[stacks.offsets[:-1][n_frames > 0]]
-    of_project = innermost_frames(stacks, report.is_project)
-    return [
-        rows_of_columns(schema.FRAMES, len(frames), frame_columns(report, frames)),
-        rows_of_columns(schema.STACKS, len(stacks), (ids, n_frames, first, of_project)),
-        stack_frame_rows(stacks, ids),
+        stack_frame_rows(report.stacks) if table is STACK_FRAMES else table_rows(table, report)
+        for table in EXTENDED_TABLES
     ]

@@ -2,57 +2,90 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
-from snapconv.answers.memory_report import ActivationEntry, MemoryReport, WeightEntry
-from snapconv.answers.time_report import RunTimeEntry, TimeReport
-from snapconv.columns import Int64Column
-from snapconv.snapshot.stack_table import StackTable
-from snapconv.writers.sqlite.database import ColumnData, Row, TableRows, plain_text, rows_of, rows_of_records
-from snapconv.writers.sqlite.table_schema import Column, Table, define_table
+from snapconv.answers.memory_report import ActivationEntry, WeightEntry
+from snapconv.answers.report_frames import ReportStacks
+from snapconv.answers.times import RunTimeEntry
+from snapconv.writers.sqlite.tables import Column, Row, Table, TableRows, define_table, plain_text
 
 USER_VERSION = 1
 SET_USER_VERSION = f"PRAGMA user_version = {USER_VERSION}"
 
-KEY = Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …")
 # Those of Skyline's tables count from 1.
 ENTRY_KEY = Column("id", "INTEGER", "1, 2, 3, …")
 ORDERING = Column("ordering", "INTEGER", "0, 1, 2, …; 0 is the innermost frame")
-FILE_PATH = Column("file_path", "TEXT", "relative to the project root")
-LINE_NUMBER = Column("line_number", "INTEGER", "line in that file, from 1")
-LINE_FUNCTION = Column("function", "TEXT", "function that the line is in")
-FRAME_FUNCTION = Column("function", "TEXT", "function, as recorded")
-FRAME_FILE = Column("file", "TEXT", "file, as recorded")
-FRAME_LINE = Column("line", "INTEGER", "line in that file", null="not known", stands_for_null=0)
-IS_PROJECT = Column("is_project", "INTEGER", "1: the file is the project's; 0: it is not")
+FILE_PATH = Column("file_path", "TEXT", "relative to the project root", value=lambda row: row.line.file_path)
+LINE_NUMBER = Column(
+    "line_number", "INTEGER", "line in that file, from 1", value=lambda row: row.line.line_number
+)
+LINE_FUNCTION = Column(
+    "function", "TEXT", "function that the line is in", value=lambda row: row.line.function
+)
 
 
-def id_column(name: str, target: str, null: str | None = None) -> Column:
+def key_column(value: Callable[[Any], Any]) -> Column:
+    """Make the column of a table's key."""
+    return Column("id", "INTEGER PRIMARY KEY", "0, 1, 2, …", value=value)
+
+
+# Of the distinct frames: the writer's source is a report's ReportStacks.
+FRAME_FUNCTION = Column(
+    "function", "TEXT", "function, as recorded", value=lambda s: _texts(s, s.table.frames.names)
+)
+FRAME_FILE = Column("file", "TEXT", "file, as recorded", value=lambda s: _texts(s, s.table.frames.filenames))
+FRAME_LINE = Column(
+    "line",
+    "INTEGER",
+    "line in that file",
+    null="not known",
+    stands_for_null=0,
+    value=lambda s: s.table.frames.lines[s.frame_id],
+)
+IS_PROJECT = Column(
+    "is_project",
+    "INTEGER",
+    "1: the file is the project's; 0: it is not",
+    value=lambda s: s.is_project[s.frame_id],
+)
+
+
+def _texts(stacks: ReportStacks, texts: Sequence[str]) -> list[str]:
+    return [texts[i] for i in stacks.frame_id.tolist()]
+
+
+def id_column(
+    name: str, target: str, null: str | None = None, value: Callable[[Any], Any] | None = None
+) -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     stand_in = None if null is None else -1
     reference = f"INTEGER REFERENCES {target} (id)"
-    return Column(name, reference, f"row of `{target}`", null=null, stands_for_null=stand_in)
+    return Column(name, reference, f"row of `{target}`", null=null, stands_for_null=stand_in, value=value)
 
 
-def report_table(version: int, *columns: Column) -> Table:
+def report_table(version: int, *columns: Column, root: Callable[[Any], str | None]) -> Table:
     """Make the table of facts about the report."""
     of_tables = f"version of the `snapconv_` tables; this page describes {version}"
-    root = "folder that paths of the project are relative to"
+    of_root = "folder that paths of the project are relative to"
     return define_table(
         "snapconv_report",
         "What this report is; always one row.",
-        Column("schema_version", "INTEGER", of_tables),
+        Column("schema_version", "INTEGER", of_tables, value=lambda _: version),
         *columns,
-        Column("project_root", "TEXT", root, null="none was found"),
+        Column("project_root", "TEXT", of_root, null="none was found", value=root),
+        records=lambda report: [report],
     )
 
 
 SOURCE = define_table(
     "snapconv_source",
     "Where the numbers come from: the file, and how it was made.",
-    Column("key", "TEXT", "name of the fact"),
-    Column("value", "TEXT", "its text"),
+    Column("key", "TEXT", "name of the fact", value=itemgetter(0)),
+    Column("value", "TEXT", "its text", value=itemgetter(1)),
+    records=lambda report: report.source,
 )
 
 NOTES = define_table(
@@ -61,6 +94,7 @@ NOTES = define_table(
     Column("slug", "TEXT", "stable short name of the note"),
     Column("message", "TEXT", "a sentence for a person"),
     Column("device", "INTEGER", "device that it is about; -1: pinned host memory", null="the whole file"),
+    records=lambda report: report.notes,
 )
 
 STACK_FRAMES = define_table(
@@ -73,20 +107,9 @@ STACK_FRAMES = define_table(
 )
 
 
-def source_and_notes(report: MemoryReport | TimeReport) -> list[TableRows]:
-    """Arrange where a report's numbers come from, and its notes."""
-    return [rows_of(SOURCE, report.source), rows_of_records(NOTES, report.notes)]
-
-
-def frame_columns(report: MemoryReport | TimeReport, rows: Int64Column) -> tuple[ColumnData, ...]:
-    """Arrange the columns that the distinct frames of both reports have; ``rows`` are the frames to write."""
-    frames, ids = report.stacks.frames, rows.tolist()
-    names, files = ([texts[i] for i in ids] for texts in (frames.names, frames.filenames))
-    return rows, names, files, frames.lines[rows], report.is_project[rows]
-
-
-def stack_frame_rows(stacks: StackTable, ids: Int64Column) -> TableRows:
-    """Arrange the frames of every stack; ``ids`` has one for each."""
+def stack_frame_rows(found: ReportStacks) -> TableRows:
+    """Arrange the frames of every stack of a report, made while they are written."""
+    stacks, ids = found.table, found.stack_id
 
     def chunk(start: int, stop: int) -> Iterable[Row]:
         """Number the frames of the stacks; the chunk may begin and end in the middle of a stack."""

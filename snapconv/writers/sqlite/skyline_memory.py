@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.answers.memory_report import MemoryReport
-from snapconv.writers.sqlite.database import Database, Row, TableRows, rows_of
+from snapconv.writers.sqlite.database import Database
 from snapconv.writers.sqlite.shared_tables import (
     ENTRY_KEY,
     FILE_PATH,
@@ -18,7 +18,7 @@ from snapconv.writers.sqlite.shared_tables import (
     SET_USER_VERSION,
     entry_frame_rows,
 )
-from snapconv.writers.sqlite.table_schema import Column, Table
+from snapconv.writers.sqlite.tables import Column, Row, Table, TableRows, rows_of
 
 WEIGHT, ACTIVATION = 1, 2
 PEAK_KEY = "peak_usage_bytes"
@@ -145,8 +145,11 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     schema = [SET_USER_VERSION, *tables[:3], ENTRY_TYPE_AND_ID, *tables[3:]]
     rows = _rows(report)
     if extended:
-        from snapconv.writers.sqlite.extended_memory import extended_rows
-        from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS
+        from snapconv.writers.sqlite.extended_memory import (
+            EXTENDED_TABLES,
+            EXTENDED_VIEWS,
+            extended_rows,
+        )
 
         schema += [table.sql for table in EXTENDED_TABLES] + [view.sql for view in EXTENDED_VIEWS]
         rows += extended_rows(report)

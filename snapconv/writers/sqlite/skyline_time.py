@@ -6,10 +6,13 @@ stores Skyline's, indentation included. What the rows mean is in docs/reference/
 
 from pathlib import Path
 
-from snapconv.answers.time_report import TimeReport
-from snapconv.writers.sqlite.database import Database, TableRows, rows_of
-from snapconv.writers.sqlite.extended_time import extended_time_rows
-from snapconv.writers.sqlite.extended_time_schema import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.answers.times import TimeReport
+from snapconv.writers.sqlite.database import Database
+from snapconv.writers.sqlite.extended_time import (
+    EXTENDED_TIME_TABLES,
+    EXTENDED_TIME_VIEWS,
+    extended_time_rows,
+)
 from snapconv.writers.sqlite.shared_tables import (
     ENTRY_KEY,
     FILE_PATH,
@@ -18,7 +21,7 @@ from snapconv.writers.sqlite.shared_tables import (
     SET_USER_VERSION,
     entry_frame_rows,
 )
-from snapconv.writers.sqlite.table_schema import Column, Table
+from snapconv.writers.sqlite.tables import Column, Table, TableRows, rows_of
 
 RUN_TIME_ENTRIES = Table(
     "run_time_entries",

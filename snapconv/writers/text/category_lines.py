@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from snapconv.answers.live_totals import CategoryTotal
+from snapconv.answers.peak import CategoryTotal
 from snapconv.units import format_bytes, format_share
 
 

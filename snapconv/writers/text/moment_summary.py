@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from snapconv.answers.device_memory import DeviceMemory
-from snapconv.answers.module_groups import group_modules
-from snapconv.answers.moment_state import MomentState
+from snapconv.answers.peak import MomentState, group_modules
 from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.size_rows import names_in_a_line, project_shown, size_rows, where

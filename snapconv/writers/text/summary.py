@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from snapconv.answers.memory_report import (
@@ -10,14 +9,11 @@ from snapconv.answers.memory_report import (
     PEAK_RESERVED,
     MemoryReport,
 )
-from snapconv.answers.module_groups import group_modules
-from snapconv.answers.oom.failed_allocation import FailedAllocation
-from snapconv.answers.time_report import IterationTimes, TimeReport
+from snapconv.answers.peak import group_modules
+from snapconv.answers.times import IterationTimes, TimeReport
 from snapconv.classification.categories import Evidence
-from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import (
     counted,
-    device_kind,
     device_name,
     format_bytes,
     format_duration_us,
@@ -25,6 +21,7 @@ from snapconv.units import (
     shortened,
 )
 from snapconv.writers.text.category_lines import category_lines
+from snapconv.writers.text.size_rows import project_shown, where
 from snapconv.writers.text.sparkline import sparkline
 
 _N_LINES = 5
@@ -47,7 +44,7 @@ def summary_lines(
         yield from [""] * bool(number)
         head, *rest = _device_lines(report)
         yield head
-        drawn = sparkline(report.timeline.allocated.after) if curve else ""
+        drawn = sparkline(report.analysis.replay.allocated.after) if curve else ""
         yield from [f"  {drawn}"] if drawn else []
         yield from rest
         yield f"  written: {path}"
@@ -58,12 +55,12 @@ def summary_lines(
 
 def _device_lines(report: MemoryReport) -> Iterator[str]:
     peak = report.peak_usage_bytes
-    event = next(moment.event for moment in report.moments if moment.name == PEAK_ALLOCATED)
-    n_events = len(report.timeline.allocated.after)
+    event = report.moment(PEAK_ALLOCATED).event
+    n_events = len(report.analysis.replay.allocated.after)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    yield from category_lines(report.categories_at_peak, peak)
-    reserved = next(moment.size_bytes for moment in report.moments if moment.name == PEAK_RESERVED)
+    yield from category_lines(report.peak.categories, peak)
+    reserved = report.moment(PEAK_RESERVED).size_bytes
     yield f"  reserved at most {format_bytes(reserved)}"
     yield from _naming_lines(report)
     yield from _oom_lines(report)
@@ -71,8 +68,8 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     yield from _module_lines(report)
     yield from _annotation_lines(report)
     yield from _growth_lines(report)
-    yield f"  history: {report.history_verdict}"
-    yield f"    {report.history_reason}"
+    yield f"  history: {report.peak.history_verdict}"
+    yield f"    {report.peak.history_reason}"
 
 
 def _naming_lines(report: MemoryReport) -> Iterator[str]:
@@ -100,7 +97,7 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
         f"{allocated} allocated, {reserved} reserved"
     )
     if oom.lines:
-        yield f"    requested by {' < '.join(_where(line) for line in oom.lines[:_N_CALLERS])}"
+        yield f"    requested by {' < '.join(where(line) for line in oom.lines[:_N_CALLERS])}"
     if more:
         yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
     if report.after_oom:
@@ -112,15 +109,16 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _line_lines(report: MemoryReport) -> Iterator[str]:
-    yield f"  project lines at the peak, {_project(report.project_root, report.project_includes)}"
-    for row in report.lines_at_peak[:_N_LINES]:
+    project = project_shown(report.peak.project_root, report.peak.project_includes)
+    yield f"  project lines at the peak, {project}"
+    for row in report.peak.lines[:_N_LINES]:
         size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
-        yield f"  {size:>14}  {_where(row.line)}"
-    if not report.lines_at_peak:
+        yield f"  {size:>14}  {where(row.line)}"
+    if not report.peak.lines:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
         return
-    more = report.lines_at_peak[_N_LINES:]
-    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.lines_at_peak)
+    more = report.peak.lines[_N_LINES:]
+    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.peak.lines)
     for n_bytes, what in (
         (sum(row.block_bytes for row in more), counted(len(more), "more line")),
         (rest, "without a line of the project"),
@@ -134,7 +132,7 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
 
     A single line that calls the model adds nothing to the lines of the project.
     """
-    shown = report.modules_at_peak
+    shown = report.peak.modules
     if len(shown) < _LEAST_MODULES:
         return
     has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
@@ -167,9 +165,9 @@ def _growth_lines(report: MemoryReport) -> Iterator[str]:
     by_line: Counter[str] = Counter()
     for row in report.growth:
         if row.fate.goes_on:
-            by_line[_where(row.line)] += row.bytes_per_iteration
-    for where, n_bytes in by_line.most_common(_N_LINES):
-        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {where}"
+            by_line[where(row.line)] += row.bytes_per_iteration
+    for place, n_bytes in by_line.most_common(_N_LINES):
+        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {place}"
 
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
@@ -189,17 +187,12 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
     yield "  operations, forward and backward"
     for total in report.operations[:_N_LINES]:
         yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
-    yield f"  project lines, {_project(report.project_root, report.project_includes)}"
+    yield f"  project lines, {project_shown(report.project_root, report.project_includes)}"
     for row in report.lines[:_N_LINES]:
-        yield f"  {_duration(row.total_ms):>14}  {_where(row.line)}, {counted(row.n_calls, 'call')}"
+        yield f"  {_duration(row.total_ms):>14}  {where(row.line)}, {counted(row.n_calls, 'call')}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path}"
-
-
-def _project(root: str | None, includes: tuple[str, ...]) -> str:
-    """Show what counted as the project."""
-    return f"below {root or '(no project found)'}" + (f" and in {', '.join(includes)}" if includes else "")
 
 
 def _coverage(times: IterationTimes) -> str:
@@ -216,108 +209,11 @@ def _duration(ms: float) -> str:
     return format_duration_us(round(1000 * ms))
 
 
-def _where(line: SourceLine | None) -> str:
-    return f"{line.place} in {line.function}" if line else "no line of the project"
-
-
 def summary_values(
     reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
 ) -> dict[str, object]:
-    """The same for machines: bytes and milliseconds; docs/reference/json.md has the schema."""
+    """Return JSON-ready values: bytes and milliseconds; docs/reference/json.md has the schema."""
     return {
-        "reports": [_device_values(path, report) for path, report in reports],
-        "time": _time_values(*time) if time else None,
-    }
-
-
-def _device_values(path: Path, report: MemoryReport) -> dict[str, object]:
-    return {
-        "device": report.device,
-        "kind": device_kind(report.device),
-        "output": str(path),
-        "peak_usage_bytes": report.peak_usage_bytes,
-        "moments": {
-            m.name: {
-                "event": None if m.event < 0 else m.event,
-                "time_us": m.time_us,
-                "size_bytes": m.size_bytes,
-            }
-            for m in report.moments
-        },
-        "categories_at_peak": {
-            total.category: {
-                "n_allocations": total.n_allocations,
-                "requested_bytes": total.requested_bytes,
-                "block_bytes": total.block_bytes,
-                "n_models": total.n_models,
-            }
-            for total in report.categories_at_peak
-        },
-        "breakdown": list(map(asdict, report.breakdown)),
-        "oom_events": [_oom_values(oom) for oom in report.oom_events],
-        "after_oom": _after_oom_values(report),
-        "annotations": list(map(asdict, report.annotation_totals)),
-        "project_root": report.project_root,
-        "project_includes": list(report.project_includes),
-        "lines_at_peak": [
-            line_values(row.line) | {"n_allocations": row.n_allocations, "block_bytes": row.block_bytes}
-            for row in report.lines_at_peak
-        ],
-        "modules_at_peak": list(map(asdict, report.modules_at_peak)),
-        "growth": [row.to_json() for row in report.growth],
-        "history": {"verdict": report.history_verdict, "reason": report.history_reason},
-        "weight_naming": asdict(report.weight_naming) if report.weight_naming else None,
-        "n_weights": len(report.weights),
-        "n_activations": len(report.activations),
-        "notes": list(map(asdict, report.notes)),
-    }
-
-
-def _oom_values(oom: FailedAllocation) -> dict[str, object]:
-    return {
-        "event": oom.event,
-        "requested_bytes": oom.requested_bytes,
-        "device_free_bytes": oom.device_free_bytes,
-        "allocated_bytes": oom.allocated_bytes,
-        "reserved_bytes": oom.reserved_bytes,
-        "lines": [_where(line) for line in oom.lines],
-    }
-
-
-def _after_oom_values(report: MemoryReport) -> dict[str, object] | None:
-    if report.after_oom is None:
-        return None
-    after = report.after_oom
-    return {"free_bytes": after.free_bytes, "returnable_bytes": after.returnable_bytes}
-
-
-def _time_values(path: Path, report: TimeReport) -> dict[str, object]:
-    return {
-        "device": report.device,
-        "output": str(path),
-        "clock": report.clock,
-        "is_simulated": report.is_simulated,
-        "iteration": report.reported.iteration,
-        "iterations": [_iteration_values(times) for times in report.iterations],
-        "operations": [asdict(total) for total in report.operations],
-        "project_root": report.project_root,
-        "project_includes": list(report.project_includes),
-        "lines": [
-            line_values(row.line)
-            | {"n_calls": row.n_calls, "forward_ms": row.forward_ms, "backward_ms": row.backward_ms}
-            for row in report.lines
-        ],
-        "n_entries": len(report.entries),
-        "notes": list(map(asdict, report.notes)),
-    }
-
-
-def _iteration_values(times: IterationTimes) -> dict[str, object]:
-    return {
-        "iteration": times.iteration,
-        "forward_ms": times.forward_ms,
-        "backward_ms": times.backward_ms,
-        "optimizer_ms": times.optimizer_ms,
-        "forward_coverage": times.forward_coverage,
-        "backward_coverage": times.backward_coverage,
+        "reports": [report.to_json(path) for path, report in reports],
+        "time": time[1].to_json(time[0]) if time else None,
     }

@@ -1,70 +1,114 @@
-"""What explain says of user_metadata, of annotate events (torch 2.14) and of internal_metadata (2.15)."""
+"""The parts of the trace that the program has named: their peaks, what they left behind, and their lanes."""
 
 import pickle
 
 import pytest
 
 import snapconv
-from snapconv.writers.text.explanation_text import explanation_lines
-from tests.builders import ADDR, TraceBuilder
+from snapconv.answers.annotations import annotated_spans, find_span_lanes, totals_by_annotation
+from snapconv.phases.annotation_spans import find_spans
+from snapconv.snapshot.load import load_snapshot
+from tests.builders import MIB, START_US, TraceBuilder
+
+
+def totals_of(tmp_path, trace, marks):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(trace.snapshot(external_annotations=marks)))
+    session = snapconv.load(path)
+    found = annotated_spans(session.devices[0])
+    return found, totals_by_annotation(session.snapshot, found)
+
+
+def marks(name, *spans):
+    return [
+        {"name": name, "stage": stage, "device": 0, "time_us": START_US + time}
+        for span in spans
+        for stage, time in zip(("START", "END"), span, strict=True)
+    ]
+
+
+def test_spans_of_a_name_have_their_highest_peak_and_what_they_left_behind_together(tmp_path):
+    trace = TraceBuilder().segment(40 * MIB)
+    for size in (MIB, 3 * MIB):  # events 1-3, then 4-6: two blocks each time, of which one stays
+        trace.alloc(size).alloc(size).free()
+        trace.event("snapshot", time_us=START_US + len(trace.events))
+    _, (part,) = totals_of(tmp_path, trace, marks("part", (1, 4), (5, 8)))
+    assert (part.name, part.kind, part.n_spans) == ("part", "record_function", 2)
+    assert (part.peak_bytes, part.change_bytes) == (7 * MIB, 4 * MIB)
+
+
+def test_the_highest_peak_comes_first_and_a_span_may_free_more_than_it_makes(tmp_path):
+    trace = TraceBuilder().segment(40 * MIB).alloc(8 * MIB).alloc(MIB).free().free()  # 1, 2, 3-4, 5-6
+    _, rows = totals_of(tmp_path, trace, [*marks("late", (5, 6)), *marks("early", (1, 2))])
+    assert [(row.name, row.peak_bytes, row.change_bytes) for row in rows] == [
+        ("early", 9 * MIB, 9 * MIB),
+        ("late", 8 * MIB, -8 * MIB),
+    ]
+
+
+def test_names_that_torch_and_the_recorder_give_are_in_the_table_alone(tmp_path):
+    trace = TraceBuilder().segment(40 * MIB).alloc(MIB)
+    names = ("Optimizer.step#SGD.step", "snapconv:forward", "mine")
+    given = [mark for name in names for mark in marks(name, (0, 1))]
+    found, rows = totals_of(tmp_path, trace, given)
+    assert len(found.spans) == 3
+    assert [row.name for row in rows] == ["mine"]
+
+
+def test_a_file_without_events_has_no_spans(tmp_path):
+    found, rows = totals_of(tmp_path, TraceBuilder(), marks("a", (0, 1)))
+    assert (len(found.spans), rows) == (0, ())
+
+
+def mark(name, stage, time):
+    return {"name": name, "stage": stage, "time_us": START_US + time, "device": 0}
+
+
+def ranges(*spans):
+    """Starts and ends of ranges, each (name, first event, last event), in the order of time."""
+    marks = [mark(n, s, t) for n, first, last in spans for s, t in (("START", first), ("END", last))]
+    return sorted(marks, key=lambda m: m["time_us"])
 
 
 @pytest.fixture
-def annotations_of(tmp_path):
-    """The annotations on the allocation of an event: where, what, and whether by the allocator."""
-
-    def ask(builder, event):
+def lanes_of(tmp_path):
+    def lanes_of(*spans, most=100):
+        builder = TraceBuilder().segment(20 << 20)
+        for _ in range(9):
+            builder.alloc(512)
         path = tmp_path / "run.pickle"
-        path.write_bytes(pickle.dumps(builder.snapshot()))
-        explanation = snapconv.load(path).explain(f"#{event}")
-        (explained,) = explanation.allocations
-        for annotation in explained.annotations:
-            assert any(annotation.text in line for line in explanation_lines(explanation))
-        return [
-            (annotation.event, annotation.text, annotation.is_internal)
-            for annotation in explained.annotations
-        ]
+        path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=ranges(*spans))))
+        snapshot = load_snapshot(path)
+        found = find_span_lanes(snapshot, find_spans(snapshot, snapshot.devices[0]), most=most)
+        names = [snapshot.texts[i] for i in found.name_id.tolist()]
+        columns = (found.first_event, found.last_event, found.lane)
+        return list(zip(names, *(column.tolist() for column in columns), strict=True)), found.n_left_out
 
-    return ask
+    return lanes_of
 
 
-def test_what_was_set_at_the_alloc_and_what_was_annotated_later_are_shown(annotations_of):
-    builder = TraceBuilder().segment().alloc(512, user_metadata="epoch 3")
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="rows").free(user_metadata="epoch 4")
-    assert annotations_of(builder, 1) == [(1, "epoch 3", False), (2, "rows", False)]
+def test_a_span_within_another_is_below_it(lanes_of):
+    assert lanes_of(("b", 2, 3), ("a", 1, 5)) == ([("a", 1, 5, 0), ("b", 2, 3, 1)], 0)
 
 
-def test_an_annotation_is_of_who_had_the_address_then(annotations_of):
-    builder = TraceBuilder().segment().alloc(512).free().alloc(512)
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="the second").free()
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="nobody's")
-    assert annotations_of(builder, 1) == []
-    assert annotations_of(builder, 4) == [(5, "the second", False)]
+def test_a_span_after_another_is_beside_it(lanes_of):
+    assert lanes_of(("a", 1, 2), ("b", 3, 5)) == ([("a", 1, 2, 0), ("b", 3, 5, 0)], 0)
 
 
-def test_the_annotation_of_a_preexisting_block_is_shown(annotations_of):
-    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="old").free()
-    assert annotations_of(builder, 1) == [(0, "old", False)]
+def test_a_span_goes_into_the_first_lane_that_is_free(lanes_of):
+    spans = (("a", 1, 8), ("b", 2, 3), ("c", 3, 4), ("d", 4, 6), ("e", 5, 7), ("f", 7, 8))
+    assert [(name, lane) for name, _, _, lane in lanes_of(*spans)[0]] == [
+        ("a", 0), ("b", 1), ("c", 2), ("d", 1), ("e", 2), ("f", 1),
+    ]  # fmt: skip
 
 
-def test_annotations_by_the_allocator_are_marked(annotations_of):
-    builder = TraceBuilder().segment().alloc(512, user_metadata="", internal_metadata="mallocWithAddress")
-    assert annotations_of(builder, 1) == [(1, "mallocWithAddress", True)]
+def test_of_too_many_spans_the_longest_are_shown(lanes_of):
+    assert lanes_of(("a", 1, 2), ("b", 3, 7), ("c", 8, 9), most=1) == ([("b", 3, 7, 0)], 2)
 
 
-def test_of_many_annotations_the_first_twenty_are_shown(annotations_of):
-    builder = TraceBuilder().segment().alloc(512)
-    for number in range(30):
-        builder.event("annotate", addr=ADDR, size=512, user_metadata=f"note {number}")
-    assert [text for _, text, _ in annotations_of(builder, 1)] == [f"note {number}" for number in range(20)]
+def test_what_our_recorder_marks_is_no_span_of_the_program(lanes_of):
+    assert lanes_of(("snapconv:forward", 1, 2), ("a", 1, 2)) == ([("a", 1, 2, 0)], 0)
 
 
-def test_an_annotation_moves_no_memory(tmp_path):
-    plain = TraceBuilder().segment().alloc(512)
-    annotated = TraceBuilder().segment().alloc(512).event("annotate", addr=ADDR, size=512, user_metadata="x")
-    peaks = [
-        snapconv.load(builder.write(tmp_path / "run.pickle")).devices[0].replay.allocated.after.tolist()
-        for builder in (plain, annotated)
-    ]
-    assert peaks == [[0, 512], [0, 512, 512]]
+def test_a_span_without_events_is_left_out(lanes_of):
+    assert lanes_of(("a", 50, 60)) == ([], 0)

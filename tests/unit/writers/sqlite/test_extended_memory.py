@@ -1,14 +1,14 @@
 import sqlite3
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapconv.answers.live_totals import LineTotal
-from snapconv.answers.memory_report import PEAK_ALLOCATED, Moment
+from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, PEAK_RESERVED, Moment
+from snapconv.answers.peak import LineTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
@@ -16,17 +16,23 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.sqlite import database
 from snapconv.writers.sqlite.database import CHUNK_ROWS
-from snapconv.writers.sqlite.extended_memory import extended_rows
-from snapconv.writers.sqlite.extended_memory_schema import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
+from snapconv.writers.sqlite.extended_memory import (
+    EXTENDED_TABLES,
+    EXTENDED_VIEWS,
+    SCHEMA_VERSION,
+    extended_rows,
+)
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from tests.report_builder import (
     curve,
     int32,
     int64,
+    small_analysis,
     small_frames,
     small_report,
     small_stacks,
-    small_timeline,
+    small_table,
+    stacks_of,
     write_memory_reports,
 )
 
@@ -96,6 +102,7 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
     assert ask("SELECT * FROM snapconv_moments") == [
         (PEAK_ALLOCATED, 1, 20, 3584),
         ("start", None, None, 1024),
+        (PEAK_RESERVED, 0, 10, 2 << 20),
     ]
 
 
@@ -138,7 +145,7 @@ def test_every_allocation_has_its_module_or_none(ask):
 
 def test_a_line_of_the_project_whose_number_is_not_known_is_null(ask):
     nowhere = LineTotal(SourceLine("train.py", 0, "lost"), 1, 512)
-    report = small_report(lines_at_peak=(nowhere,))
+    report = small_report(lines=(nowhere,))
     assert ask("SELECT line_number, function FROM snapconv_lines_at_peak", report) == [(None, "lost")]
 
 
@@ -154,13 +161,12 @@ def test_the_timeline_has_a_row_per_event(ask):
 
 
 def test_a_timeline_without_times_has_none(ask):
-    timeless = small_report(timeline=replace(small_timeline(), time_us=None))
+    timeless = small_report(analysis=small_analysis(times=None))
     assert ask("SELECT DISTINCT time_us FROM snapconv_timeline", timeless) == [(None,)]
 
 
 def test_a_time_that_one_event_lacks_is_null(ask):
-    times = int64(10, -1, 30, 40, 50, 60, 70)
-    report = small_report(timeline=replace(small_timeline(), time_us=times))
+    report = small_report(analysis=small_analysis(times=int64(10, -1, 30, 40, 50, 60, 70)))
     assert ask("SELECT event FROM snapconv_timeline WHERE time_us IS NULL", report) == [(1,)]
 
 
@@ -213,12 +219,14 @@ def test_frames_are_as_the_snapshot_has_them(ask):
 @pytest.mark.parametrize("line", [-(1 << 63), -1, 1, (1 << 63) - 1])
 def test_a_line_can_be_any_64_bit_integer_but_0(ask, line):
     stacks = with_frames(lines=int64(line, 12, 40, 0, 8))
-    assert ask("SELECT line FROM snapconv_frames WHERE id = 0", small_report(stacks=stacks)) == [(line,)]
+    assert ask("SELECT line FROM snapconv_frames WHERE id = 0", small_report(stacks=stacks_of(stacks))) == [
+        (line,)
+    ]
 
 
 def test_text_that_sqlite_cannot_hold_is_escaped(ask):
     stacks = with_frames(names=("a\udc80\0", "\N{SNOWMAN}", "", "\U0001f600", "\\udc80"))
-    assert ask("SELECT function FROM snapconv_frames", small_report(stacks=stacks)) == [
+    assert ask("SELECT function FROM snapconv_frames", small_report(stacks=stacks_of(stacks))) == [
         ("a\\udc80\\x00",),
         ("\N{SNOWMAN}",),
         ("",),
@@ -270,7 +278,7 @@ def test_the_peak_view_sums_to_the_peak(ask):
 
 
 def test_at_every_event_the_live_view_sums_to_the_timeline(ask):
-    timeline = small_timeline().allocated.after.tolist()
+    timeline = small_analysis().replay.allocated.after.tolist()
     moments = [Moment(PEAK_ALLOCATED, -1, None, 1024)]
     moments += [Moment(f"after {event}", event, None, size) for event, size in enumerate(timeline)]
     sql = """SELECT moment.size_bytes, (SELECT sum(block_bytes) FROM snapconv_live_allocations AS live
@@ -279,15 +287,14 @@ def test_at_every_event_the_live_view_sums_to_the_timeline(ask):
 
 
 def test_an_allocation_whose_frees_are_lost_is_in_use_until_its_end(ask):
-    whole = small_report().allocations
     table = replace(
-        whole.table,
+        small_table(),
         free_requested_event=int64(-1, 4, -1, -1),
         free_completed_event=int64(-1, 5, -1, -1),
         end_event=int64(-1, 5, 1, -1),
     )
-    lost = replace(whole, table=table)
-    ids = ask("SELECT id FROM snapconv_peak_allocations ORDER BY id", small_report(allocations=lost))
+    lost = small_report(analysis=small_analysis(table=table))
+    ids = ask("SELECT id FROM snapconv_peak_allocations ORDER BY id", lost)
     assert ids == [(0,), (1,)]
 
 
@@ -297,24 +304,19 @@ def test_the_stack_view_shows_a_stack_innermost_first(ask):
 
 
 def test_a_device_that_never_allocated_is_a_whole_report(ask):
-    empty = small_report()
-    none64, none32 = int64(), int32()
-    allocations = take(empty.allocations, none64)
-    allocations = replace(allocations, table=take(allocations.table, none64))
-    stacks = StackTable(small_frames((), (), none64), int64(0), none32)
-    names = [field.name for field in fields(empty.timeline)]
-    timeline = replace(empty.timeline, **{name: curve() for name in names} | {"time_us": none64})
-    report = small_report(
-        allocations=allocations, stacks=stacks, is_project=np.zeros(0, np.bool_), timeline=timeline
+    stacks = StackTable(small_frames((), (), int64()), int64(0), int32())
+    analysis = small_analysis(
+        table=take(small_table(), int64()), times=int64(), **{name: curve() for name in CURVES}
     )
+    report = small_report(analysis=analysis, stacks=stacks_of(stacks, ()), phase=int32())
     assert ask("SELECT count(*) FROM snapconv_peak_allocations", report) == [(0,)]
     assert ask("SELECT count(*) FROM snapconv_stacks", report) == [(0,)]
 
 
 def test_columns_of_different_lengths_are_refused(tmp_path):
-    timeline = replace(small_timeline(), active=curve(1, 2))
+    report = small_report(analysis=small_analysis(active=curve(1, 2)))
     with pytest.raises(ValueError, match="zip"):
-        write_memory_reports([(tmp_path / "a", small_report(timeline=timeline))], extended=True, force=False)
+        write_memory_reports([(tmp_path / "a", report)], extended=True, force=False)
 
 
 STACKS = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=12)
@@ -327,7 +329,7 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
         offsets=np.cumsum([0, *map(len, stacks)]),
         frame_ids=int32(*[frame for stack in stacks for frame in stack]),
     )
-    report = small_report(stacks=table, is_project=np.array(is_project))
+    report = small_report(stacks=stacks_of(table, is_project))
     made = {rows.table.name: rows for rows in extended_rows(report)}
     wanted_frames = [(i, at, frame) for i, stack in enumerate(stacks) for at, frame in enumerate(stack)]
     wanted_stacks = [
@@ -344,12 +346,11 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
 @pytest.mark.parametrize("n_rows", [0, 1, 15, 16, 17, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 17])
 def test_every_row_arrives_once_and_in_order_whatever_their_number(ask, n_rows):
     values = np.arange(n_rows, dtype=np.int64)
-    names = [field.name for field in fields(small_timeline())]
-    timeline = replace(small_timeline(), **dict.fromkeys(names, curve(*values)) | {"time_us": values})
+    analysis = small_analysis(times=values, **dict.fromkeys(CURVES, curve(*values)))
     sql = (
         "SELECT count(*), coalesce(sum(event = time_us AND event = reserved_bytes), 0) FROM snapconv_timeline"
     )
-    assert ask(sql, small_report(timeline=timeline)) == [(n_rows, n_rows)]
+    assert ask(sql, small_report(analysis=analysis)) == [(n_rows, n_rows)]
 
 
 def test_the_size_of_a_chunk_changes_nothing(ask, tmp_path, monkeypatch):

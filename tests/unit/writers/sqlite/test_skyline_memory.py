@@ -91,7 +91,7 @@ def test_the_peak_is_the_only_other_size(write):
 
 
 def test_an_empty_report_is_a_whole_report(write):
-    path = write(small_report(weights=(), activations=(), peak_usage_bytes=0))
+    path = write(small_report(weights=(), activations=(), allocated_bytes=0))
     assert query(path, "SELECT * FROM entry_types") == [(1, "Weight"), (2, "Activation")]
     assert query(path, "SELECT * FROM misc_sizes") == [("peak_usage_bytes", 0)]
     assert query(path, "SELECT count(*) FROM stack_correlation") == [(0,)]
@@ -101,7 +101,7 @@ def test_numpy_integers_are_stored_as_integers(write):
     line = SourceLine("train.py", np.int32(8), "build")
     path = write(
         small_report(
-            peak_usage_bytes=np.int64(3584),
+            allocated_bytes=np.int64(3584),
             weights=(WeightEntry("w", np.int64(8), np.int64(0), (line,)),),
             activations=(ActivationEntry("a", np.int64(8), (line,)),),
         )
@@ -113,7 +113,7 @@ def test_numpy_integers_are_stored_as_integers(write):
 
 def test_what_is_no_integer_is_refused_rather_than_stored_as_a_blob(write):
     with pytest.raises(TypeError):
-        write(small_report(peak_usage_bytes=b"3584"))
+        write(small_report(allocated_bytes=b"3584"))
 
 
 def test_text_that_sqlite_cannot_hold_is_escaped(write):

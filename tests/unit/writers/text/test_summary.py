@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from snapconv.answers.growth import Fate, Growth
-from snapconv.answers.live_totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.answers.memory_report import Moment
+from snapconv.answers.peak import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
@@ -17,8 +17,7 @@ from snapconv.writers.text.note_text import note_lines
 from snapconv.writers.text.summary import summary_lines, summary_values
 from tests.report_builder import small_report
 
-PEAKS = (Moment("peak_allocated", 1, 20, 3584), Moment("peak_reserved", 0, 10, 2 << 20))
-REPORT = small_report(moments=PEAKS)
+REPORT = small_report()
 PATH = Path("out") / "r.sqlite"
 
 
@@ -38,7 +37,7 @@ def test_it_begins_with_the_device_and_its_peak_in_bytes():
 
 
 def test_a_peak_before_the_first_event_is_reported_to_be_there():
-    report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), PEAKS[1]))
+    report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), REPORT.moments[-1]))
     assert "before the first event" in lines(report)[0]
     assert "-1" not in lines(report)[0]
 
@@ -51,7 +50,7 @@ def test_every_category_that_holds_something_has_size_share_and_count():
 
 def test_a_small_size_beside_a_large_peak_does_not_look_like_nothing():
     totals = (CategoryTotal("weight", 2, 5 << 30, 5 << 30), CategoryTotal("input", 1, 512, 512))
-    large = replace(REPORT, peak_usage_bytes=(5 << 30) + 512, categories_at_peak=totals)
+    large = small_report(allocated_bytes=(5 << 30) + 512, categories=totals)
     assert line_with("weight", large)[:3] == ["weight", "5.00", "GiB"]
     assert line_with("input", large)[:4] == ["input", "<", "0.01", "GiB"]
     assert not any("0.00 GiB" in line for line in lines(large))
@@ -80,8 +79,8 @@ def test_one_thing_is_singular_and_any_other_number_is_plural():
 
 
 def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
-    totals = (*REPORT.categories_at_peak, CategoryTotal("communication", 0, 0, 0))
-    shown = [line.split()[0] for line in lines(replace(REPORT, categories_at_peak=totals)) if "%" in line]
+    totals = (*REPORT.peak.categories, CategoryTotal("communication", 0, 0, 0))
+    shown = [line.split()[0] for line in lines(small_report(categories=totals)) if "%" in line]
     assert shown == ["activation", "weight", "unknown"]
 
 
@@ -95,18 +94,18 @@ def test_a_failed_allocation_shows_what_was_requested_free_and_in_use_then():
 
 def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_counted():
     first = REPORT.oom_events[0]
-    report = replace(REPORT, oom_events=(first, replace(first, event=8), replace(first, event=9)))
+    report = small_report(oom_events=(first, replace(first, event=8), replace(first, event=9)))
     said = [line.strip() for line in lines(report) if "out of memory" in line or "more" in line]
     assert [line.split(":")[0] for line in said] == ["out of memory at event 6", "and 2 more times"]
 
 
 def test_a_report_without_failed_allocations_does_not_mention_them():
-    assert not any("out of memory" in line for line in lines(replace(REPORT, oom_events=())))
+    assert not any("out of memory" in line for line in lines(small_report(oom_events=())))
 
 
 def test_lines_of_the_project_have_file_line_and_function():
-    first = REPORT.lines_at_peak[0]
-    report = replace(REPORT, oom_events=())
+    first = REPORT.peak.lines[0]
+    report = small_report(oom_events=())
     (said,) = [line for line in lines(report) if f" in {first.line.function}" in line]
     assert said.split() == [
         "2.00", "KiB", f"{first.line.file_path}:{first.line.line_number}", "in", first.line.function,
@@ -115,32 +114,32 @@ def test_lines_of_the_project_have_file_line_and_function():
 
 def test_at_most_five_lines_of_the_project_are_shown():
     many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
-    shown = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many)) if " KiB  " in line]
+    shown = [line.strip() for line in lines(small_report(lines=many)) if " KiB  " in line]
     assert [line for line in shown if "a.py:" in line] == [f"0.50 KiB  a.py:{n} in f{n}" for n in range(1, 6)]
 
 
 def test_what_the_shown_lines_leave_out_is_summed_up():
     """Eight lines of 512 bytes, of which five are shown; the rest of the peak has no line."""
     many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
-    said = [line.strip() for line in lines(replace(REPORT, lines_at_peak=many, peak_usage_bytes=5 << 10))]
+    said = [line.strip() for line in lines(small_report(lines=many, allocated_bytes=5 << 10))]
     assert "1.50 KiB  3 more lines" in said
     assert "1.00 KiB  without a line of the project" in said
 
 
 def test_the_line_that_requested_too_much_is_named_with_its_callers():
     frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
-    report = replace(REPORT, oom_events=(replace(REPORT.oom_events[0], lines=frames),))
+    report = small_report(oom_events=(replace(REPORT.oom_events[0], lines=frames),))
     assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 
 def test_without_lines_of_the_project_it_is_reported():
-    report = replace(REPORT, lines_at_peak=(), project_root=None)
+    report = small_report(lines=(), project_root=None)
     assert any("none" in line for line in lines(report))
     assert not any("None" in line for line in lines(report))
 
 
 def modules_of(*rows):
-    shown = lines(replace(REPORT, modules_at_peak=rows))
+    shown = lines(small_report(modules=rows))
     begins = [i for i, line in enumerate(shown) if "modules at the peak" in line]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
@@ -177,7 +176,7 @@ def row_of(line, per_iteration, fate=Fate.NEVER_FREED):
 
 
 def growth_of(*rows, notes=GROWS):
-    shown = lines(replace(REPORT, growth=rows, notes=notes))
+    shown = lines(small_report(growth=rows, notes=notes))
     begins = [i for i, line in enumerate(shown) if "  grows:" in line]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
@@ -227,7 +226,7 @@ def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
 
 
 def test_several_reports_come_in_their_order():
-    text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), replace(REPORT, device=3)))))
+    text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), small_report(device=3)))))
     assert (
         text.index("cuda:0")
         < text.index(f"written: {PATH}")
@@ -273,7 +272,7 @@ def test_the_values_are_those_of_the_report():
 
 def test_the_values_have_all_lines_of_the_project():
     many = tuple(LineTotal(SourceLine("a.py", n, "f"), 1, 512) for n in range(1, 9))
-    (values,) = summary_values(((PATH, replace(REPORT, lines_at_peak=many)),))["reports"]
+    (values,) = summary_values(((PATH, small_report(lines=many)),))["reports"]
     assert [row["line"] for row in values["lines_at_peak"]] == list(range(1, 9))
 
 

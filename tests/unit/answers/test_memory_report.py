@@ -2,18 +2,17 @@
 
 import pickle
 
-import numpy as np
 import pytest
 
 from snapconv.analysis import analyze_device
-from snapconv.answers.build_memory import build_memory_report
-from snapconv.answers.live_totals import LineTotal, ModuleTotal
 from snapconv.answers.memory_report import (
     PEAK_ACTIVATIONS,
     PEAK_ALLOCATED,
     ActivationEntry,
     WeightEntry,
+    build_memory_report,
 )
+from snapconv.answers.peak import LineTotal, ModuleTotal
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import load_snapshot
@@ -116,7 +115,7 @@ def test_an_entry_without_a_project_frame_stays_and_has_none(report_of):
 
 def test_frames_of_the_file_are_relative_to_the_root(report_of):
     report = report_of(training(), root="/home/me")
-    assert report.project_root == "/home/me"
+    assert report.peak.project_root == "/home/me"
     assert report.weights[0].frames[0].file_path == "project/train.py"
 
 
@@ -148,12 +147,12 @@ def test_the_activations_are_those_live_at_their_own_high_water_mark(report_of):
 def test_moments_of_a_file_without_events_are_all_before_the_first(report_of):
     report = report_of(TraceBuilder().segment(traced=False).alloc(1000, traced=False))
     assert {(moment.event, moment.time_us) for moment in report.moments} == {(-1, None)}
-    assert report.timeline.time_us is None
-    assert len(report.timeline.allocated.after) == 0
+    assert report.analysis.device.events.time_us is None
+    assert len(report.analysis.replay.allocated.after) == 0
 
 
 def test_categories_have_a_row_each_with_unknown_last(report_of):
-    rows = report_of(training()).categories_at_peak
+    rows = report_of(training()).peak.categories
     assert [row.category for row in rows] == [c.label for c in (*list(Category)[1:], Category.UNKNOWN)]
     found = {row.category: (row.n_allocations, row.requested_bytes, row.block_bytes) for row in rows}
     assert found["weight"] == (2, 1600, 2048)
@@ -196,7 +195,7 @@ def test_the_breakdown_shows_pending_frees_and_states(report_of):
 
 
 def test_lines_are_the_innermost_of_the_project_with_most_bytes_first(report_of):
-    assert report_of(training()).lines_at_peak == (
+    assert report_of(training()).peak.lines == (
         LineTotal(AT_MODEL, 2, 3072 + 512),
         LineTotal(AT_BUILD, 2, 2048),
     )
@@ -206,7 +205,7 @@ def test_lines_of_equal_bytes_are_in_the_order_of_their_names(report_of):
     builder = TraceBuilder().segment()
     for line, file in ((9, "b.py"), (7, "b.py"), (8, "a.py")):
         builder.alloc(512, frames=[frame("f", f"/home/me/project/{file}", line), *MAIN])
-    found = [(row.line.file_path, row.line.line_number) for row in report_of(builder).lines_at_peak]
+    found = [(row.line.file_path, row.line.line_number) for row in report_of(builder).peak.lines]
     assert found == [("a.py", 8), ("b.py", 7), ("b.py", 9)]
 
 
@@ -214,7 +213,7 @@ def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
     nested = [LINEAR[0], *FORWARD[:2], frame("forward", "/home/me/project/net/model.py", 20), *FORWARD[1:]]
     builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(3000, frames=nested)
     builder.alloc(512, frames=LINEAR).alloc(512, frames=MAIN)
-    assert report_of(builder).modules_at_peak == (
+    assert report_of(builder).peak.modules == (
         ModuleTotal("net/model.py:20 < train.py:30", "frames", 1, 3072),
         ModuleTotal("train.py:30", "frames", 2, 1024),
     )
@@ -256,53 +255,21 @@ def test_the_source_shows_what_was_read(report_of):
     assert dict(report_of(raw, root="/w").source)["project_root_is_inferred"] == "no"
 
 
-def test_iterations_and_the_verdict_are_passed_on(report_of):
+def test_the_verdict_on_the_history_is_passed_on(report_of):
     report = report_of(training())
-    assert [(row.iteration, row.first_event, row.last_event) for row in report.iterations] == [(0, 0, 7)]
-    assert (report.iterations[0].peak_event, report.iterations[0].peak_allocated_bytes) == (5, 6656)
-    assert (report.history_verdict, report.history_reason[:7]) == ("complete", "nothing")
+    assert (report.peak.history_verdict, report.peak.history_reason[:7]) == ("complete", "nothing")
 
 
-def test_the_timeline_has_the_four_curves(report_of):
-    timeline = report_of(training()).timeline
-    assert timeline.time_us.tolist() == list(range(START_US, START_US + 8))
-    assert timeline.requested.after.tolist() == [0, 1000, 1600, 4600, 5100, 5700, 5700, 2700]
-    assert timeline.allocated.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 3584, 3584]
-    assert timeline.active.after.tolist() == [0, 1024, 2048, 5120, 5632, 6656, 6656, 3584]
-    assert timeline.reserved.after.tolist() == [2 * MIB] * 8
-
-
-def test_allocations_are_columns_of_equal_length(report_of):
-    rows = report_of(training()).allocations
-    names = set(rows.__slots__) - {"rules", "operations", "pools", "modules"}
-    assert {name: len(getattr(rows, name)) for name in names} == dict.fromkeys(names, 5)
-    assert [rows.rules[i] for i in rows.rule_id[:2]] == ["module-apply"] * 2
-    assert [rows.operations[i] for i in rows.operation_id[2:4]] == ["linear", "linear"]
-    assert (rows.rules[0], rows.operations[0]) == ("none", "unknown")
-
-
-def test_an_allocation_has_the_pool_of_its_segment_and_the_phase_that_made_it(report_of):
-    builder = TraceBuilder().segment(segment_pool_id=(0, 3)).alloc(512, traced=False)
+def test_an_allocation_has_the_phase_that_made_it(report_of):
+    builder = TraceBuilder().segment().alloc(512, traced=False)
     builder.alloc(1024, frames=LINEAR).alloc(2048, frames=ENGINE).alloc(512, frames=STEP)
-    rows = report_of(builder).allocations
-    assert [rows.pools[i] for i in rows.table.pool_id] == ["(0, 3)"] * 4
-    assert rows.phase.tolist() == [-1, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-
-
-def test_a_size_that_is_only_a_lower_limit_is_marked(report_of):
-    """A large block from before the trace, freed in it, with free bytes behind it: it may have kept some."""
-    builder = (
-        TraceBuilder().segment(20 * MIB, traced=False).alloc(2 * MIB, traced=False, frames=LINEAR).free()
-    )
-    rows = report_of(builder.alloc(512, frames=LINEAR)).allocations
-    assert rows.table.is_exact.tolist() == [False, True]
+    phase = report_of(builder).phase
+    assert phase.tolist() == [-1, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
 def test_stacks_show_which_frames_are_the_projects(report_of):
-    report = report_of(training())
-    stacks = report.stacks
-    pairs = zip(stacks.frames.filenames, report.is_project.tolist(), strict=True)
+    stacks = report_of(training()).stacks
+    pairs = zip(stacks.table.frames.filenames, stacks.is_project.tolist(), strict=True)
     own = {name for name, is_own in pairs if is_own}
     assert own == {"/home/me/project/train.py", "/home/me/project/net/model.py"}
-    assert np.all(np.diff(stacks.offsets) >= 0)
-    assert len(stacks.frame_ids) == stacks.offsets[-1]
+    assert stacks.n_frames.sum() == len(stacks.table.frame_ids)

@@ -1,4 +1,4 @@
-"""The frames of a report's entries, in proportion to the file that the report is about.
+"""The stacks of a report, and the frames of its entries in proportion to the file that the report is about.
 
 Skyline's schema repeats the frames of a stack for every entry. A file may share one deep stack among all its
 allocations, for two bytes each: the report would be thousands of times as large.
@@ -6,17 +6,23 @@ allocations, for two bytes each: the report would be thousands of times as large
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from snapconv.answers.memory_report import ActivationEntry, WeightEntry
-from snapconv.answers.time_report import RunTimeEntry
+import numpy as np
+
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct
 from snapconv.notes import Note
+from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine, both_ends
+from snapconv.stacks.stack_roles import innermost_frames
 
-Entry = WeightEntry | ActivationEntry | RunTimeEntry
-_Entry = TypeVar("_Entry", bound=Entry)
+if TYPE_CHECKING:  # their reports take their frames from here
+    from snapconv.answers.memory_report import ActivationEntry, WeightEntry
+    from snapconv.answers.times import RunTimeEntry
+
+_Entry = TypeVar("_Entry", bound="WeightEntry | ActivationEntry | RunTimeEntry")
 
 # Real reports have less than twice the size of their file, small ones have some kilobytes.
 _BYTES_PER_BYTE = 8
@@ -27,8 +33,46 @@ _ROW_BYTES = 16
 _NUMBERS = (MAX_LINES_OF_AN_END, 32, 16, 8, 4, 2, 1, 0)
 
 
-def n_frames_of_an_end(entries: Sequence[Entry], n_bytes: int) -> int:
-    """How many frames of each end of its stack an entry may have, so that all together are in proportion.
+@dataclass(frozen=True, slots=True)
+class ReportStacks:
+    """The stacks that a report has, with the columns of their rows; -1: there is no such frame.
+
+    ``table`` has those of ``stack_id``. ``frame_id`` are the frames in them; ``is_project`` has an entry per
+    frame of the file, and so has ``is_of_module`` (its ``self`` is a module), which only times have.
+    """
+
+    stack_id: Int64Column
+    table: StackTable
+    n_frames: Int64Column
+    innermost_frame_id: Int32Column
+    project_frame_id: Int32Column
+    frame_id: Int64Column
+    is_project: BoolColumn
+    is_of_module: BoolColumn | None = None
+
+
+def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) -> ReportStacks:
+    """Take some of the stacks of a file, and the frames that they have; of all stacks, all frames."""
+    table = stacks.take(ids)
+    is_whole = len(table) == len(stacks)
+    n_frames = np.diff(table.offsets)
+    innermost = np.full(len(table), -1, np.int32)
+    innermost[n_frames > 0] = table.frame_ids[table.offsets[:-1][n_frames > 0]]
+    return ReportStacks(
+        stack_id=ids,
+        table=table,
+        n_frames=n_frames,
+        innermost_frame_id=innermost,
+        project_frame_id=innermost_frames(table, is_project),
+        frame_id=np.arange(len(table.frames)) if is_whole else distinct(table.frame_ids).astype(np.int64),
+        is_project=is_project,
+    )
+
+
+def n_frames_of_an_end(
+    entries: "Sequence[WeightEntry | ActivationEntry | RunTimeEntry]", n_bytes: int
+) -> int:
+    """Return how many frames of each end of its stack an entry may have, all together in proportion.
 
     ``n_bytes`` is the size of the file.
     """
@@ -43,7 +87,7 @@ def n_frames_of_an_end(entries: Sequence[Entry], n_bytes: int) -> int:
 
 
 def with_fewer_frames(entries: tuple[_Entry, ...], n_of_an_end: int) -> tuple[_Entry, ...]:
-    """The entries with no more than so many frames of each end."""
+    """Return the entries with no more than so many frames of each end."""
     if n_of_an_end == MAX_LINES_OF_AN_END:
         return entries
     fewer = cache(lambda frames: tuple(both_ends(frames, n_of_an_end)))

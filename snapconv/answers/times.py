@@ -1,24 +1,24 @@
-"""From a timing trace to a TimeReport: which iteration is reported, which calls are, and the sums."""
+"""The times of a capture: which iteration is reported, its calls, and what they add up to."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from snapconv.answers.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
-from snapconv.answers.time_report import (
-    CallColumns,
-    IterationTimes,
-    LineTime,
-    RunTimeEntry,
-    TimeReport,
-    TimeTotal,
+from snapconv.answers.report_frames import (
+    ReportStacks,
+    left_out_note,
+    n_frames_of_an_end,
+    report_stacks,
+    with_fewer_frames,
 )
-from snapconv.columns import MsColumn, distinct
+from snapconv.columns import Int32Column, MsColumn, distinct
 from snapconv.notes import Note
-from snapconv.snapshot.recorded.timing_file import PHASES, Timing
+from snapconv.snapshot.recorded.timing_file import PHASES, CallTable, LaunchCounts, Timing
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.units import format_share
 from snapconv.version import VERSION
 
@@ -28,10 +28,167 @@ _FORWARD = PHASES.index("forward")
 _MANY_WAITED_FOR = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class RunTimeEntry:
+    """One call of the reported iteration that a line of the project led to; frames innermost first.
+
+    ``backward_ms`` is None where nothing of it ran in backward.
+    """
+
+    operation_name: str
+    forward_ms: float
+    backward_ms: float | None
+    frames: tuple[SourceLine, ...]
+    call_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """One iteration: what was measured around its phases, and what its rows add up to.
+
+    ``is_reported``: the report is about it. None: the phase did not happen. ``bookkeeping_ms`` is what the
+    timer itself took between the marks of the calls, on the host; it is a part of ``forward_ms``, of no row.
+    """
+
+    iteration: int
+    forward_ms: float | None
+    backward_ms: float | None
+    optimizer_ms: float | None
+    forward_rows_ms: float
+    backward_rows_ms: float
+    bookkeeping_ms: float | None
+    is_reported: bool = False
+
+    @property
+    def total_ms(self) -> float:
+        """Forward, backward and optimizer together."""
+        return sum(part or 0.0 for part in (self.forward_ms, self.backward_ms, self.optimizer_ms))
+
+    @property
+    def forward_coverage(self) -> float | None:
+        """The part of the forward time that rows account for; None without one."""
+        return self.forward_rows_ms / self.forward_ms if self.forward_ms else None
+
+    @property
+    def backward_coverage(self) -> float | None:
+        """The part of the backward time that rows account for; None without one."""
+        return self.backward_rows_ms / self.backward_ms if self.backward_ms else None
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "iteration": self.iteration,
+            "forward_ms": self.forward_ms,
+            "backward_ms": self.backward_ms,
+            "optimizer_ms": self.optimizer_ms,
+            "forward_coverage": self.forward_coverage,
+            "backward_coverage": self.backward_coverage,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTotal:
+    """What the calls of one operation, or of one line, took in the reported iteration."""
+
+    name: str
+    n_calls: int
+    forward_ms: float
+    backward_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """Forward and backward together."""
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """What the calls from one line of the project took in the reported iteration."""
+
+    line: SourceLine
+    n_calls: int
+    forward_ms: float
+    backward_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """Forward and backward together."""
+        return self.forward_ms + self.backward_ms
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        times = {"forward_ms": self.forward_ms, "backward_ms": self.backward_ms}
+        return line_values(self.line) | {"n_calls": self.n_calls} | times
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTime:
+    """One module's calls; ``module`` is empty for calls outside any."""
+
+    module: str
+    n_calls: int
+    forward_ms: float
+    backward_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallColumns:
+    """Every call of every iteration, with its row among the entries; -1: it has none there.
+
+    The names and modules of ``table`` are positions in ``texts``.
+    """
+
+    table: CallTable
+    entry_id: Int32Column
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReport:
+    """Everything known about the times of one device, ready to be written.
+
+    ``reported`` is the iteration whose total is the median, the lower one of two.
+    """
+
+    device: int
+    clock: str
+    is_simulated: bool
+    reported: IterationTimes
+    entries: tuple[RunTimeEntry, ...]
+    iterations: tuple[IterationTimes, ...]
+    operations: tuple[TimeTotal, ...]
+    lines: tuple[LineTime, ...]
+    launches: tuple[LaunchCounts, ...]
+    source: tuple[tuple[str, str], ...]
+    project_root: str | None
+    notes: tuple[Note, ...]
+    calls: CallColumns
+    stacks: ReportStacks
+    project_includes: tuple[str, ...] = ()
+
+    def to_json(self, output: Path) -> dict[str, object]:
+        """Return JSON-ready values; ``output`` is the file that the report was written to."""
+        return {
+            "device": self.device,
+            "output": str(output),
+            "clock": self.clock,
+            "is_simulated": self.is_simulated,
+            "iteration": self.reported.iteration,
+            "iterations": [times.to_json() for times in self.iterations],
+            "operations": list(map(asdict, self.operations)),
+            "project_root": self.project_root,
+            "project_includes": list(self.project_includes),
+            "lines": [row.to_json() for row in self.lines],
+            "n_entries": len(self.entries),
+            "notes": list(map(asdict, self.notes)),
+        }
+
+
 def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ...] = ()) -> TimeReport:
     """Put together all that any writer of a time report needs."""
-    iterations = tuple(_iterations(timing))
-    reported = _median(iterations)
+    measured = tuple(_iterations(timing))
+    reported = replace(_median(measured), is_reported=True)
+    iterations = tuple(reported if one.iteration == reported.iteration else one for one in measured)
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     entries = tuple(_entries(timing, lines, reported.iteration))
     n_frames = n_frames_of_an_end(entries, timing.n_bytes)
@@ -50,9 +207,10 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
         project_root=project.root,
         notes=(*notes, *_notes(timing, entries), *left_out),
         calls=_call_columns(timing, entries),
-        stacks=timing.stacks,
-        is_project=project.is_project,
-        is_of_module=timing.is_of_module,
+        stacks=replace(
+            report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project),
+            is_of_module=timing.is_of_module,
+        ),
         project_includes=project.includes,
     )
 
@@ -201,3 +359,23 @@ def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColu
 def _sum(times: MsColumn) -> float:
     """Add up what is there."""
     return float(np.nansum(times))
+
+
+def module_times(timing: Timing, iteration: int) -> tuple[ModuleTime, ...]:
+    """Add up the calls of every module, most time first; a call counts for the innermost one alone."""
+    calls = timing.calls
+    is_forward = calls.phase == _FORWARD
+    rows = np.flatnonzero((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
+    modules, group = np.unique(calls.module_id[rows], return_inverse=True)
+    forward = np.where(is_forward[rows], np.nan_to_num(calls.forward_ms[rows]), 0.0)
+    backward = np.nan_to_num(calls.backward_ms[rows])
+    found = [
+        ModuleTime(
+            timing.texts[module] if module >= 0 else "",
+            int(np.count_nonzero(group == number)),
+            float(forward[group == number].sum()),
+            float(backward[group == number].sum()),
+        )
+        for number, module in enumerate(modules.tolist())
+    ]
+    return tuple(sorted(found, key=lambda row: (-row.forward_ms - row.backward_ms, row.module)))

@@ -1,7 +1,7 @@
 """The frames of a report's entries, in proportion to its file."""
 
-from snapconv.answers.bounded_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.answers.memory_report import ActivationEntry
+from snapconv.answers.report_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
 from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine
 
 

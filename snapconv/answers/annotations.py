@@ -1,0 +1,136 @@
+"""The parts of the trace that the program has named: the peak in each, what it left, and their lanes."""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import Int32Column, Int64Column, read_only, sums_by
+from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
+from snapconv.replay.device_replay import Curve
+from snapconv.snapshot.load import Snapshot
+
+# What our recorder marks are the phases and iterations, which are known already.
+_OURS = "snapconv:"
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedSpans:
+    """Every named span of a device, with columns as long as ``spans``.
+
+    ``name_id`` is a position in ``names``. ``peak_bytes`` are the most that was allocated within,
+    ``change_bytes`` how much more there was after it than before.
+    """
+
+    spans: AnnotationSpans
+    names: tuple[str, ...]
+    name_id: Int64Column
+    peak_bytes: Int64Column
+    change_bytes: Int64Column
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationTotal:
+    """All spans of one name: how many there are, their highest peak, and what they left behind together."""
+
+    name: str
+    kind: str
+    n_spans: int
+    peak_bytes: int
+    change_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLanes:
+    """Spans by their first event; ``lane`` counts from the top, so that what is within another is below it.
+
+    ``n_left_out`` are shorter ones, of which there were too many.
+    """
+
+    name_id: Int32Column
+    first_event: Int64Column
+    last_event: Int64Column
+    lane: Int32Column
+    n_left_out: int
+
+    def __len__(self) -> int:
+        return len(self.name_id)
+
+
+def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
+    """Find the spans that the program has named, and what was allocated in each."""
+    spans, allocated = find_spans(analysis.snapshot, analysis.device), analysis.replay.allocated
+    last = np.maximum(spans.last_event, spans.first_event - 1)
+    change = _at(allocated, last) - _at(allocated, spans.first_event - 1)
+    used, name_id = np.unique(spans.name_id, return_inverse=True)
+    return AnnotatedSpans(
+        spans=spans,
+        names=tuple(analysis.snapshot.texts[i] for i in used.tolist()),
+        name_id=name_id.reshape(-1).astype(np.int64),
+        peak_bytes=peaks_in(spans, allocated),
+        change_bytes=change,
+    )
+
+
+def totals_by_annotation(snapshot: Snapshot, found: AnnotatedSpans) -> tuple[AnnotationTotal, ...]:
+    """Sum up the spans by name, those with the highest peak first; without torch's own names, and tensors."""
+    spans = found.spans
+    own = [i for i, text in enumerate(snapshot.texts) if is_of_program(text)]
+    rows = np.flatnonzero((spans.kind != SpanKind.TENSOR) & np.isin(spans.name_id, own))
+    keys = np.stack((spans.name_id[rows].astype(np.int64), spans.kind[rows].astype(np.int64)))
+    pairs, inverse = np.unique(keys, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    n_names = pairs.shape[1]
+    peaks = np.zeros(n_names, np.int64)
+    np.maximum.at(peaks, inverse, found.peak_bytes[rows])
+    change = sums_by(inverse, found.change_bytes[rows], n_names)
+    counts = np.bincount(inverse, minlength=n_names)
+    columns = (*pairs.tolist(), counts.tolist(), peaks.tolist(), change.tolist())
+    totals = [
+        AnnotationTotal(snapshot.texts[name], SpanKind(kind).label, count, peak, more)
+        for name, kind, count, peak, more in zip(*columns, strict=True)
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.peak_bytes, total.name, total.kind)))
+
+
+def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
+    """The program's names of the spans that an event is in, outermost first; texts of tensors are none."""
+    spans = find_spans(analysis.snapshot, analysis.device)
+    is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
+    names = dict.fromkeys(analysis.snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
+    return tuple(filter(is_of_program, names))
+
+
+def find_span_lanes(snapshot: Snapshot, spans: AnnotationSpans, *, most: int) -> SpanLanes:
+    """The longest of the spans that have events and a length, at most so many."""
+    ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
+    length = spans.last_event - spans.first_event
+    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
+    rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
+    kept = np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]])
+    first, last = spans.first_event[kept], spans.last_event[kept]
+    lanes = _lanes(first.tolist(), last.tolist())
+    found = SpanLanes(spans.name_id[kept], first, last, np.array(lanes, np.int32), len(rows) - len(kept))
+    return read_only(found)
+
+
+def _lanes(first: list[int], last: list[int]) -> list[int]:
+    """Put every span into the first lane that is free; they are in the order of their first events."""
+    busy: list[tuple[int, int]] = []  # with the event until which a lane is taken
+    free: list[int] = []
+    lanes = []
+    for begin, end in zip(first, last, strict=True):
+        while busy and busy[0][0] < begin:
+            heappush(free, heappop(busy)[1])
+        lane = heappop(free) if free else len(busy)
+        heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes
+
+
+def _at(curve: Curve, event: Int64Column) -> Int64Column:
+    """Bytes just after each event; -1: before the first one."""
+    if not len(curve.after):
+        return np.full(len(event), curve.start, np.int64)
+    return np.where(event >= 0, curve.after[np.clip(event, 0, len(curve.after) - 1)], curve.start)

@@ -1,0 +1,411 @@
+"""All that is live at one moment of a device: how much, for what, by which lines, modules and operations.
+
+The peak is one moment among others: what is said of it can be said of every event. ``live`` marks
+allocations, as ``AllocationTable.live_at`` does; every sum is of these. Rows with the most bytes come first,
+but for categories, which have their own order.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import gcd
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.annotations import annotations_at
+from snapconv.answers.device_memory import DeviceMemory, device_memory
+from snapconv.answers.moments import FoundMoment
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.features import of_fullest
+from snapconv.classification.size_references import SMALL_BYTES
+from snapconv.classification.size_references import counted as counted_sizes
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    first_known,
+    has_code,
+    is_among,
+    sums_by,
+)
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.memory_layout import MemoryLayout, layout_at
+from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
+from snapconv.units import counted, device_kind
+
+# Of the bytes of all weights: each model may have a few that are not trained, and a copy lack a few.
+_NEARLY = 0.95
+# Fewer sizes may be there as often by chance: of two networks that mirror each other, the largest layers.
+_LEAST_SIZES = 3
+# A policy, its reference, a reward and a value model. More are rather layers, of which only one is trained.
+_MOST_MODELS = 4
+_ANY_NUMBER = "*"
+# Paths of modules are not deeper; a longer one stays as it is.
+_MAX_DEPTH = 32
+
+# TBD's classes, each with the categories that make it up, and the classes that are parts of "dynamic".
+_CLASSES = (
+    ("weights", (Category.WEIGHT,)),
+    ("gradients", (Category.GRADIENT,)),
+    ("activations", (Category.ACTIVATION, Category.KV_CACHE)),
+    ("workspace", (Category.WORKSPACE,)),
+)
+_DYNAMIC = "dynamic"
+_DYNAMIC_CLASSES = (
+    ("optimizer", (Category.OPTIMIZER_STATE,)),
+    ("input", (Category.INPUT,)),
+    ("temporary", (Category.TEMPORARY,)),
+    ("communication", (Category.COMMUNICATION,)),
+    ("unknown", (Category.UNKNOWN,)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryTotal:
+    """The bytes of one category; ``n_models``: of weights, how many models of equal sizes, if several."""
+
+    category: str
+    n_allocations: int
+    requested_bytes: int
+    block_bytes: int
+    n_models: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, without the name."""
+        return {
+            "n_allocations": self.n_allocations,
+            "requested_bytes": self.requested_bytes,
+            "block_bytes": self.block_bytes,
+            "n_models": self.n_models,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LineTotal:
+    """The bytes of one line of the project."""
+
+    line: SourceLine
+    n_allocations: int
+    block_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return line_values(self.line) | {"n_allocations": self.n_allocations, "block_bytes": self.block_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTotal:
+    """The bytes of one module; ``evidence``: how its name is known."""
+
+    module: str
+    evidence: str
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTotal:
+    """The bytes of one operation."""
+
+    operation: str
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTotal:
+    """The bytes of one memory pool and stream; ``pool`` None: the file does not contain it."""
+
+    pool: tuple[int, int] | None
+    stream: int
+    n_allocations: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleGroup:
+    """Modules with as many allocations and as many bytes each; ``block_bytes`` is what all have together."""
+
+    path: tuple[str, ...]
+    n_modules: int
+    n_allocations: int
+    block_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The path, and how many modules it stands for."""
+        path = ".".join(self.path)
+        return path if self.n_modules == 1 else f"{path}, {counted(self.n_modules, 'module')}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """A row of the breakdown of reserved bytes at the peak.
+
+    Rows without a parent sum to the reserved bytes; rows with a parent sum to that parent.
+    """
+
+    name: str
+    parent: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentState:
+    """The memory of a device just after an event; None: before the first event, or not in the file.
+
+    ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
+    ``modules`` leave out what has none; ``categories``, ``operations`` and ``pools`` sum to the allocated
+    bytes.
+    """
+
+    device: int
+    moment: str
+    event: int | None
+    n_events: int
+    time_us: int | None
+    iteration: int | None
+    phase: str | None
+    annotations: tuple[str, ...]
+    requested_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    n_allocations: int
+    categories: tuple[CategoryTotal, ...]
+    lines: tuple[LineTotal, ...]
+    modules: tuple[ModuleTotal, ...]
+    operations: tuple[OperationTotal, ...]
+    pools: tuple[PoolTotal, ...]
+    project_root: str | None
+    project_includes: tuple[str, ...]
+    history_verdict: str
+    history_reason: str
+    memory: DeviceMemory
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {"kind": device_kind(self.device), **asdict(self)}
+
+
+def state_at(
+    analysis: DeviceAnalysis,
+    moment: FoundMoment,
+    *,
+    device_total: int | None = None,
+    layout: MemoryLayout | None = None,
+) -> MomentState:
+    """Describe the memory of one device just after a moment's event; ``device_total`` is all that it has.
+
+    ``layout`` is that of the event, where it is known already.
+    """
+    event, events, replay = moment.event, analysis.device.events, analysis.replay
+    live = analysis.allocations.live_at(event)
+    layout = layout or layout_at(analysis.device, analysis.allocations, event)
+    is_in_trace = event >= 0
+    timed = is_in_trace and events.time_us is not None
+    return MomentState(
+        device=analysis.device.device,
+        moment=moment.name,
+        event=event if is_in_trace else None,
+        n_events=len(events),
+        time_us=int(events.time_us[event]) if timed and events.time_us is not None else None,
+        iteration=int(analysis.phases.iteration[event]) if is_in_trace else None,
+        phase=Phase(analysis.phases.phase[event]).name.lower() if is_in_trace else None,
+        annotations=annotations_at(analysis, event),
+        requested_bytes=replay.requested.at(event),
+        allocated_bytes=replay.allocated.at(event),
+        active_bytes=replay.active.at(event),
+        reserved_bytes=replay.reserved.at(event),
+        n_allocations=int(np.count_nonzero(live)),
+        categories=tuple(totals_by_category(analysis, live)),
+        lines=totals_by_line(
+            analysis.allocations, live, ProjectLines(analysis.snapshot.stacks, analysis.project)
+        ),
+        modules=totals_by_module(analysis, live),
+        operations=totals_by_operation(analysis, live),
+        pools=totals_by_pool(analysis, live, layout, analysis.snapshot.pools),
+        project_root=analysis.project.root,
+        project_includes=analysis.project.includes,
+        history_verdict=analysis.history.verdict.value,
+        history_reason=analysis.history.reason,
+        memory=device_memory(analysis, event, given_total=device_total),
+    )
+
+
+def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:
+    """Sum every category, also those without memory."""
+    allocations = analysis.allocations
+    for category in (*list(Category)[1:], Category.UNKNOWN):
+        rows = live & has_code(analysis.classification.category, category)
+        yield CategoryTotal(
+            category=category.label,
+            n_allocations=int(np.count_nonzero(rows)),
+            requested_bytes=int(allocations.requested_bytes[rows].sum()),
+            block_bytes=int(allocations.block_bytes[rows].sum()),
+            n_models=n_models(analysis, live) if category == Category.WEIGHT else None,
+        )
+
+
+def totals_by_line(
+    allocations: AllocationTable, live: BoolColumn, lines: ProjectLines
+) -> tuple[LineTotal, ...]:
+    """Sum by the innermost line of the project; what has none is in no row."""
+    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
+    n_bytes = sums_by(inverse, allocations.block_bytes[live], len(stack_ids))
+    counts = np.bincount(inverse, minlength=len(stack_ids))
+    totals: dict[SourceLine, tuple[int, int]] = {}
+    for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
+        if line := lines.innermost(stack):
+            before = totals.get(line, (0, 0))
+            totals[line] = before[0] + count, before[1] + size
+    rows = [LineTotal(line, count, size) for line, (count, size) in totals.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.line)))
+
+
+def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
+    """Sum by module; what is of no known module is in no row."""
+    found = analysis.modules
+    counts, n_bytes = _sums(analysis, live, found.module_id, len(found.names))
+    columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
+    totals = [
+        ModuleTotal(name, evidence.label, count, size)
+        for name, evidence, count, size in zip(*columns, strict=True)
+        if count
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
+
+
+def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[OperationTotal, ...]:
+    """Sum by the operation that allocated it."""
+    counts, n_bytes = _sums(analysis, live, analysis.operation_id, len(analysis.operations))
+    columns = (analysis.operations, counts.tolist(), n_bytes.tolist())
+    totals = [OperationTotal(*row) for row in zip(*columns, strict=True) if row[1]]
+    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.operation)))
+
+
+def totals_by_pool(
+    analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout, pools: tuple[tuple[int, int], ...]
+) -> tuple[PoolTotal, ...]:
+    """Sum by memory pool and stream; the segment shows the pool of a block whose own events do not."""
+    rows, allocations = np.flatnonzero(live), analysis.allocations
+    of_segment = np.full(len(allocations), -1, np.int64)
+    of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
+    pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)[rows]
+    both = np.stack((pool_id, allocations.stream[rows]), axis=1)
+    found, inverse = np.unique(both, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    n_bytes = sums_by(inverse, allocations.block_bytes[rows], len(found))
+    counts = np.bincount(inverse, minlength=len(found))
+    totals = [
+        PoolTotal(pools[pool] if pool >= 0 else None, stream, count, size)
+        for (pool, stream), count, size in zip(found.tolist(), counts.tolist(), n_bytes.tolist(), strict=True)
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, str(total.pool), total.stream)))
+
+
+def _sums(
+    analysis: DeviceAnalysis, live: BoolColumn, group: Int32Column, n_groups: int
+) -> tuple[Int64Column, Int64Column]:
+    """How many of the allocations every group has, and their bytes; -1 is no group."""
+    rows = np.flatnonzero(live & (group >= 0))
+    n_bytes = sums_by(group[rows], analysis.allocations.block_bytes[rows], n_groups)
+    return np.bincount(group[rows], minlength=n_groups), n_bytes
+
+
+def group_modules(modules: Sequence[ModuleTotal]) -> tuple[ModuleGroup, ...]:
+    """Put equal modules into groups, number by number from the left; most bytes first.
+
+    A module whose name is not a recorded path is a group of its own.
+    """
+    groups = [ModuleGroup(_path_of(row), 1, row.n_allocations, row.block_bytes) for row in modules]
+    for place in range(min(_MAX_DEPTH, max((len(group.path) for group in groups), default=0))):
+        groups = _joined_at(groups, place)
+    return tuple(sorted(groups, key=lambda group: (-group.block_bytes, group.path)))
+
+
+def _path_of(total: ModuleTotal) -> tuple[str, ...]:
+    is_path = total.evidence == Evidence.METADATA.label
+    return tuple(total.module.split(".")) if is_path else (total.module,)
+
+
+def _joined_at(groups: Iterable[ModuleGroup], place: int) -> list[ModuleGroup]:
+    """Join the groups that differ in the number at one place of their path alone."""
+    alike: dict[object, list[ModuleGroup]] = defaultdict(list)
+    for group in groups:
+        sizes = group.n_modules, group.n_allocations, group.block_bytes
+        alike[_without_number(group.path, place), sizes].append(group)
+    return [_join(same, place) for same in alike.values()]
+
+
+def _join(groups: Sequence[ModuleGroup], place: int) -> ModuleGroup:
+    first = groups[0]
+    if len(groups) == 1:
+        return first
+    return ModuleGroup(
+        path=_without_number(first.path, place),
+        n_modules=sum(group.n_modules for group in groups),
+        n_allocations=sum(group.n_allocations for group in groups),
+        block_bytes=sum(group.block_bytes for group in groups),
+    )
+
+
+def _without_number(path: tuple[str, ...], place: int) -> tuple[str, ...]:
+    if len(path) <= place or not path[place].isdecimal():
+        return path
+    return (*path[:place], _ANY_NUMBER, *path[place + 1 :])
+
+
+def n_models(analysis: DeviceAnalysis, live: BoolColumn) -> int | None:
+    """How often nearly all of the weights are there that have gradients, at the marked moment: twice or more.
+
+    None: once, or not a whole number of times, or there are no gradients. Where some of the weights are
+    unknown, there may be more.
+    """
+    sizes, category = analysis.allocations.requested_bytes, analysis.classification.category
+    gradients = np.flatnonzero((category == Category.GRADIENT) & (sizes >= SMALL_BYTES))
+    trained = counted_sizes(sizes[of_fullest(gradients, analysis.features.iteration, sizes)])
+    weights = counted_sizes(sizes[live & (category == Category.WEIGHT) & (sizes >= SMALL_BYTES)])
+    total = sum(size * n for size, n in weights.items())
+    as_often: dict[int, list[int]] = {}
+    for size, n in weights.items():
+        times, rest = divmod(n, trained.get(size, n + 1))
+        if not rest:
+            as_often.setdefault(times, []).append(size)
+    n_bytes = {times: sum(size * weights[size] for size in found) for times, found in as_often.items()}
+    times = max(n_bytes, key=lambda times: n_bytes[times], default=0)
+    found = as_often.get(times, [])
+    is_whole = len(found) >= _LEAST_SIZES and n_bytes[times] >= _NEARLY * total
+    # With a common divisor, they may be of some of the layers: others are frozen, or have no gradients yet.
+    is_model = gcd(*(trained[size] for size in found)) == 1
+    return times if is_whole and is_model and 1 < times <= _MOST_MODELS else None
+
+
+def breakdown_at(analysis: DeviceAnalysis, event: int) -> Iterator[BreakdownRow]:
+    """Yield TBD's classes in requested bytes, and what is between them and the reserved bytes."""
+    allocations, replay = analysis.allocations, analysis.replay
+    live = allocations.live_at(event)
+
+    def requested(categories: tuple[Category, ...]) -> int:
+        rows = live & is_among(analysis.classification.category, categories)
+        return int(allocations.requested_bytes[rows].sum())
+
+    for name, categories in _CLASSES:
+        yield BreakdownRow(name, None, requested(categories))
+    dynamic = [(name, requested(categories)) for name, categories in _DYNAMIC_CLASSES]
+    yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
+    for name, size in dynamic:
+        yield BreakdownRow(name, _DYNAMIC, size)
+    blocks = analysis.device.blocks
+    unmapped = int(analysis.device.segments.total_bytes.sum() - blocks.block_bytes.sum())
+    reserved, active, allocated = (
+        replay.reserved.at(event),
+        replay.active.at(event),
+        replay.allocated.at(event),
+    )
+    yield BreakdownRow("rounding", None, allocated - int(allocations.requested_bytes[live].sum()))
+    yield BreakdownRow("pending_free", None, active - allocated)
+    yield BreakdownRow("cached_blocks", None, reserved - active - unmapped)
+    yield BreakdownRow("unmapped", None, unmapped)
