@@ -126,35 +126,8 @@ def test_what_takes_too_long_is_killed_and_a_crash_is_named(script):
 # --- what stands in the project
 
 
-@pytest.fixture(scope="module")
-def page():
-    return (ROOT / "docs" / "reference" / "torch-versions.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def table(script, page):
-    """The rows of the table by their minor releases."""
-    lines = page.partition(script.BEGIN)[2].partition(script.END)[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {script._release_of(row)[:2]: dict(zip(script.COLUMNS, row, strict=True)) for row in rows}
-
-
-def test_the_table_has_every_release_from_the_lower_bound_to_the_one_that_is_tested(script, table):
-    (newest,) = re.findall(r"^torch==(.*)$", script.NEWEST.read_text(encoding="utf-8"), re.MULTILINE)
-    major, lowest = script.lower_bound()
-    assert max(table) == script.release(newest)[:2]
-    assert sorted(table) == [(major, minor) for minor in range(lowest, max(table)[1] + 1)]
-    assert "fail" not in table[max(table)]["tests"]
-
-
 def test_the_lower_bound_of_the_package_is_that_of_the_recorder(script):
     assert script.lower_bound() == OLDEST
-
-
-def test_what_fails_with_a_release_is_explained_below_the_table(script, page, table):
-    explained = page.partition(script.END)[2]
-    failing = [f"{major}.{minor}" for (major, minor), row in table.items() if "failed" in row["tests"]]
-    assert [release for release in failing if f"**{release}**" not in explained] == []
 
 
 def test_a_name_of_a_part_is_the_mark_of_some_test(script):
