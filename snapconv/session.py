@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
 from snapconv.answers.allocator_replay.batch_scale import OtherRun, ScaledSizes, scale_batch
-from snapconv.answers.budgets import Budgets, Check, check_budgets
-from snapconv.answers.comparison_report import ComparisonReport, build_comparison
+from snapconv.answers.check import Budgets, Check, check_budgets
 from snapconv.answers.device_notes import file_notes
+from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
@@ -199,9 +199,9 @@ class Session:
         moments = tuple(find_moment(analysis, question) for question in questions)
         return find_fragmentation(analysis, moments, details_at=moments[0])
 
-    def compared_with(self, old: "Session") -> ComparisonReport:
+    def compared_with(self, old: "Session") -> FileDiff:
         """What is different from an older file, device by device."""
-        return build_comparison(old.analysis, self.analysis)
+        return compare_files(old.analysis, self.analysis)
 
     def check(self, budgets: Budgets, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
         """Check limits for the memory of every device; raises InputError where none has memory of a GPU."""

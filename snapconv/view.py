@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
-from snapconv.answers.comparison_report import build_comparison
 from snapconv.answers.device_notes import file_notes
+from snapconv.answers.diff import compare_files
 from snapconv.answers.times import module_times
 from snapconv.convert import (
     check_is_no_input,
@@ -91,7 +91,7 @@ def _write(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     found = [_view_file(file) for file in files]
     shared = {**vocabulary(), "is_comparison": len(files) > 1}
     if len(files) > 1:
-        shared["comparison"] = comparison_facts(build_comparison(*files))
+        shared["comparison"] = comparison_facts(compare_files(*files))
     title = page_text(" → ".join(file.path.name for file in files))
     n_bytes = write_page(
         output, [file for file, _ in found], shared, title=f"{title} – snapconv", force=force

@@ -12,13 +12,13 @@ from pathlib import Path
 import snapconv
 from scripts.docs import catalogs
 from snapconv.answers import explanation
-from snapconv.answers.file_verdict import FileVerdict
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.memory_tree import MemoryTree
 from snapconv.answers.oom.failed_allocation import OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.peak import MomentState
+from snapconv.answers.verdict import FileVerdict
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.snapshot.recorded import metadata, params_file, timing_file

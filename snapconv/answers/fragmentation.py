@@ -1,4 +1,4 @@
-"""Why memory is reserved and not used: free segments, free pieces of others, which lines keep these open.
+"""Fragmentation: reserved memory that is not used, in free segments and in pieces of others, and its lines.
 
 The layout of a moment shows what ``empty_cache()`` would give back, and what it could not. Where in an
 expandable segment its pages lie is an inference: they are taken to begin where the segment does.
@@ -6,7 +6,7 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
 
@@ -96,6 +97,10 @@ class Fragmentation:
     has_expandable: bool
     history_verdict: str
     history_reason: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 def find_fragmentation(

@@ -1,7 +1,7 @@
 """What the commands that answer a question share: their options, and how a file is read for them."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from snapconv.cli.arguments import device_number, path_maps_of
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.analysis import AnalysisOptions, DeviceAnalysis
+    from snapconv.analysis import AnalysisOptions
     from snapconv.answers.moments import MomentQuestion
     from snapconv.session import Session
 
@@ -98,15 +98,12 @@ def read_session(snapshot: Path, options: ReadOptions, *, device: str | None) ->
 
 
 def answer(
-    session: "Session",
-    found: "Callable[[DeviceAnalysis], tuple[dict[str, object], Iterable[str]]]",
-    *,
-    as_json: bool,
+    session: "Session", found: Iterable[tuple[dict[str, object], Iterable[str]]], *, as_json: bool
 ) -> None:
-    """Print the notes, and what was found for every device: ``found`` gives its values and its lines."""
+    """Print the notes, and the answer for every device: its values and its lines."""
     from snapconv.writers.text.note_text import note_lines
 
-    answers = [found(analysis) for analysis in session.devices]
+    answers = list(found)
     print_lines(note_lines(session.notes), sys.stderr)
     if as_json:
         n_bytes = session.snapshot.container.n_unpacked_bytes

@@ -1,7 +1,7 @@
 """``snapconv check``: limits for a file's memory, which a build can fail on."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +15,7 @@ from snapconv.cli.terminal import print_json, print_lines, print_text
 from snapconv.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    from snapconv.answers.budgets import Check
+    from snapconv.answers.check import CheckedFile
 
 _MaxPeak = Annotated[
     str | None,
@@ -82,26 +82,26 @@ def check(
     Limits that are not given here are those of [tool.snapconv.check] in pyproject.toml, of this folder or one
     above it.
     """
-    from snapconv.writers.text.check_text import verdict
+    from snapconv.answers.check import CheckedFile
     from snapconv.writers.text.note_text import note_lines
 
     budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
     before = read_session(baseline, options, device=device) if baseline else None
-    checks = session.check(budgets, baseline=before)
+    found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
     print_lines(note_lines(session.notes), sys.stderr)
-    _printer(output_format)(checks, str(snapshot))
-    if not all(one.holds for one in checks):
-        raise BudgetExceeded(verdict(checks, str(snapshot)))
+    _printer(output_format)(found)
+    if not found.holds:
+        raise BudgetExceeded(found.sentence)
 
 
-def _printer(output_format: str) -> "Callable[[Sequence[Check], str], None]":
-    from snapconv.writers.text import check_text
+def _printer(output_format: str) -> "Callable[[CheckedFile], None]":
+    from snapconv.writers.text.check_text import check_lines, github_lines, junit_text
 
     return {
-        "text": lambda checks, file: print_lines(check_text.check_lines(checks, file), sys.stdout),
-        "json": lambda checks, file: print_json(check_text.check_values(checks, file)),
-        "github": lambda checks, file: print_lines(check_text.github_lines(checks, file), sys.stdout),
-        "junit": lambda checks, file: print_text(check_text.junit_text(checks, file)),
+        "text": lambda found: print_lines(check_lines(found), sys.stdout),
+        "json": lambda found: print_json(found.to_json()),
+        "github": lambda found: print_lines(github_lines(found), sys.stdout),
+        "junit": lambda found: print_text(junit_text(found)),
     }[output_format]

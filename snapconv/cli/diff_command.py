@@ -14,7 +14,7 @@ from snapconv.errors import BudgetExceeded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from snapconv.answers.budgets import Allowance
+    from snapconv.answers.check import Allowance
     from snapconv.notes import Note
 
 _Old = Annotated[
@@ -57,9 +57,9 @@ def diff(
 
     Lines are matched by file, function and order, also where they moved; never by address.
     """
-    from snapconv.answers.budgets import Budgets
+    from snapconv.answers.check import Budgets
     from snapconv.writers.text.check_text import fenced
-    from snapconv.writers.text.comparison_text import comparison_lines, comparison_values
+    from snapconv.writers.text.diff_text import diff_lines
 
     allowed = allowance_of(fail_over)
     options = ReadOptions(project_root, include, path_map)
@@ -68,9 +68,9 @@ def diff(
     report = after.compared_with(before)
     if as_json:
         n_bytes = sum(one.snapshot.container.n_unpacked_bytes for one in (before, after))
-        print_json(comparison_values(report), n_bytes=n_bytes)
+        print_json(report.to_json(), n_bytes=n_bytes)
     else:
-        lines = list(comparison_lines(report))
+        lines = list(diff_lines(report))
         print_lines(fenced(lines) if markdown else lines, sys.stdout)
     if allowed is not None:
         checks = after.check(Budgets(fail_over=allowed), baseline=before)
@@ -91,7 +91,7 @@ def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]"
 
 def allowance_of(text: str | None) -> "Allowance | None":
     """Read ``--fail-over``."""
-    from snapconv.answers.budgets import parse_allowance
+    from snapconv.answers.check import parse_allowance
 
     try:
         return None if text is None else parse_allowance(text)

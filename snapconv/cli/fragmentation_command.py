@@ -31,17 +31,10 @@ def fragmentation(
 
     Free memory helps only a request of its own pool and stream, and only in one piece.
     """
-    from snapconv.writers.text.fragmentation_text import fragmentation_lines, fragmentation_values
+    from snapconv.writers.text.fragmentation_text import fragmentation_lines
 
     question = None if at is None else moment_question(at)
     options = ReadOptions(project_root, include, path_map)
     session = read_session(snapshot, options, device=device)
-    found = {one.device: one for one in session.fragmentation(question)}
-    answer(
-        session,
-        lambda analysis: (
-            fragmentation_values(found[analysis.device.device]),
-            fragmentation_lines(found[analysis.device.device]),
-        ),
-        as_json=as_json,
-    )
+    found = session.fragmentation(question)
+    answer(session, ((one.to_json(), fragmentation_lines(one)) for one in found), as_json=as_json)

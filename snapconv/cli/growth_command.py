@@ -20,12 +20,5 @@ def growth(
     from snapconv.writers.text.growth_text import growth_lines
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
-    reports = {found.device.device: report_growth(found) for found in session.devices}
-    answer(
-        session,
-        lambda found: (
-            reports[found.device.device].to_json(),
-            growth_lines(reports[found.device.device]),
-        ),
-        as_json=as_json,
-    )
+    found = [report_growth(analysis) for analysis in session.devices]
+    answer(session, ((one.to_json(), growth_lines(one)) for one in found), as_json=as_json)

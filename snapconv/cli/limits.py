@@ -11,7 +11,7 @@ import typer
 from snapconv.errors import InputError
 
 if TYPE_CHECKING:
-    from snapconv.answers.budgets import Allowance, Budgets
+    from snapconv.answers.check import Allowance, Budgets
     from snapconv.classification.categories import Category
 
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
@@ -31,7 +31,7 @@ class Limits:
 
 def read_limits(given: Limits, baseline: Path | None) -> "Budgets":
     """Read every limit, those of the command line first; raises BadParameter or InputError."""
-    from snapconv.answers.budgets import Budgets
+    from snapconv.answers.check import Budgets
 
     file, table = _table_of(Path.cwd())
     where = f"{file}: {_TABLE}." if file else ""
@@ -154,7 +154,7 @@ def _category(name: str) -> "Category":
 
 
 def _fail_over(given: str | None, table: Mapping[str, object], where: str) -> "Allowance | None":
-    from snapconv.answers.budgets import parse_allowance
+    from snapconv.answers.check import parse_allowance
 
     if given is not None:
         try:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,11 +11,6 @@ from snapconv.cli.answers import DeviceTotal, OneDevice, ReadOptions, answer, de
 from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, no_pipe
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from snapconv.analysis import DeviceAnalysis
 
 _Snapshot = Annotated[
     Path | None,
@@ -60,6 +55,8 @@ def oom(
     Each remedy is tried by a replay. Of several devices, it is about those with a failed allocation. Without
     one in the file, it is about the dump.
     """
+    from snapconv.writers.text.oom_text import oom_lines
+
     if (snapshot is None) == (message is None):
         raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
     if message is not None:
@@ -70,10 +67,9 @@ def oom(
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
     session = session.where_memory_ran_out()
 
-    def found(analysis: "DeviceAnalysis") -> "tuple[dict[str, object], Iterable[str]]":
-        from snapconv.writers.text.oom_text import oom_lines
-
-        with progress_bar(shown=True) as progress:
+    found = []
+    with progress_bar(shown=True) as progress:
+        for analysis in session.devices:
             explained, remedies = session.explain_oom(
                 analysis.device.device,
                 number=number,
@@ -82,9 +78,8 @@ def oom(
                 thorough=thorough,
                 progress=progress,
             )
-        values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
-        return values, oom_lines(explained, remedies)
-
+            values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
+            found.append((values, oom_lines(explained, remedies)))
     answer(session, found, as_json=as_json)
 
 

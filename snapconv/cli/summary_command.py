@@ -33,12 +33,5 @@ def summary(
     question, total = moment_question(at), device_total_of(device_total)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
-    states = {state.device: state for state in session.at(question, device_total=total)}
-    answer(
-        session,
-        lambda analysis: (
-            moment_values(states[analysis.device.device]),
-            moment_lines(states[analysis.device.device]),
-        ),
-        as_json=as_json,
-    )
+    states = session.at(question, device_total=total)
+    answer(session, ((moment_values(state), moment_lines(state)) for state in states), as_json=as_json)

@@ -39,12 +39,5 @@ def tree(
     question = moment_question(at)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
-    found = {one.device: one for one in session.tree(question, by=by, all_frames=all_frames)}
-    answer(
-        session,
-        lambda analysis: (
-            tree_values(found[analysis.device.device]),
-            tree_lines(found[analysis.device.device], n_most=rows),
-        ),
-        as_json=as_json,
-    )
+    found = session.tree(question, by=by, all_frames=all_frames)
+    answer(session, ((tree_values(one), tree_lines(one, n_most=rows)) for one in found), as_json=as_json)

@@ -17,16 +17,10 @@ def verdict(
 
     `snapconv FILE` does the same.
     """
-    from snapconv.answers.file_verdict import find_verdict
-    from snapconv.writers.text.verdict_text import verdict_lines, verdict_values
+    from snapconv.answers.verdict import find_verdict
+    from snapconv.writers.text.verdict_text import verdict_lines
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
-    found = {analysis.device.device: find_verdict(analysis) for analysis in session.devices}
-    answer(
-        session,
-        lambda analysis: (
-            verdict_values(found[analysis.device.device]),
-            verdict_lines(found[analysis.device.device], str(snapshot)),
-        ),
-        as_json=as_json,
-    )
+    found = [find_verdict(analysis) for analysis in session.devices]
+    file = str(snapshot)
+    answer(session, ((one.to_json(), verdict_lines(one, file)) for one in found), as_json=as_json)

@@ -137,12 +137,8 @@ def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_js
     from snapconv.writers.text.what_if_text import what_if_lines
 
     devices = [one.device.device for one in session.devices]
-    found = {device: each or NotModelled(device) for device, each in zip(devices, trials, strict=True)}
-    answer(
-        session,
-        lambda one: (found[one.device.device].to_json(), what_if_lines(found[one.device.device])),
-        as_json=as_json,
-    )
+    found = [each or NotModelled(device) for device, each in zip(devices, trials, strict=True)]
+    answer(session, ((one.to_json(), what_if_lines(one)) for one in found), as_json=as_json)
 
 
 def _request(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from snapconv import load
-from snapconv.answers.file_verdict import find_verdict
+from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
 from tests.builders import START_US, TraceBuilder, frame
 

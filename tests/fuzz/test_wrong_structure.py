@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import snapconv
-from snapconv.answers.file_verdict import find_verdict
+from snapconv.answers.verdict import find_verdict
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import SnapconvError

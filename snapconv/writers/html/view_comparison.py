@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from snapconv.answers.comparison import Change, ComparedRow
-from snapconv.answers.comparison_report import ComparisonReport
+from snapconv.answers.diff import Change, ComparedRow, FileDiff
 from snapconv.writers.html.column_encoding import page_text
-from snapconv.writers.text.comparison_text import line_name
+from snapconv.writers.text.diff_text import line_name
 
 
-def comparison_facts(report: ComparisonReport) -> dict[str, object] | None:
+def comparison_facts(report: FileDiff) -> dict[str, object] | None:
     """The rows of the one pair of devices, and the settings that differ; None where nothing is a pair."""
     if not report.devices:
         return None

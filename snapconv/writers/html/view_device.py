@@ -8,10 +8,10 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import SpanLanes, find_span_lanes
 from snapconv.answers.device_notes import device_notes
-from snapconv.answers.file_verdict import FileVerdict, find_verdict
 from snapconv.answers.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
 from snapconv.answers.tensor_names import tensor_names
 from snapconv.answers.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
+from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import reason_of
 from snapconv.columns import Int64Column, distinct

@@ -1,4 +1,4 @@
-"""What ``snapconv check`` prints: for people, for machines, for a job's summary on GitHub, and as JUnit XML.
+"""Texts for ``snapconv check``: for a terminal, a job's summary on GitHub, and as JUnit XML.
 
 Names out of files are escaped for each: text for a terminal, Markdown, XML.
 """
@@ -7,51 +7,24 @@ import re
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from snapconv.answers.budgets import Check
-from snapconv.units import counted, printable
+from snapconv.answers.check import Check, CheckedFile
+from snapconv.units import printable
 
 
-def check_lines(checks: Sequence[Check], file: str) -> Iterator[str]:
-    """One line for each limit, and what came of them all."""
-    for check in checks:
+def check_lines(found: CheckedFile) -> Iterator[str]:
+    """Show one line for each limit, and the overall result."""
+    for check in found.checks:
         yield f"{'ok  ' if check.holds else 'FAIL'}  {check.sentence}"
-    yield verdict(checks, file)
+    yield found.sentence
 
 
-def verdict(checks: Sequence[Check], file: str) -> str:
-    """What came of all limits."""
-    n_failed = sum(not check.holds for check in checks)
-    limits = counted(len(checks), "limit")
-    return f"{file}: {n_failed} of {limits} did not hold" if n_failed else f"{file}: {limits} held"
-
-
-def check_values(checks: Sequence[Check], file: str) -> dict[str, object]:
-    """The same for machines; docs/reference/json.md has the schema."""
-    return {
-        "file": file,
-        "holds": all(check.holds for check in checks),
-        "checks": [
-            {
-                "what": check.what,
-                "device": check.device,
-                "holds": check.holds,
-                "limit_bytes": check.limit_bytes,
-                "actual_bytes": None if check.unknown else check.actual_bytes,
-                "unknown": check.unknown or None,
-                "remark": check.remark or None,
-            }
-            for check in checks
-        ],
-    }
-
-
-def github_lines(checks: Sequence[Check], file: str) -> Iterator[str]:
-    """A table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
-    yield f"### {_markdown(verdict(checks, file))}"
+def github_lines(found: CheckedFile) -> Iterator[str]:
+    """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
+    yield f"### {_markdown(found.sentence)}"
     yield ""
     yield "| | limit |"
     yield "|---|---|"
-    for check in checks:
+    for check in found.checks:
         yield f"| {'✅' if check.holds else '❌'} | {_markdown(check.sentence)} |"
 
 
@@ -63,11 +36,11 @@ def fenced(lines: Sequence[str]) -> Iterator[str]:
     yield from (f"{fence}text", *text, fence)
 
 
-def junit_text(checks: Sequence[Check], file: str) -> str:
-    """The checks as the test cases of one suite, as build servers read them."""
-    n_failed = sum(not check.holds for check in checks)
-    suite = f'name="snapconv check" tests="{len(checks)}" failures="{n_failed}" errors="0"'
-    cases = "".join(f"    {_case(check, file)}\n" for check in checks)
+def junit_text(found: CheckedFile) -> str:
+    """Write the checks as the test cases of one suite, as build servers read them."""
+    n_failed = sum(not check.holds for check in found.checks)
+    suite = f'name="snapconv check" tests="{len(found.checks)}" failures="{n_failed}" errors="0"'
+    cases = "".join(f"    {_case(check, found.file)}\n" for check in found.checks)
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
         f"<testsuites>\n  <testsuite {suite}>\n{cases}  </testsuite>\n</testsuites>\n"

@@ -1,10 +1,9 @@
-"""Fragmentation for the terminal, and as JSON-ready values."""
+"""Lines of text for ``snapconv fragmentation``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
-from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
+from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import MOST_ROWS, cut, place, size_row, size_rows
 
 _LABEL, _COLUMN = 26, 15
@@ -86,8 +85,3 @@ def _limits(found: Fragmentation) -> Iterator[str]:
         yield "  estimated: what empty_cache() returns of expandable segments, by whole pages"
     if found.history_verdict != "complete":
         yield f"  history: {found.history_verdict}; worse may have been before"
-
-
-def fragmentation_values(found: Fragmentation) -> dict[str, object]:
-    """The same for machines."""
-    return {"kind": device_kind(found.device), **asdict(found)}

@@ -3,7 +3,7 @@
 import pytest
 
 import snapconv
-from snapconv.answers.budgets import Budgets, check_budgets, parse_allowance
+from snapconv.answers.check import Budgets, check_budgets, parse_allowance
 from snapconv.classification.categories import Category
 from tests.builders import MIB, TraceBuilder, frame
 

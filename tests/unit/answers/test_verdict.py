@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.file_verdict import find_verdict
+from snapconv.answers.verdict import find_verdict
 from tests.builders import MIB, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

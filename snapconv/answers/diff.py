@@ -1,26 +1,28 @@
-"""Two analysed devices -> what is different: at their peaks by category, line, module and operation; overall.
+"""Differences of two files: the peaks by category, line, module and operation, iterations and settings.
 
 They may be of two versions of a program, of two runs, or of two programs. Nothing is matched by address.
 Columns in, a few rows out.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 import numpy as np
 
-from snapconv.analysis import DeviceAnalysis
+from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.line_matching import Contents, match_lines
 from snapconv.answers.peak import totals_by_category, totals_by_module, totals_by_operation
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import Int64Column, sums_by
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
+from snapconv.units import device_kind
 
 
 class Difference(Enum):
-    """What became of a row; the values stand in every output."""
+    """The kinds of difference; the values stand in every output."""
 
     APPEARED = "appeared"
     GONE = "gone"
@@ -52,6 +54,20 @@ class Change:
             return Difference.SAME
         return Difference.GREW if self.more_bytes > 0 else Difference.SHRANK
 
+    @property
+    def figures(self) -> dict[str, object]:
+        """The bytes as JSON-ready values."""
+        return {"old_bytes": self.old_bytes, "new_bytes": self.new_bytes, "change_bytes": self.more_bytes}
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "difference": self.difference.value,
+            **self.figures,
+            "n_old": self.n_old,
+            "n_new": self.n_new,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
@@ -60,19 +76,28 @@ class ComparedRow:
     name: str
     change: Change
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {"name": self.name} | self.change.to_json()
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """A line of the project at the peaks; both lines None: what no line of the project made."""
+    """A line of the project at the peaks; both lines None: memory that no line of the project made."""
 
     old_line: SourceLine | None
     new_line: SourceLine | None
     change: Change
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        old, new = (line and line_values(line) for line in (self.old_line, self.new_line))
+        return {"old": old, "new": new} | self.change.to_json()
+
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two devices compared; rows are sorted by what they did to the peak, most first.
+class DeviceDiff:
+    """Two devices compared; the rows that changed the peak most stand first.
 
     ``allocated`` and ``reserved`` are peaks. ``old_iterations`` and ``new_iterations`` have the peak of every
     iteration. ``modules`` are only those with a path: the lines of calls are in ``lines``.
@@ -89,48 +114,114 @@ class Comparison:
     modules: tuple[ComparedRow, ...]
     operations: tuple[ComparedRow, ...]
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "old_device": self.old_device,
+            "new_device": self.new_device,
+            "kind": device_kind(self.new_device),
+            "peak_allocated": self.allocated.figures,
+            "peak_reserved": self.reserved.figures,
+            "old_iteration_peaks": list(self.old_iterations),
+            "new_iteration_peaks": list(self.new_iterations),
+            "categories": [row.to_json() for row in self.categories],
+            "lines": [row.to_json() for row in self.lines],
+            "modules": [row.to_json() for row in self.modules],
+            "operations": [row.to_json() for row in self.operations],
+        }
 
-def compare(
+
+@dataclass(frozen=True, slots=True)
+class ComparedSetting:
+    """A setting of the allocator, or the torch that wrote the file; None where a file does not have it."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """Two files compared. ``only_old`` and ``only_new`` are devices that the other file does not have."""
+
+    old_name: str
+    new_name: str
+    devices: tuple[DeviceDiff, ...]
+    only_old: tuple[int, ...]
+    only_new: tuple[int, ...]
+    settings: tuple[ComparedSetting, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
+        return {
+            "old": self.old_name,
+            "new": self.new_name,
+            "devices": [device.to_json() for device in self.devices],
+            "only_old": list(self.only_old),
+            "only_new": list(self.only_new),
+            "settings": list(map(asdict, self.settings)),
+        }
+
+
+def compare_files(old: Analysis, new: Analysis) -> FileDiff:
+    """Compare two files."""
+    pairs, only_old, only_new = paired(old.devices, new.devices)
+    old_lines, new_lines = (ProjectLines(side.snapshot.stacks, side.project) for side in (old, new))
+    return FileDiff(
+        old_name=str(old.snapshot.path),
+        new_name=str(new.snapshot.path),
+        devices=tuple(_compared(a, b, old_lines=old_lines, new_lines=new_lines) for a, b in pairs),
+        only_old=tuple(only_old),
+        only_new=tuple(only_new),
+        settings=tuple(_settings(old.snapshot, new.snapshot)),
+    )
+
+
+def _settings(old: Snapshot, new: Snapshot) -> Iterator[ComparedSetting]:
+    """The settings that differ."""
+    sides = [{"written by": side.written_by, **dict(side.settings_entries)} for side in (old, new)]
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        before, after = (side.get(name) for side in sides)
+        if before != after:
+            yield ComparedSetting(name, before, after)
+
+
+def _compared(
     old: DeviceAnalysis, new: DeviceAnalysis, *, old_lines: ProjectLines, new_lines: ProjectLines
-) -> Comparison:
+) -> DeviceDiff:
     """Compare two devices at their peaks of allocated bytes."""
-    live_old, live_new = (one.allocations.live_at(one.peak_event) for one in (old, new))
-    return Comparison(
+    sides = [(one, one.allocations.live_at(one.peak_event)) for one in (old, new)]
+    return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
         allocated=Change(old.replay.allocated.peak, new.replay.allocated.peak),
         reserved=Change(old.replay.reserved.peak, new.replay.reserved.peak),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
         new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
-        categories=_rows(
-            [(row.category, row.n_allocations, row.block_bytes) for row in totals_by_category(old, live_old)],
-            [(row.category, row.n_allocations, row.block_bytes) for row in totals_by_category(new, live_new)],
-        ),
+        categories=_rows(*(_categories(one, live) for one, live in sides)),
         lines=_compared_lines(_at_lines(old, old_lines), _at_lines(new, new_lines)),
-        modules=_rows(
-            *(
-                [
-                    (row.module, row.n_allocations, row.block_bytes)
-                    for row in totals_by_module(one, live)
-                    if row.evidence == Evidence.METADATA.label
-                ]
-                for one, live in ((old, live_old), (new, live_new))
-            )
-        ),
-        operations=_rows(
-            [
-                (row.operation, row.n_allocations, row.block_bytes)
-                for row in totals_by_operation(old, live_old)
-            ],
-            [
-                (row.operation, row.n_allocations, row.block_bytes)
-                for row in totals_by_operation(new, live_new)
-            ],
-        ),
+        modules=_rows(*(_modules(one, live) for one, live in sides)),
+        operations=_rows(*(_operations(one, live) for one, live in sides)),
     )
 
 
 _Total = tuple[str, int, int]
+
+
+def _categories(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
+    for row in totals_by_category(one, live):
+        yield row.category, row.n_allocations, row.block_bytes
+
+
+def _modules(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
+    for row in totals_by_module(one, live):
+        if row.evidence == Evidence.METADATA.label:
+            yield row.module, row.n_allocations, row.block_bytes
+
+
+def _operations(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
+    for row in totals_by_operation(one, live):
+        yield row.operation, row.n_allocations, row.block_bytes
 
 
 def _rows(old: Iterable[_Total], new: Iterable[_Total]) -> tuple[ComparedRow, ...]:

@@ -1,4 +1,4 @@
-"""What matters most about a file's memory, in a sentence: where somebody looks first, at two in the morning.
+"""The verdict on a file: its most important fact in a sentence, for somebody at two in the morning.
 
 The verdict is about the first of these that the file shows: a request that failed, memory that grows, memory
 that is reserved and not used, or else what the peak is made of. With the largest causes, and the command that
@@ -6,7 +6,7 @@ has more.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from snapconv.columns import BoolColumn, sums_by
 from snapconv.replay.memory_layout import layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.units import counted, device_kind, format_bytes, format_share
 
 N_CAUSES = 3
 # Of what is reserved at the worst moment: from here on, what is not in use is the first thing to look at.
@@ -50,6 +50,10 @@ class FileVerdict:
     causes: tuple[Cause, ...]
     command: str
     history_verdict: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:

@@ -1,19 +1,16 @@
-"""What ``snapconv diff`` prints, as text and as JSON-ready values."""
+"""Lines of text for ``snapconv diff``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
-from snapconv.answers.comparison import Change, ComparedLine, ComparedRow, Comparison, Difference
-from snapconv.answers.comparison_report import ComparisonReport
-from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, device_kind, device_name, format_bytes, shortened
+from snapconv.answers.diff import Change, ComparedLine, ComparedRow, DeviceDiff, Difference, FileDiff
+from snapconv.units import counted, device_name, format_bytes, shortened
 from snapconv.writers.text.size_rows import MOST_ROWS, cut, where
 
 _MOST_SETTING = 60
 
 
-def comparison_lines(report: ComparisonReport) -> Iterator[str]:
-    """What is different, device by device, line by line."""
+def diff_lines(report: FileDiff) -> Iterator[str]:
+    """Show the differences, device by device."""
     for number, device in enumerate(report.devices):
         yield from [""] * bool(number)
         yield from _device_lines(device)
@@ -31,7 +28,7 @@ def comparison_lines(report: ComparisonReport) -> Iterator[str]:
             yield f"  {setting.name}: {old} -> {new}"
 
 
-def _device_lines(found: Comparison) -> Iterator[str]:
+def _device_lines(found: DeviceDiff) -> Iterator[str]:
     names = dict.fromkeys((device_name(found.old_device), device_name(found.new_device)))
     yield f"{' -> '.join(names)}  peak allocated {_change(found.allocated)}"
     yield f"  reserved at most {_change(found.reserved)}"
@@ -89,7 +86,7 @@ def _change(change: Change) -> str:
     return f"{shown} ({_signed(more, abs(more))}{share})"
 
 
-def _iterations(found: Comparison) -> str:
+def _iterations(found: DeviceDiff) -> str:
     old, new = found.old_iterations, found.new_iterations
     return (
         f"{len(old)} -> {counted(len(new), 'iteration')}, the last peaks at {format_bytes(old[-1])} -> "
@@ -98,63 +95,9 @@ def _iterations(found: Comparison) -> str:
 
 
 def line_name(row: ComparedLine) -> str:
-    """What a line is called; with where it was, if it moved."""
+    """Name a line, with its old place where it moved."""
     old, new = row.old_line, row.new_line
     if old and new and old.place != new.place:
         before = str(old.line_number) if old.file_path == new.file_path else old.place
         return f"{where(new)} (was {before})"
     return where(new or old)
-
-
-def comparison_values(report: ComparisonReport) -> dict[str, object]:
-    """The same for machines: plain values in bytes; docs/reference/json.md has the schema."""
-    return {
-        "old": report.old_name,
-        "new": report.new_name,
-        "devices": [_device_values(device) for device in report.devices],
-        "only_old": list(report.only_old),
-        "only_new": list(report.only_new),
-        "settings": list(map(asdict, report.settings)),
-    }
-
-
-def _device_values(found: Comparison) -> dict[str, object]:
-    return {
-        "old_device": found.old_device,
-        "new_device": found.new_device,
-        "kind": device_kind(found.new_device),
-        "peak_allocated": _figure_values(found.allocated),
-        "peak_reserved": _figure_values(found.reserved),
-        "old_iteration_peaks": list(found.old_iterations),
-        "new_iteration_peaks": list(found.new_iterations),
-        "categories": [_row_values(row) for row in found.categories],
-        "lines": [
-            {"old": _place(row.old_line), "new": _place(row.new_line)} | _change_values(row.change)
-            for row in found.lines
-        ],
-        "modules": [_row_values(row) for row in found.modules],
-        "operations": [_row_values(row) for row in found.operations],
-    }
-
-
-def _figure_values(change: Change) -> dict[str, object]:
-    return {"old_bytes": change.old_bytes, "new_bytes": change.new_bytes, "change_bytes": change.more_bytes}
-
-
-def _change_values(change: Change) -> dict[str, object]:
-    return {
-        "difference": change.difference.value,
-        **_figure_values(change),
-        "n_old": change.n_old,
-        "n_new": change.n_new,
-    }
-
-
-def _row_values(row: ComparedRow) -> dict[str, object]:
-    return {"name": row.name} | _change_values(row.change)
-
-
-def _place(line: SourceLine | None) -> dict[str, object] | None:
-    if line is None:
-        return None
-    return {"file": line.file_path, "line": line.line_number, "function": line.function}

@@ -3,9 +3,8 @@
 import pytest
 
 import snapconv
-from snapconv.answers.comparison import Change, Difference, paired
-from snapconv.answers.comparison_report import build_comparison
-from snapconv.writers.text.comparison_text import comparison_lines, comparison_values
+from snapconv.answers.diff import Change, Difference, compare_files, paired
+from snapconv.writers.text.diff_text import diff_lines
 from tests.builders import MIB, TraceBuilder, frame
 
 
@@ -27,7 +26,7 @@ def side_of(tmp_path):
 @pytest.fixture
 def compared(side_of):
     def compared(old, new):
-        (found,) = build_comparison(side_of(old), side_of(new)).devices
+        (found,) = compare_files(side_of(old), side_of(new)).devices
         return found
 
     return compared
@@ -86,7 +85,7 @@ def test_a_line_below_its_function_has_moved_and_is_no_new_one(compared, side_of
         (8, 11, Difference.GREW, 1024),
         (7, 10, Difference.SAME, 0),
     ]
-    shown = list(comparison_lines(build_comparison(side_of(old), side_of(new))))
+    shown = list(diff_lines(compare_files(side_of(old), side_of(new))))
     assert any("net.py:11 in forward (was 8)" in text for text in shown)
 
 
@@ -133,11 +132,11 @@ def test_settings_that_differ_are_shown_and_no_others(side_of):
     builder = TraceBuilder().segment().alloc(512)
     old = side_of(builder, allocator_settings={"expandable_segments": False, "max_split_size": -1})
     new = side_of(builder, allocator_settings={"expandable_segments": True, "max_split_size": -1})
-    report = build_comparison(old, new)
+    report = compare_files(old, new)
     assert [(row.name, row.old, row.new) for row in report.settings] == [
         ("expandable_segments", "False", "True")
     ]
-    assert "  expandable_segments: False -> True" in list(comparison_lines(report))
+    assert "  expandable_segments: False -> True" in list(diff_lines(report))
 
 
 def test_files_without_a_trace_are_compared_as_they_were_at_the_dump(compared):
@@ -149,7 +148,7 @@ def test_files_without_a_trace_are_compared_as_they_were_at_the_dump(compared):
 def test_the_values_for_machines_have_every_row(side_of):
     old = side_of(TraceBuilder().segment().alloc(512, frames=line(7)))
     new = side_of(TraceBuilder().segment().alloc(1024, frames=line(7)))
-    (device,) = comparison_values(build_comparison(old, new))["devices"]
+    (device,) = compare_files(old, new).to_json()["devices"]
     place = {"file": "net.py", "line": 7, "function": "forward"}
     assert device["lines"] == [
         {

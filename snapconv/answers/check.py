@@ -1,16 +1,16 @@
-"""Limits for the memory of a device -> which of them hold: peaks, categories, growth, more than before."""
+"""Checks of limits for the memory of a device: peaks, categories, growth, more than a baseline."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.comparison import paired
+from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import device_name, format_bytes
+from snapconv.units import counted, device_name, format_bytes
 
 _PEAK = "peak allocated"
 _MOST_DIGITS = 20
@@ -92,6 +92,48 @@ class Check:
             return f"{of}: {actual} of at most {limit}{end}"
         more = format_bytes(self.actual_bytes - self.limit_bytes)
         return f"{of}: {actual}, {more} over the limit of {limit}{end}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "what": self.what,
+            "device": self.device,
+            "holds": self.holds,
+            "limit_bytes": self.limit_bytes,
+            "actual_bytes": None if self.unknown else self.actual_bytes,
+            "unknown": self.unknown or None,
+            "remark": self.remark or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """All checks of one file."""
+
+    file: str
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all limits are kept."""
+        return all(check.holds for check in self.checks)
+
+    @property
+    def sentence(self) -> str:
+        """The overall outcome in a line."""
+        n_failed = sum(not check.holds for check in self.checks)
+        limits = counted(len(self.checks), "limit")
+        return (
+            f"{self.file}: {n_failed} of {limits} did not hold" if n_failed else f"{self.file}: {limits} held"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values; docs/reference/json.md has the schema."""
+        return {
+            "file": self.file,
+            "holds": self.holds,
+            "checks": [check.to_json() for check in self.checks],
+        }
 
 
 def check_budgets(
