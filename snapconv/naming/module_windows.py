@@ -320,7 +320,7 @@ def _apart(places: list[int], length: int, n_wanted: int) -> list[int]:
 
 
 def _marks(sizes: Int64Column) -> UInt64Column:
-    """A number for each size, so that sums of them distinguish multisets (the mixing of splitmix64)."""
+    """Give each size a number, so that sums distinguish multisets (the mixing of splitmix64)."""
     mixed = sizes.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

@@ -113,7 +113,7 @@ def unused_list_note(params: ParamList, recorded: ParameterTable, device: int) -
 
 
 def naming_notes(naming: Naming, params: ParamList, device: int) -> Iterator[Note]:
-    """What is wrong with the names, if anything."""
+    """Yield the notes about names that are missing or ambiguous."""
     unnamed = naming.n_bytes - naming.named_bytes
     n_unnamed = naming.names.count("")
     if n_unnamed:

@@ -11,8 +11,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.phases.recorded_matches import RecordedMatches
-from snapconv.phases.recorded_phases import iteration_at
+from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import ProjectLines
@@ -45,7 +44,7 @@ def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLin
 
 
 def _names_by_line(stack_ids: Int32Column, lines: ProjectLines) -> Iterator[str]:
-    """The innermost line of the project that each was allocated from, and its number among those."""
+    """Yield the innermost line of the project that each was allocated from, with its number there."""
     numbers: Counter[str] = Counter()
     for stack_id in stack_ids.tolist():
         line = lines.innermost(stack_id)
@@ -55,7 +54,7 @@ def _names_by_line(stack_ids: Int32Column, lines: ProjectLines) -> Iterator[str]
 
 
 def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:
-    """The rows of the weights that are live after an event, in the order of allocation."""
+    """Return the rows of the weights that are live after an event, in the order of allocation."""
     return np.flatnonzero(allocations.live_at(event) & (category == Category.WEIGHT))
 
 
@@ -101,7 +100,7 @@ def match_weights(
 
 
 def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -> dict[int, int]:
-    """How many gradients of each size an iteration that begins at ``first`` has.
+    """Count the gradients of each size that an iteration has which begins at ``first``.
 
     As many as are live together, or are made in it: an optimizer may free each when it has used it.
     Those of the iteration before, which live on until zero_grad, must not count beside their successors: a
@@ -123,7 +122,7 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
 def _pair(
     weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int], is_trained: BoolColumn | None
 ) -> Int64Column:
-    """The number of a gradient of the same size for every weight, each given once; -1 for none."""
+    """Return the number of a gradient of the same size for every weight, each given once; -1 for none."""
     free: dict[int, list[int]] = {}
     for number, size in enumerate(gradients.tolist()):
         free.setdefault(size, []).append(number)
@@ -153,7 +152,7 @@ class _Places:
 def recorded_weights(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
 ) -> WeightTable:
-    """The parameters of one device that are live at ``event``, in the model's order, one row each.
+    """Return the parameters of one device that are live at ``event``, in the model's order.
 
     Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else the last
     one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
@@ -186,7 +185,7 @@ def recorded_weights(
 def _places_at(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
 ) -> _Places:
-    """Where each parameter was at ``event``, as far as that is on this device.
+    """Find where each parameter was at ``event``, as far as that is on this device.
 
     Of several places that are live then (the program may keep the memory that a parameter had before), it
     is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
@@ -227,7 +226,7 @@ def _places_at(
 def _gradient_records(
     recorded: RecordedMatches, device: int, iteration: int, n_parameters: int
 ) -> Int64Column:
-    """The record of each parameter's gradient: the last one of the iteration, or else the last of all."""
+    """Return the record of each parameter's gradient: the iteration's last one, or else the last of all."""
     gradients = recorded.metadata.gradients
     chosen = np.full(n_parameters, -1, np.int64)
     is_mine = (gradients.memory.device == device) & (gradients.parameter >= 0)
@@ -242,7 +241,7 @@ def _gradient_records(
 def _stacks(
     recorded: RecordedMatches, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
 ) -> Int32Column:
-    """Where each was registered, or else where its memory was allocated."""
+    """Return the stack that registered each, or else the one that allocated its memory."""
     registered = recorded.metadata.parameters.stack_ids[chosen]
     if not len(allocations):
         return registered

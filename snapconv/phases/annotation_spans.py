@@ -33,6 +33,10 @@ class SpanKind(IntEnum):
         return self.name.lower()
 
 
+# Names (positions in the snapshot's ``texts``), first events and last events of spans.
+Spans = tuple[Int64Column, Int64Column, Int64Column]
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotationSpans:
     """Named spans, by their first event; ``name_id`` is a position in the snapshot's ``texts``.
@@ -52,7 +56,7 @@ class AnnotationSpans:
 
 def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     """Find every named span of one device."""
-    found = [_recorded_functions(snapshot, device), _metadata_runs(snapshot, device.events)]
+    found = [recorded_functions(snapshot, device), _metadata_runs(snapshot, device.events)]
     found.append(_tensors(device.events))
     kinds = [np.full(len(names), kind, np.int8) for kind, (names, _, _) in zip(SpanKind, found, strict=True)]
     names, first, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -68,12 +72,12 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
 
 
 def is_of_program(name: str) -> bool:
-    """Whether a name is the program's own, and not one that torch or a recorder gives of itself."""
+    """Return whether a name is the program's own, and not one that torch or a recorder gives of itself."""
     return not name.startswith(_NOT_OF_PROGRAM)
 
 
 def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:
-    """The most bytes at any moment of every span, also at its beginning, before its first event."""
+    """Return the most bytes at any moment of every span, also at its beginning, before its first event."""
     before = spans.first_event - 1
     if not len(curve.after):
         return np.full(len(spans), curve.start, np.int64)
@@ -84,20 +88,24 @@ def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:
     return most
 
 
-_Spans = tuple[Int64Column, Int64Column, Int64Column]
+def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:
+    """Find the ranges of record_function whose names begin so: names, first events and last events.
 
-
-def _recorded_functions(snapshot: Snapshot, device: DeviceSnapshot) -> _Spans:
-    """The ranges of record_function; those of a name are paired last in first out.
-
-    A range names one device, though a program may work on several: a device without ranges of its own is
-    taken to be in those of the others.
+    Those of a name are paired last in first out; one that never ends lasts to the end. A range names one
+    device, though a program may work on several: a device without such ranges of its own is taken to be in
+    those of the others.
     """
     notes, times = snapshot.annotations, device.events.time_us
     if times is None or not len(notes) or not len(times):
         return _no_spans()
-    is_own = notes.device == device.device
-    rows = np.flatnonzero(is_own if is_own.any() else np.ones(len(notes), np.bool_))
+    is_wanted = np.ones(len(notes), np.bool_)
+    if prefix:
+        names_of = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
+        is_wanted = is_among(notes.name_id, names_of)
+    is_own = is_wanted & (notes.device == device.device)
+    rows = np.flatnonzero(is_own if is_own.any() else is_wanted)
+    if not len(rows):
+        return _no_spans()
     open_at: dict[int, list[int]] = {}
     found: list[tuple[int, int, int]] = []
     first, last = int(times[0]), int(times[-1])
@@ -113,8 +121,8 @@ def _recorded_functions(snapshot: Snapshot, device: DeviceSnapshot) -> _Spans:
     return names, np.searchsorted(times, since), np.searchsorted(times, until, side="right") - 1
 
 
-def _metadata_runs(snapshot: Snapshot, events: EventTable) -> _Spans:
-    """The runs of events that have the same text."""
+def _metadata_runs(snapshot: Snapshot, events: EventTable) -> Spans:
+    """Return the runs of events that have the same text."""
     if events.user_metadata_id is None or not len(events):
         return _no_spans()
     nothing = [i for i, text in enumerate(snapshot.texts) if text in _NO_TEXT]
@@ -126,14 +134,14 @@ def _metadata_runs(snapshot: Snapshot, events: EventTable) -> _Spans:
     return name[begins][named].astype(np.int64), begins[named], ends[named]
 
 
-def _tensors(events: EventTable) -> _Spans:
-    """The events that gave a text to a tensor, each a span of its own."""
+def _tensors(events: EventTable) -> Spans:
+    """Return the events that gave a text to a tensor, each a span of its own."""
     if events.user_metadata_id is None:
         return _no_spans()
     rows = np.flatnonzero((events.action == Action.ANNOTATE) & (events.user_metadata_id >= 0))
     return events.user_metadata_id[rows].astype(np.int64), rows, rows
 
 
-def _no_spans() -> _Spans:
+def _no_spans() -> Spans:
     empty = np.zeros(0, np.int64)
     return empty, empty, empty

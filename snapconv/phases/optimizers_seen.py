@@ -1,4 +1,4 @@
-"""How many states the optimizers of a trace keep for every parameter: by their names or their files."""
+"""The number of states that the optimizers of a trace keep for every parameter, by name or by file."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _OF_ADAM, _WITH_AMSGRAD = (2, 2), (3, 3)
 
 
 def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, int] | None:
-    """How many tensors of a parameter's size every optimizer seen keeps beside it, at least and at most.
+    """Count the tensors of a parameter's size that each optimizer seen keeps, at least and at most.
 
     None where no optimizer is seen, where one is not known, or where they differ.
     """
@@ -35,7 +35,7 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
 
 
 def most_states(snapshot: Snapshot, roles: StackRoles) -> int | None:
-    """How many tensors of a parameter's size any of the optimizers seen keeps beside it, at most.
+    """Count the tensors of a parameter's size that any of the optimizers seen keeps, at most.
 
     None where one is not known, or none is seen.
     """
@@ -47,18 +47,18 @@ def most_states(snapshot: Snapshot, roles: StackRoles) -> int | None:
 
 
 def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Whether every optimizer seen makes its states when it is built, and so before the first gradients."""
+    """Return whether every optimizer seen makes its states when built, and so before the first gradients."""
     seen = _optimizers(snapshot, roles)
     return bool(seen) and all(rule is not None and rule.is_built for rule in seen)
 
 
 def takes_sparse_gradients(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Whether an optimizer is seen whose parameters all have sparse gradients."""
+    """Return whether an optimizer is seen whose parameters all have sparse gradients."""
     return any(rule is not None and rule.is_sparse for rule in _optimizers(snapshot, roles))
 
 
 def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Whether there may be several optimizers: an iteration then has the gradients of one of several models.
+    """Return whether there may be several optimizers: an iteration then has one model's gradients of several.
 
     A step is called by the first frame outside of the optimizers' own files.
     """
@@ -73,7 +73,7 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
 
 
 def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | None]:
-    """What is known of the optimizers seen, None for one of which nothing is."""
+    """Return the rules of the optimizers seen, None for an unknown one."""
     return set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
 
 

@@ -1,4 +1,4 @@
-"""What a recorder wrote, matched with the allocations of one device by address and time.
+"""The records of a recorder, matched with the events and the allocations of one device.
 
 A record means: at this time, the storage at this address was a parameter, a gradient, and so on. Its
 allocation is the one that was live then and whose block contains the address. Records in, rows of the
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
-from snapconv.snapshot.recorded.metadata import Metadata
+from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedPhase
 from snapconv.snapshot.recorded.metadata_rows import RecordedMemory
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
@@ -72,7 +72,7 @@ class _Index:
         self._freed_event = np.where(freed_event >= 0, freed_event, _NEVER)
 
     def find(self, recorded: RecordedMemory, device: int) -> Int64Column:
-        """The row of each record's allocation."""
+        """Return the row of each record's allocation."""
         found = np.full(len(recorded), -1, np.int64)
         mine = np.flatnonzero(recorded.device == device)
         if not len(mine) or not len(self._addrs):
@@ -85,7 +85,7 @@ class _Index:
         return found
 
     def _moments(self, recorded_us: Int64Column) -> tuple[Int64Column, Int64Column]:
-        """The last event before each time, and the last one not after it.
+        """Return the last event before each time, and the last one not after it.
 
         Events of the same microsecond may be on either side. Without times, the end of the trace stands in.
         """
@@ -108,3 +108,44 @@ class _Index:
         holds = (rows.addr <= addr) & (addr < rows.addr + rows.block_bytes)
         live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._freed_event > before))
         return int(live[-1]) if len(live) else -1
+
+
+def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:
+    """Return the phase of every event in codes of RecordedPhase; None where phases cannot be placed."""
+    if events.time_us is None or not len(metadata.phases.phase):
+        return None
+    return _phase_at(metadata.phases, events.time_us)
+
+
+def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column | None:
+    """Return the iteration of every event, from 0 without gaps; None where the recorder marked none."""
+    numbers = _iteration_numbers(metadata, events)
+    if numbers is None or not len(numbers):
+        return None
+    return (np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 0)).astype(np.int32)
+
+
+def iteration_at(metadata: Metadata, events: EventTable, event: int) -> int:
+    """Return the recorder's number of the iteration that an event is in; -1 where that is not known."""
+    numbers = _iteration_numbers(metadata, events)
+    if numbers is None or not len(numbers):
+        return -1
+    return int(numbers[max(event, 0)])
+
+
+def _iteration_numbers(metadata: Metadata, events: EventTable) -> Int64Column | None:
+    """Return the recorder's iteration numbers, never falling; what is before the first belongs to it."""
+    table = metadata.iterations
+    if events.time_us is None or not len(table.iteration):
+        return None
+    place = np.searchsorted(table.began_us, events.time_us, side="right") - 1
+    return np.asarray(np.maximum.accumulate(table.iteration[np.maximum(place, 0)]))
+
+
+def _phase_at(table: PhaseTable, time_us: Int64Column) -> Int8Column:
+    """Return the phase that each time is in; phases follow each other, so it is the last that began."""
+    place = np.searchsorted(table.began_us, time_us, side="right") - 1
+    row = np.maximum(place, 0)
+    ended = table.ended_us[row]
+    is_inside = (place >= 0) & ((ended < 0) | (time_us <= ended))
+    return np.where(is_inside, table.phase[row], np.int8(RecordedPhase.OTHER)).astype(np.int8)

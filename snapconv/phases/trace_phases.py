@@ -1,4 +1,4 @@
-"""Which phase of training every event belongs to, and where iterations end.
+"""The phase of training and the iteration that every event belongs to.
 
 From the roles of stacks, and from the annotations that torch writes around optimizer steps (2.5 on).
 Columns in, columns out.
@@ -19,9 +19,9 @@ from snapconv.columns import (
     Int64Column,
     distinct,
     has_code,
-    is_among,
     read_only,
 )
+from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.optimizers_seen import (
     most_states,
     states_are_built,
@@ -29,7 +29,7 @@ from snapconv.phases.optimizers_seen import (
     steps_on_several_lines,
     takes_sparse_gradients,
 )
-from snapconv.phases.recorded_phases import recorded_iterations, recorded_phases
+from snapconv.phases.recorded_matches import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
@@ -43,7 +43,7 @@ _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 
 
 class Phase(IntEnum):
-    """What the program was doing; OTHER is code between the phases, such as zero_grad."""
+    """The phase of a training step; OTHER is code between the phases, such as zero_grad."""
 
     UNKNOWN = 0
     FORWARD = 1
@@ -96,7 +96,7 @@ class Phases:
 
     @property
     def n_states(self) -> int | None:
-        """How many tensors every optimizer keeps for each of its parameters, None where that is not known."""
+        """Return the number of tensors that every optimizer keeps for a parameter, None where not known."""
         least, most = self.states_range or (0, 1)
         return least if least == most else None
 
@@ -121,7 +121,7 @@ class Phases:
         return np.asarray(shown[n_shown[np.minimum(event + 1, n)]])
 
     def first(self, phase: Phase) -> int:
-        """The first event that shows a phase; the number of events where none does."""
+        """Return the first event that shows a phase; the number of events where none does."""
         is_shown = has_code(self.certain, phase)
         return int(is_shown.argmax()) if is_shown.any() else len(is_shown)
 
@@ -180,7 +180,7 @@ def find_phases(
 def _with_hooks_in_backward(
     events: EventTable, certain: Int8Column, roles: StackRoles
 ) -> tuple[bool, Int8Column]:
-    """Whether hooks of gradients step; and the phases, with what hooks do as a part of their backward.
+    """Return whether hooks of gradients step, and the phases with hooks as a part of their backward.
 
     A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
     """
@@ -190,7 +190,7 @@ def _with_hooks_in_backward(
 
 
 def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, Int64Column]:
-    """The phase of every event; where each run of one phase begins, shows it for the last time, and ends."""
+    """Return the phase of every event; where each run begins, shows its phase for the last time, and ends."""
     n = len(certain)
     if not n:
         none = np.zeros(0, np.int64)
@@ -207,56 +207,28 @@ def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, In
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
-    """The events inside an annotated range whose name begins with ``prefix``.
-
-    Ranges are paired last in first out; one that never ends lasts to the end. A range names one device,
-    though a step may work on several: a device without such ranges of its own is taken to be in those
-    of the others.
-    """
-    events, notes = device.events, snapshot.annotations
-    inside = np.zeros(len(events), np.bool_)
-    if events.time_us is None or not len(notes):
-        return inside
-    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
-    wanted = is_among(notes.name_id, names)
-    own = wanted & (notes.device == device.device)
-    rows = own if own.any() else wanted
-    open_at: list[int] = []
-    for is_start, time in zip(notes.is_start[rows].tolist(), notes.time_us[rows].tolist(), strict=True):
-        if is_start:
-            open_at.append(time)
-        else:
-            since = open_at.pop() if open_at else int(events.time_us[0]) if len(events) else time
-            _mark(inside, events.time_us, since, time)
-    for since in open_at:
-        inside[np.searchsorted(events.time_us, since) :] = True
+    """Mark the events inside an annotated range whose name begins with ``prefix``."""
+    inside = np.zeros(len(device.events), np.bool_)
+    _, first, last = recorded_functions(snapshot, device, prefix)
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        inside[begin : end + 1] = True
     return inside
 
 
 def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Column) -> Int64Column:
-    """The first events after annotated steps in which nothing was allocated or freed.
+    """Return the first events after annotated steps in which nothing was allocated or freed.
 
     SGD, and every fused optimizer, updates in place once its states are there.
     """
-    notes, times = snapshot.annotations, device.events.time_us
-    if times is None or not len(notes):
-        return np.zeros(0, np.int64)
-    names = [i for i, text in enumerate(snapshot.texts) if text.startswith(_STEP)]
-    wanted = is_among(notes.name_id, names) & ~notes.is_start
-    own = wanted & (notes.device == device.device)
-    event = np.searchsorted(times, notes.time_us[own if own.any() else wanted], side="right")
-    event = event[(event > 0) & (event < len(times))]
+    event = recorded_functions(snapshot, device, _STEP)[2] + 1
+    event = event[(event > 0) & (event < len(certain))]
     # A hook's step is within a backward that goes on at once.
     in_backward = (certain[event - 1] == Phase.BACKWARD) & (certain[event] == Phase.BACKWARD)
     return np.asarray(event[(certain[event - 1] != Phase.OPTIMIZER) & ~in_backward], np.int64)
 
 
-def _mark(inside: BoolColumn, time_us: Int64Column, since: int, until: int) -> None:
-    inside[np.searchsorted(time_us, since) : np.searchsorted(time_us, until, side="right")] = True
-
-
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
-    """Recorded with context='alloc', frees repeat the stacks of their allocs and are no evidence."""
+    """Return whether frees have stacks of their own: with context='alloc' they repeat those of allocs."""
     both = (allocations.alloc_event >= 0) & (allocations.free_requested_event >= 0)
     alloc = events.stack_id[allocations.alloc_event[both]]
     free = events.stack_id[allocations.free_requested_event[both]]
@@ -303,7 +275,7 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
 
 
 def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Column) -> Int32Column:
-    """Iterations end with a run of the closing phase, whose ends are given, or with a silent step."""
+    """Return the iteration of every event: each ends with a run of the closing phase, or a silent step."""
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)

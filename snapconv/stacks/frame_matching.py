@@ -1,4 +1,4 @@
-"""Which frames the patterns of a rule fit: each pattern is searched once in every distinct name and file."""
+"""The frames that patterns fit: each pattern is searched once in every distinct name and file."""
 
 import re
 from typing import Protocol
@@ -34,7 +34,7 @@ class FrameMatcher:
         self._found_files: dict[str, BoolColumn] = {}
 
     def matches(self, rule: FramePattern) -> BoolColumn:
-        """The frames in which both of a rule's patterns are found."""
+        """Mark the frames in which both of a rule's patterns are found."""
         in_name = self._in_names(rule.function)
         if not in_name.any():
             return np.zeros(len(self._name_of), np.bool_)
@@ -55,12 +55,12 @@ class FrameMatcher:
 
 
 def matching_frames(frames: FrameTable, rule: FramePattern) -> BoolColumn:
-    """The frames in which both of one rule's patterns are found."""
+    """Mark the frames in which both of one rule's patterns are found."""
     return FrameMatcher(frames).matches(rule)
 
 
 def _distinct(texts: tuple[str, ...]) -> tuple[dict[str, int], Int64Column]:
-    """The different texts with their numbers, and which of them each row has."""
+    """Return the different texts with their numbers, and which of them each row has."""
     numbers: dict[str, int] = {}
     rows = [numbers.setdefault(text, len(numbers)) for text in texts]
     return numbers, np.array(rows, np.int64)

@@ -35,7 +35,7 @@ _for_every_frame = lru_cache(maxsize=1 << 14)
 
 @_for_every_frame
 def normal(path: str) -> str:
-    """The same path with forward slashes and no trailing one; a Windows drive in lower case."""
+    """Return the same path with forward slashes and no trailing one; a Windows drive in lower case."""
     text = _HERE.sub("", path.replace("\\", "/"))
     if len(text) > 1 and text[1] == ":":
         text = text[0].lower() + text[1:]
@@ -43,7 +43,7 @@ def normal(path: str) -> str:
 
 
 def is_under(path: str, root: str) -> bool:
-    """Whether a normal path is below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
+    """Return whether a normal path is below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
     if root == "/":
         return path.startswith("/")
     if len(root) > 1 and root[1] == ":":
@@ -53,41 +53,41 @@ def is_under(path: str, root: str) -> bool:
 
 @_for_every_frame
 def is_python(filename: str) -> bool:
-    """Whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
+    """Return whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
     return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
 
 
 @_for_every_frame
 def is_native(filename: str) -> bool:
-    """Whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
+    """Return whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
     name = filename.lower()
     return name in ("", "??") or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
 
 
 def is_notebook(filename: str) -> bool:
-    """Whether the name is that of a notebook cell, which is the user's code wherever it is."""
+    """Return whether the name is that of a notebook cell, which is the user's code wherever it is."""
     return bool(_NOTEBOOK_CELL.search(filename))
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a normal path begins at a root, also one of Windows."""
+    """Return whether a normal path begins at a root, also one of Windows."""
     return path.startswith("/") or path[1:2] == ":"
 
 
 @_for_every_frame
 def is_generated(path: str) -> bool:
-    """Whether a normal path is that of code that torch.compile wrote."""
+    """Return whether a normal path is that of code that torch.compile wrote."""
     folders = path.split("/")[:-1]
     return bool(_GENERATED_FILE.search(path)) or any(part.startswith(_GENERATED) for part in folders)
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a normal path is in a hidden folder: caches, and what editors run programs with."""
+    """Return whether a normal path is in a hidden folder: caches, and what editors run programs with."""
     return bool(_HIDDEN.search(path))
 
 
 def installed_part(path: str) -> str | None:
-    """What a normal path has below the folder that an installer filled: ``torch/nn/functional.py``.
+    """Return a normal path below the folder that an installer filled: ``torch/nn/functional.py``.
 
     None for a file that was not installed, such as that of a project or of a package's checkout.
     """
@@ -96,13 +96,13 @@ def installed_part(path: str) -> str | None:
 
 
 def is_standard_library(path: str) -> bool:
-    """Whether a normal path is that of Python's own library, such as threading.py."""
+    """Return whether a normal path is that of Python's own library, such as threading.py."""
     return bool(_STANDARD_LIBRARY.search(path)) and not _PACKAGES.search(path)
 
 
 @_for_every_frame
 def is_library(path: str) -> bool:
-    """Whether a normal path is of an installed package, the standard library, a debugger or a compiler cache.
+    """Return whether a normal path is of a package, the standard library, a debugger or a compiler cache.
 
     A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
     """
@@ -127,7 +127,7 @@ class PathMap:
     new: str
 
     def apply(self, path: str) -> str:
-        """The path after the rewriting, unchanged if it is not below ``old``."""
+        """Return the path after the rewriting, unchanged if it is not below ``old``."""
         if path == self.old:
             return self.new
         return self.new + path[len(self.old) :] if is_under(path, self.old) else path

@@ -1,4 +1,4 @@
-"""Which frames are the user's own code: below the project root, given or inferred, or included."""
+"""The frames of the user's own code: below the project root, given or inferred, or included."""
 
 import posixpath
 from collections import Counter
@@ -56,7 +56,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """What counts although it is installed: the models of libraries, and every ``--include``.
+    """Installed code that counts as the project: the models of libraries, and every ``--include``.
 
     ``path`` is a folder or file as recorded, or a package's below site-packages.
     """
@@ -65,7 +65,7 @@ class Include:
     path: str
 
     def contains(self, path: str) -> bool:
-        """Whether a normal path of a Python file is in it."""
+        """Return whether a normal path of a Python file is in it."""
         if is_generated(path):
             return False
         if is_absolute(self.path):
@@ -146,7 +146,7 @@ def _mapped(filename: str, path_maps: tuple[PathMap, ...]) -> str:
 
 
 def _not_installed(paths: set[str]) -> set[str]:
-    """The Python files that are of no library, nor of a checkout of torch."""
+    """Return the Python files that are of no library, nor of a checkout of torch."""
     mine = {path for path in paths if is_python(path) and not is_library(path)}
     checkouts = {path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)}
     return {path for path in mine if not any(is_under(path, checkout) for checkout in checkouts)}
@@ -158,7 +158,7 @@ def _belongs(path: str, root: str | None) -> bool:
 
 
 def _shown(path: str, root: str | None, *, is_own: bool) -> str:
-    """A path as reports show it: from the root, or as a library's is imported; others in full."""
+    """Return a path as reports show it: from the root, or as a library's is imported; others in full."""
     installed = installed_part(path) if is_own else None
     if installed is not None:
         return installed
@@ -178,7 +178,7 @@ def _drive(path: str) -> str:
 def _infer_root(
     stacks: StackTable, paths: tuple[str, ...], mine: set[str], bytes_of_stack: Int64Column
 ) -> str | None:
-    """The common folder of the user's files, starting from the script that most of the bytes come from.
+    """Return the common folder of the user's files, from the script that most of the bytes come from.
 
     What starts a program, as a launcher does, is in all stacks too, but never innermost.
     """
@@ -205,7 +205,7 @@ def _infer_root(
 
 
 def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
-    """The folder of a script below which most of the bytes are, its own files first."""
+    """Return the folder of a script below which most of the bytes are, its own files first."""
     below = {
         script: (
             sum(n for folder, n in innermost.items() if folder == script or is_under(folder, script)),
@@ -217,7 +217,7 @@ def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
 
 
 def _most(folders: Counter[str]) -> str:
-    """The folder with the most bytes; of equals, the first by name."""
+    """Return the folder with the most bytes; of equals, the first by name."""
     return min(folders, key=lambda folder: (-folders[folder], folder))
 
 

@@ -64,7 +64,7 @@ class ProjectLines:
         self.n_cut_stacks = 0
 
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
-        """The lines of a stack; none for -1."""
+        """Return the lines of a stack; none for -1."""
         if stack_id not in self._known:
             frames = self._stacks.frames_of(stack_id).tolist()
             mine = self._chosen([frame for frame in frames if self._project.is_project[frame]])
@@ -74,7 +74,7 @@ class ProjectLines:
         return self._known[stack_id]
 
     def innermost(self, stack_id: int) -> SourceLine | None:
-        """The line of the project that did it, even if in a library that it called."""
+        """Return the line of the project that did it, even if in a library that it called."""
         return next(iter(self.of(stack_id)), None)
 
     def _make_line(self, frame: int) -> SourceLine:
@@ -83,7 +83,7 @@ class ProjectLines:
 
 
 def both_ends(items: Sequence[_Item], n_of_an_end: int) -> Sequence[_Item]:
-    """The first and the last items, without those in the middle where there are more."""
+    """Return the first and the last items, without those in the middle where there are more."""
     if len(items) <= 2 * n_of_an_end:
         return items
     return (*items[:n_of_an_end], *items[len(items) - n_of_an_end :])

@@ -53,7 +53,7 @@ def find_stack_facts(
 
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
-    """The lines at which the modules of every stack were called, by stack id; empty where none was."""
+    """Return the lines at which the modules of every stack were called, by stack id; empty where none was."""
     is_call: list[bool] = frames_of_function(stacks.frames, _CALL, _MODULE_FILE).tolist()
     is_place = _places(stacks)
     place = cache(lambda frame: _place(stacks, project, frame))
@@ -66,7 +66,7 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
 
 
 def _places(stacks: StackTable) -> list[bool]:
-    """The Python frames whose line says which module is called.
+    """Mark the Python frames whose line says which module is called.
 
     Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's library,
     where every function of a thread is called on one.
@@ -80,7 +80,7 @@ def _is_place(path: str) -> bool:
 
 
 def _callers(frames: list[int], is_call: list[bool], is_place: list[bool]) -> list[int]:
-    """The frames that call modules, innermost first; a deep recursion's outermost calls are left out."""
+    """Return the frames that call modules, innermost first, without a deep recursion's outermost calls."""
     found = []
     is_open = False
     for frame in frames:

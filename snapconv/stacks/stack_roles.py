@@ -1,4 +1,4 @@
-"""Which roles every stack has: the frame rules, applied once per distinct frame and stack."""
+"""The roles of every stack: the frame rules, applied once per distinct frame and stack."""
 
 import re
 from collections.abc import Callable
@@ -35,19 +35,19 @@ class StackRoles:
     has_cpp: bool
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
-        """Whether each of these stacks has the role; False for -1."""
+        """Return whether each of these stacks has the role; False for -1."""
         return _by_stack(self.has[role], stack_ids)
 
     def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
-        """Whether each of these stacks is of a closure within a step; False for -1."""
+        """Return whether each of these stacks is of a closure within a step; False for -1."""
         return _by_stack(self.in_closure, stack_ids)
 
     def is_in_hook(self, stack_ids: Int32Column) -> BoolColumn:
-        """Whether each of these stacks is of a hook that the engine called; False for -1."""
+        """Return whether each of these stacks is of a hook that the engine called; False for -1."""
         return _by_stack(self.in_hook, stack_ids)
 
     def is_in_program(self, stack_ids: Int32Column) -> BoolColumn:
-        """Whether each of these stacks is of the program's own thread, out of the engine; False for -1."""
+        """Return whether each stack is of the program's own thread, out of the engine; False for -1."""
         return _by_stack(self.in_program, stack_ids)
 
 
@@ -109,7 +109,7 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
 def _called_by_optimizer(
     stacks: StackTable, matcher: FrameMatcher, stack_of_frame: Int64Column, place: Int64Column
 ) -> BoolColumn:
-    """The stacks in which one of torch's optimizers has called Python code that is not torch's: a closure."""
+    """Mark the stacks in which an optimizer of torch's called Python code that is not torch's: a closure."""
     rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
     files = [normal(name) for name in stacks.frames.filenames]
     is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
@@ -123,7 +123,7 @@ def _called_by_optimizer(
 
 
 def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int64Column) -> BoolColumn:
-    """The stacks through a function that a step calls, if a module runs through it in another stack.
+    """Mark the stacks through a function that a step calls, if a module runs through it in another one.
 
     For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
     the device, and computes what no module does. In the step's own file, where states are made too, it is
@@ -136,7 +136,7 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     files, names = [normal(name) for name in stacks.frames.filenames], stacks.frames.names
 
     def called(stack: int) -> tuple[str, str, str] | None:
-        """The step's file, and the first closure or function of another file that it calls, if any."""
+        """Return the step's file, and the first closure or function of another file that it calls, if any."""
         within = stacks.frames_of(stack)[: int(step[stack])].tolist()[::-1]
         own = [frame for frame in within if is_python(files[frame]) and not _OF_TORCH.search(files[frame])]
         may_be = (frame for frame in own if files[frame] != files[own[0]] or names[frame] == "closure")
@@ -203,7 +203,7 @@ def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
 
 
 def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
-    """What gives, for a frame, the stacks in which it stands, each once: a recursion has it many times."""
+    """Return a function from a frame to the stacks with it, each once: a recursion has it many times."""
     owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     order = np.argsort(stacks.frame_ids, kind="stable")
     frames = stacks.frame_ids[order]
@@ -216,7 +216,7 @@ def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
 
 
 def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolColumn:
-    """Marks, among all frames of all stacks, the last Python frame of each."""
+    """Mark, among all frames of all stacks, the last Python frame of each."""
     python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
     places = np.flatnonzero(python[stacks.frame_ids])
     mark = np.zeros(len(stacks.frame_ids), np.bool_)
@@ -227,7 +227,7 @@ def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolCo
 
 
 def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
-    """The innermost frame for which a rule has given a stack its role."""
+    """Return the innermost frame for which a rule has given a stack its role."""
     ids: list[int] = stacks.frames_of(stack_id).tolist()
     if rule.is_outermost:
         ids.reverse()

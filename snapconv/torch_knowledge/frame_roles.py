@@ -1,11 +1,11 @@
-"""What a frame on a stack shows about the code that ran: its role, given by frame rules and by users."""
+"""The roles that a frame on a stack gives to the code that ran, by frame rules and by users."""
 
 from enum import IntEnum, unique
 
 
 @unique
 class Role(IntEnum):
-    """What kind of code a stack went through; a stack may have several."""
+    """The kind of code that a stack went through; a stack may have several."""
 
     ENGINE = 0
     RELEASE = 1

@@ -40,7 +40,7 @@ _TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
 
 
 def name_in_native(native: Sequence[str]) -> str | None:
-    """The name nearest to Python: of the binding, else of the outermost dispatched operation."""
+    """Return the name nearest to Python: of the binding, else of the outermost dispatched operation."""
     dispatched = None
     for name in native:
         is_bound, found = _named_in(name)
@@ -54,7 +54,7 @@ def name_in_native(native: Sequence[str]) -> str | None:
 
 @lru_cache(maxsize=1 << 14)
 def _named_in(name: str) -> tuple[bool, str]:
-    """What a C++ function is the binding of, or else dispatches to; the same few stand in every stack."""
+    """Return whether a C++ function is a binding, and its operation or that which it dispatches to."""
     for bound in _PYTHON_NAME.finditer(name):
         if name[bound.end() : bound.end() + 1] in ("(", ">", ","):
             return True, bound.group(1)
@@ -75,7 +75,7 @@ def name_in_node(name: str) -> str | None:
 
 
 def name_in_target(target: str) -> str | None:
-    """The operation that a node of a compiled graph calls."""
+    """Return the operation that a node of a compiled graph calls."""
     found = re.match(_TARGET, target)
     return tidy(next(filter(None, found.groups()))) if found else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRule:
-    """How many tensors of its own an optimizer keeps for every parameter, each as large as it.
+    """The number of tensors that an optimizer keeps for every parameter, each as large as it.
 
     ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames
     (empty: no file of torch's).
