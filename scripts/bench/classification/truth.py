@@ -28,8 +28,7 @@ from recording import NAMED_BY_ENTRY, Recording
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
-from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
-from snapconv.phases.recorded_matches import recorded_phases
+from snapconv.phases.recorded_matches import RecordedMatches, match_recorded, recorded_phases
 from snapconv.recorder.observe.tensors import Row
 from snapconv.replay.device_replay import AllocationTable, replay
 from snapconv.snapshot.event_table import Action, EventTable
