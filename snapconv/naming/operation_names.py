@@ -1,11 +1,12 @@
 """The operation of every allocation: by the user's rules, its stack, or the backward node that freed it."""
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from snapconv.classification.user_rules import UserRules
-from snapconv.columns import Int32Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, read_only
 from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -40,18 +41,21 @@ def name_allocations(
     user: UserRules,
 ) -> Operations:
     """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack."""
-    known = dict(by_stack.numbers)
+    known, names = dict(by_stack.numbers), dict(by_stack.names)
     id_of_stack = by_stack.ids if len(by_stack.ids) else np.zeros(1, np.int32)
     has_stack = allocations.stack_id >= 0
     ids = np.where(has_stack, id_of_stack[np.where(has_stack, allocations.stack_id, 0)], 0).astype(np.int32)
-    _name_by_node(ids, known, stacks, allocations)
+    is_unnamed = (by_stack.name_ids[ids] == 0) & (allocations.free_stack_id >= 0)
+    _name_by_node(ids, is_unnamed, known, stacks, allocations)
     # Backwards, so that the first rule wins.
     for number, rule in reversed(list(enumerate(user.rules))):
         if rule.operation is not None:
             where = user.matches(number, allocations, free_sites_known=phases.free_sites_known)
             ids[where] = _id(known, StackOperation(rule.operation, f"your rule {rule.slug}"))
-    names: dict[str, int] = {}
-    name_of = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
+    # Of this device alone: a file may have many devices, and many names.
+    more = [operation.name for operation in islice(known, len(by_stack.numbers), None)]
+    more_ids = np.array([names.setdefault(name, len(names)) for name in more], np.int32)
+    name_of = np.concatenate((by_stack.name_ids, more_ids))
     return read_only(Operations(tuple(names), name_of[ids], tuple(known), ids))
 
 
@@ -59,10 +63,11 @@ def _id(known: _Known, operation: StackOperation) -> int:
     return known.setdefault(operation, len(known))
 
 
-def _name_by_node(ids: Int32Column, known: _Known, stacks: StackTable, allocations: AllocationTable) -> None:
-    named = np.array([operation.name != UNNAMED for operation in known], np.bool_)
-    unnamed = ~named[ids] & (allocations.free_stack_id >= 0)
-    freed_by, inverse = np.unique(allocations.free_stack_id[unnamed], return_inverse=True)
+def _name_by_node(
+    ids: Int32Column, rows: BoolColumn, known: _Known, stacks: StackTable, allocations: AllocationTable
+) -> None:
+    """Name these rows by the backward nodes that freed them."""
+    freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
     found = [0 if name == UNNAMED else _id(known, StackOperation(name, BY_NODE)) for name in nodes]
-    ids[unnamed] = np.array(found, np.int32)[inverse]
+    ids[rows] = np.array(found, np.int32)[inverse]

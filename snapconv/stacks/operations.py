@@ -53,10 +53,15 @@ NO_OPERATION = StackOperation(UNNAMED, "no known frame")
 
 @dataclass(frozen=True, slots=True)
 class StackOperations:
-    """The operations of all stacks: each once in ``numbers``, NO_OPERATION first; ``ids`` by stack id."""
+    """The operations of all stacks: each once in ``numbers``, NO_OPERATION first; ``ids`` by stack id.
+
+    ``names`` are distinct, UNNAMED first; ``name_ids`` has a position in them for each of ``numbers``.
+    """
 
     numbers: Mapping[StackOperation, int]
     ids: Int32Column
+    names: Mapping[str, int]
+    name_ids: Int32Column
 
     def of(self, stack_id: int) -> StackOperation:
         """Return the operation of one stack."""
@@ -88,7 +93,9 @@ def infer_operations(stacks: StackTable) -> StackOperations:
         leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
         found = next(candidate for candidate in _candidates(frames, leaf, releases) if candidate.name)
         ids[stack_id] = known.setdefault(found, len(known))
-    return read_only(StackOperations(known, ids))
+    names: dict[str, int] = {}
+    name_ids = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
+    return read_only(StackOperations(known, ids, names, name_ids))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
