@@ -10,7 +10,7 @@ from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from snapconv.classification.categories import Category, Evidence
-    from snapconv.recorder.production import recording
+    from snapconv.recorder.recording import recording
     from snapconv.recorder.schedule import step
     from snapconv.session import Session, load
 
@@ -19,7 +19,7 @@ _LAZY = {
     "Evidence": "snapconv.classification.categories",
     "Session": "snapconv.session",
     "load": "snapconv.session",
-    "recording": "snapconv.recorder.production",
+    "recording": "snapconv.recorder.recording",
     "step": "snapconv.recorder.schedule",
 }
 

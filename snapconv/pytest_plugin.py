@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from snapconv.recorder.measured_block import MeasuredBlock
+    from snapconv.recorder.recording import MeasuredBlock
 
 _NAME = "gpu_memory"
 _MARK = (
@@ -48,7 +48,7 @@ def measured_test(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[MeasuredBlock]":
     """Measure the GPU memory of the test: ``peak_bytes``, ``peaks`` by device, ``is_simulated``."""
-    from snapconv.recorder.measured_block import MeasuredBlock
+    from snapconv.recorder.recording import MeasuredBlock
 
     _, simulate = _limits(request.node)
     with MeasuredBlock(tmp_path_factory.mktemp(_NAME), simulate=simulate) as block:

@@ -61,7 +61,7 @@ def params(
 
 
 def _json_lines(found: dict[str, Any]) -> "Iterator[str]":
-    """A parameter a line, so that lists can be read and compared."""
+    """Write a parameter a line, so that lists can be read and compared."""
     from snapconv.json_text import write_json
 
     head = {key: value for key, value in found.items() if key != "parameters"}

@@ -24,9 +24,9 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from snapconv.recorder.options import RecordOptions
+    from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
-    from snapconv.recorder.record import Recorded
+    from snapconv.recorder.record import RecordOutcome
     from snapconv.simulation import SimulationOptions
 
 
@@ -232,13 +232,15 @@ def record(
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
     its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
     """
-    from snapconv.recorder.options import MAX_ENTRIES, ProjectOptions, RecordOptions
+    from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions, process_rank
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
-    options = RecordOptions(
-        output=output or Path(f"{found.stem}{_rank()}.capture"),
+    rank = f".rank{process_rank()}" if process_rank() and os.environ.get("WORLD_SIZE", "1") != "1" else ""
+    options = RecordingOptions(
+        output=output or Path(f"{found.stem}{rank}.capture"),
         project_root=(project_root or _folder(found)).absolute(),
-        project=ProjectOptions(tuple(map(_include, include or ())), is_root_given=project_root is not None),
+        includes=tuple(map(_include, include or ())),
+        is_root_given=project_root is not None,
         stacks=stacks,
         context=context,
         max_entries=max_entries or MAX_ENTRIES,
@@ -343,19 +345,13 @@ def _simulation(
     )
 
 
-def _rank() -> str:
-    """Return what distinguishes this process of a distributed job from the others; torchrun sets it."""
-    rank = os.environ.get("RANK", "")
-    return f".rank{rank}" if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-
-
 def _local_rank() -> int:
     """Return the device that this process of a distributed job uses by custom."""
     rank = os.environ.get("LOCAL_RANK", "")
     return int(rank) if rank.isdecimal() else 0
 
 
-def _record(entry: "Entry", args: list[str], options: "RecordOptions", *, quiet: bool) -> ProgramEnded:
+def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, quiet: bool) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
     from snapconv.recorder.record import record as run
 
@@ -387,7 +383,7 @@ def _show_failure(failure: Exception, report: str) -> None:
         print(report, end="", file=sys.stderr, flush=True)
 
 
-def _say_result(recorded: "Recorded", entry: "Entry") -> None:
+def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
     for note in recorded.notes:
         say(f"note: {note.message}")
     if recorded.path is not None:

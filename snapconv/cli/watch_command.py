@@ -11,7 +11,7 @@ from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import say, show_raised
 
 if TYPE_CHECKING:
-    from snapconv.recorder.watch import Watched
+    from snapconv.recorder.record import WatchOutcome
 
 # Options end at the entry: what follows it is the program's.
 COMMAND_SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
@@ -66,13 +66,17 @@ def watch(
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. For every rank:
     `torchrun --nproc-per-node 8 -m snapconv watch train.py`.
     """
+    from snapconv.recorder.options import NO_STEP
     from snapconv.recorder.program.entry import find_file, find_module
-    from snapconv.recorder.watch import WatchOptions
-    from snapconv.recorder.watch import watch as run
+    from snapconv.recorder.record import watch as run
+    from snapconv.recorder.recording import Recording
 
     _print_what_happens()
     found = find_module(entry) if is_module else find_file(entry)
-    watched = run(found, args or [], WatchOptions(output, stacks, max_entries, max_captures))
+    recording = Recording(
+        output, steps=NO_STEP, stacks=stacks, max_entries=max_entries, max_captures=max_captures
+    )
+    watched = run(found, args or [], recording)
     _say_result(watched)
     if watched.raised is not None:  # last of all, where Python has it and people look
         show_raised(watched.raised)
@@ -95,7 +99,7 @@ class _Stderr(logging.Handler):
         say(record.getMessage().removeprefix("snapconv: "))
 
 
-def _say_result(watched: "Watched") -> None:
+def _say_result(watched: "WatchOutcome") -> None:
     """Name the next command, once."""
     if watched.captures:
         say(f"memory ran out; next: snapconv oom {shlex.quote(str(watched.captures[0]))}")

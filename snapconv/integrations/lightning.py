@@ -9,7 +9,8 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from snapconv.recorder.production import NO_STEP, Recording
+from snapconv.recorder.options import NO_STEP
+from snapconv.recorder.recording import Recording
 
 try:
     from lightning.pytorch import Callback

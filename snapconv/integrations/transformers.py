@@ -11,7 +11,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from snapconv.recorder.production import NO_STEP, Recording
+from snapconv.recorder.options import NO_STEP
+from snapconv.recorder.recording import Recording
 
 
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the library it is Any

@@ -1,11 +1,14 @@
-"""Takes a recording through its parts: warm-up, memory, times; keeps each part's result and writes it."""
+"""The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
+
+A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
+``one_capture.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job.
+"""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
@@ -13,112 +16,184 @@ from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import write_capture_somewhere
 from snapconv.recorder.captured.clock import IterationLog
-from snapconv.recorder.captured.contents import Ended, Origin, contents_now, nothing_allocated
-from snapconv.recorder.guard import Guard, Guards, fault_note
-from snapconv.recorder.options import RecordOptions
-from snapconv.recorder.schedule import Part, Schedule
-from snapconv.recorder.torch_features import Features
+from snapconv.recorder.captured.contents import Ended, contents_now, note_rows
+from snapconv.recorder.guard import Guard, Guards
+from snapconv.recorder.observe.observer import Observer
+from snapconv.recorder.options import RecordingOptions
+from snapconv.recorder.program.moments import CudaStart
+from snapconv.recorder.schedule import Part, Sign, StepCounter, counting_steps
+from snapconv.recorder.torch_features import Features, of_recording, probe
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
-    from snapconv.recorder.observe.observer import Observer
     from snapconv.recorder.timing.timer import Timer
+    from snapconv.simulation import Simulation
 
 Say = Callable[[str], None]
 
-_COMPLETE = Ended("complete")
+
+def silent(_text: str) -> None:
+    """Print nothing."""
+
+
 # Writing a large capture takes a minute.
 _LONGEST_TURN_S = 120
-_WARM_UP_TIMES = (
-    "the times are those of the iteration in which the timer warms up, as no other came after it: they may "
-    "include what happens only once; let the program run one more iteration"
-)
 
-_NO_PINNED = Note(
-    "no-pinned-memory",
-    "this torch does not record pinned host memory, so the capture has none of it: use torch 2.14 or newer",
-)
+
+class Policy(Protocol):
+    """The decisions of a recording; all are called within the driver's guard."""
+
+    def turn_on(self, driver: "Driver") -> None:
+        """Observe, wait for CUDA and count steps, in the order that the policy needs."""
+
+    def cuda_started(self, driver: "Driver") -> bool:
+        """Choose the device; return whether the history is turned on, or stays as the program has it."""
+
+    def counts(self, driver: "Driver") -> bool:
+        """Whether what ends now is an iteration."""
+
+    def part(self, iteration: int) -> Part:
+        """Return what an iteration is for."""
+
+    def is_observed(self, iteration: int) -> bool:
+        """Whether to record what memory is for in an iteration."""
+
+    def iteration_ended(self, driver: "Driver", iteration: int) -> None:
+        """Keep or write what is due after an iteration."""
+
+    def out_of_memory(self, driver: "Driver", text: str) -> None:
+        """Keep or write the state in which the allocator gave up: afterwards everything unwinds."""
+
+    def finish(self, driver: "Driver", ended: Ended) -> None:
+        """Write what is due at the end."""
+
+    def failed(self, driver: "Driver") -> None:
+        """Report a failure of ours, which ``driver.guard`` has."""
 
 
 class Driver:
-    """One recording, from history on to the capture on disk.
+    """One recording; its public methods are called from within the user's program.
 
-    ``begin``, ``iteration_ended``, ``out_of_memory`` and ``finish`` are called from within the user's
-    program and never raise what is ours; ``guard.failure`` has it.
+    None of them raises what is ours: ``guard.failure`` has it. ``iteration`` is the one that runs.
     """
 
     def __init__(
         self,
-        options: RecordOptions,
-        origin: Origin,
+        options: RecordingOptions,
+        policy: Policy,
         *,
-        observer: "Observer",
-        timer: "Timer | None",
-        say: Say,
+        observer: Observer | None = None,
+        timer: "Timer | None" = None,
+        simulation: "Simulation | None" = None,
         guards: Guards | None = None,
+        say: Say = silent,
     ) -> None:
-        self.guard = Guard()
-        self.guards = guards or Guards()
-        self.schedule = Schedule(
-            warm_up=options.warm_up, iterations=options.iterations, has_timing=timer is not None
-        )
-        self.n_bytes: int | None = None
-        self.path = options.output
-        self._options, self._origin = options, origin
-        self._output = options.output.absolute()  # a script may change its folder
-        self._observer, self._timer, self._say = observer, timer, say
-        self._contents: dict[str, Any] | None = None
-        self._at_out_of_memory: dict[str, Any] | None = None
-        self._iterations = IterationLog()
-        self._has_history = self._has_used_device = False
-        self.notes: list[Note] = []
+        self.options, self.policy, self.say = options, policy, say
+        self.observer, self.timer, self._simulation = observer, timer, simulation
+        self.guard, self.guards = Guard(), guards or Guards()
         self.features = Features()
-        self._times = self.guards.of(Feature.TIMES)
+        self.iteration = 0
+        self.is_over = False
+        self.device = options.device or 0  # until CUDA starts
+        self.cuda = CudaStart(self.guard, self._cuda_started)
+        self.parts = ExitStack()
+        self._counting = ExitStack()
+        self._iterations = IterationLog()
+        self._has_used_device = self._is_observing = False
+        # Whether iterations end in the last of all hooks of a step, where hooks may be removed.
+        self.ends_in_last_hook = False
         # Held by the thread that works on the recording: a program may train on several.
         self._turn = threading.RLock()
-        # What went wrong in the recording itself before there was anything to write.
-        self._faults: tuple[Note, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing more to record: all is written, or something of ours failed."""
-        return self.schedule.is_over or self.guard.failure is not None
+        return self.is_over or self.guard.failure is not None
 
     @property
     def uses_device(self) -> bool:
         """Whether the program has allocated on a device yet: what it runs before that is no iteration."""
-        if self._has_history and not self._has_used_device:
+        if self.cuda.is_done and not self._has_used_device:
             self._has_used_device = bool(self.guard.run(environment.has_allocated))
         return self._has_used_device
 
-    def begin(self) -> None:
-        """Turn on what needs no device, before the user's first line."""
-        self.guard.run(self._begin)
+    def run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something of ours; after a failure nothing more is done."""
+        self.guard.run(work, *arguments)
+        if self.guard.failure is not None:
+            self.policy.failed(self)
 
-    def cuda_started(self, device: int) -> None:
-        """Turn the history on, before the first allocation; the times are those of ``device``. May raise."""
-        self._origin = replace(self._origin, device=device)
-        if self._timer:
-            self._timer.use_device(device)
-        options = self._options
-        memory_history.start(
-            stacks=options.stacks,
-            context=options.context,
-            max_entries=options.max_entries,
-            pinned=options.pinned,
+    # --- on
+
+    def turn_on(self) -> None:
+        """Turn everything on that needs no device, before the user's first line."""
+        self.run(self._turn_on)
+
+    def _turn_on(self) -> None:
+        environment.require_history()
+        self.features = probe(of_recording)
+        self.guards.leave_out(self.features.changed)
+        self.policy.turn_on(self)
+
+    def wait_for_cuda(self) -> None:
+        """Turn the history on when the program starts CUDA, before the first allocation."""
+        self.parts.callback(self.cuda.cancel)
+        self.cuda.wait()
+
+    def count_steps(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
+        """Let the program's steps end iterations, until ``stop_counting``."""
+        self.parts.callback(self.stop_counting)
+        self._counting.enter_context(counting_steps(StepCounter(on_end, least=least), self.guards))
+
+    def stop_counting(self) -> None:
+        """Let no step of the program end an iteration any more."""
+        self._counting.close()
+
+    def begin_iteration(self) -> None:
+        """Begin the iteration whose number is ``iteration``."""
+        part = self.policy.part(self.iteration)
+        if part.is_of_memory:
+            self._observe()
+            self._iterations.begin(self.iteration, part.value)
+            if self.observer is not None:
+                self.observer.iteration_began(self.iteration)
+        elif self.timer:
+            begin, is_warm_up = self.timer.begin, part is Part.TIMING_WARM_UP
+            self.guards.of(Feature.TIMES).run(begin, self.iteration, is_warm_up)
+
+    def _observe(self) -> None:
+        if not self.policy.is_observed(self.iteration):
+            self.stop_observing()
+            self.observer = None
+        elif not self._is_observing:
+            self.observer = self.observer or self._new_observer()
+            self._is_observing = True
+            self.observer.start()
+
+    def _new_observer(self) -> Observer:
+        options = self.options
+        # A job that records all of its steps is not to pay for searching the graphs of any.
+        return Observer(
+            model=options.model, optimizer=options.optimizer, leaves=bool(options.steps), guards=self.guards
         )
-        self._has_history = True
-        if options.pinned and not memory_history.can_record_pinned():
-            self.notes.append(_NO_PINNED)
 
-    def stop_observing(self) -> None:
-        """Take every hook away, whatever state a failure left the recording in; may raise."""
-        self._observer.stop()
+    def _cuda_started(self) -> None:
+        """Do all that needs CUDA: nothing is allocated yet, unless the program goes on already."""
+        try:
+            environment.require_history()  # the program may have brought its own allocator
+            is_wanted = self.policy.cuda_started(self)
+        except SnapconvError as error:
+            self.say(f"nothing is recorded: {error}")  # now, and not only when the program has run for a day
+            raise
+        if is_wanted:
+            memory_history.start(self.options)
+            self.parts.callback(memory_history.stop)
+        if self.options.on_oom:
+            guard = self.guards.of(Feature.OUT_OF_MEMORY)
+            hear = guard.hook(self.out_of_memory)
+            guard.enter(self.parts, lambda: memory_history.out_of_memory_observer(hear))
 
-    def stop_history(self) -> None:
-        """Turn the history off where it was turned on: to turn it off starts CUDA as well. May raise."""
-        if self._has_history:
-            memory_history.stop()
+    # --- while the program runs
 
     def iteration_ended(self) -> None:
         """Go on to the next iteration, and to the next part where it is time."""
@@ -126,36 +201,91 @@ class Driver:
             return  # another thread is just ending an iteration: this one ends with it
         try:
             if not self.is_complete:
-                self.guard.run(self._iteration_ended)
+                self.run(self._iteration_ended)
         finally:
             self._turn.release()
 
+    def _iteration_ended(self) -> None:
+        if not self.policy.counts(self):
+            return
+        ended = self.iteration
+        if self.policy.part(ended).is_of_memory:
+            if self.observer is not None:
+                self.observer.iteration_ended(ended)
+            self._iterations.end()
+        elif self.timer:
+            self.guards.of(Feature.TIMES).run(self.timer.end)
+        self.iteration += 1
+        self.policy.iteration_ended(self, ended)
+        if not self.is_over:
+            self.begin_iteration()
+
     def out_of_memory(self, device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
-        """Keep the state in which the allocator gave up: afterwards everything unwinds."""
+        """Let the policy keep the state in which the allocator gave up."""
         if self.guard.is_child:
             return
+        text = f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were free"
         with self._own_turn():
-            if self._contents is None and not self.is_complete:
-                self.guards.of(Feature.OUT_OF_MEMORY).run(self._keep_out_of_memory)
+            self.policy.out_of_memory(self, text)
+
+    # --- captures
+
+    def note_now(self) -> None:
+        """Record what memory is for at this moment."""
+        if self.observer is not None:
+            self.observer.note_now()
+
+    def contents(self) -> dict[str, Any]:
+        """Return a snapshot of now and its metadata, all but how the program ended."""
+        observer = self.observer
+        if observer is None:
+            observer = self._new_observer()
+            observer.note_now()
+        return contents_now(
+            self.options,
+            observer,
+            iterations=self._iterations,
+            device=self.device,
+            simulation=self._simulation,
+        )
+
+    def complete(self, contents: dict[str, Any], ended: Ended, faults: Iterable[Note] = ()) -> dict[str, Any]:
+        """Return the contents with how the program ended, and with the notes on our own work."""
+        metadata = {**contents["snapconv"], "ended": ended.values()}
+        ours = (*self.features.notes(), *self.guards.notes(), *faults)
+        metadata["notes"] = [*metadata["notes"], *note_rows(ours)]
+        return {**contents, "snapconv": metadata}
+
+    def write(
+        self, output: Path, contents: dict[str, Any], timing: dict[str, Any] | None = None
+    ) -> tuple[Path, int]:
+        """Write a capture, and return its place and size."""
+        return write_capture_somewhere(output, contents, timing, force=self.options.force)
+
+    # --- off
 
     def finish(self, ended: Ended) -> None:
-        """Write what there is, unless all is written already; turn everything off."""
+        """Write what there is and is not written already."""
         if self.guard.is_child:
             return
         with self._own_turn():
-            if self.n_bytes is None:
-                self._finish_guarded(ended)
+            self.policy.finish(self, ended)
 
-    def _finish_guarded(self, ended: Ended) -> None:
-        fault, self.guard = self.guard, Guard()
-        if isinstance(fault.failure, SnapconvError):
-            self.guard = fault
-        elif fault.failure is not None:
-            # It may have been of that moment only: a capture with what there is now is better than none.
-            self._faults = (fault_note(fault),)
-        is_written = self.guard.run(self._finish, ended)
-        if self._faults:
-            self.guard = Guard() if is_written else fault
+    def stop_observing(self) -> None:
+        """Take the observer's hooks away; it goes on to answer."""
+        self._is_observing = False
+        if self.observer is not None:
+            self.observer.stop(in_last_hook=self.ends_in_last_hook)
+
+    def close(self) -> Exception | None:
+        """Leave torch as it was, whatever state a failure left the recording in; return what went wrong."""
+        if self.guard.is_child:
+            return None
+        try:
+            self.parts.close()
+        except Exception as failure:  # noqa: BLE001  # the program is not to know
+            return failure
+        return None
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
@@ -166,167 +296,3 @@ class Driver:
         finally:
             if is_own:
                 self._turn.release()
-
-    def _begin(self) -> None:
-        self._observer.start()
-        self._iteration_began()
-
-    def _iteration_began(self) -> None:
-        schedule = self.schedule
-        if schedule.part in (Part.WARM_UP, Part.MEMORY):
-            self._iterations.begin(schedule.iteration, schedule.part.value)
-            self._observer.iteration_began(schedule.iteration)
-        elif self._timer:
-            self._times.run(self._timer.begin, schedule.iteration, schedule.part is Part.TIMING_WARM_UP)
-
-    def _iteration_ended(self) -> None:
-        # Timing synchronizes the device, which CUDA forbids while a graph is captured.
-        if not self.uses_device or environment.is_capturing_graph():
-            return
-        schedule = self.schedule
-        ended = schedule.part
-        if ended in (Part.WARM_UP, Part.MEMORY):
-            self._observer.iteration_ended(schedule.iteration)
-            self._iterations.end()
-        elif self._timer:
-            self._times.run(self._timer.end)
-        self._at_out_of_memory = None  # the program recovered from it
-        self._say(f"{schedule.iteration + 1} of {schedule.n_iterations} iterations done ({ended.value})")
-        schedule.iteration += 1
-        if ended is Part.MEMORY and schedule.part is not Part.MEMORY:
-            self._keep_memory()
-        if schedule.is_over:
-            self._write(_COMPLETE)
-        else:
-            self._iteration_began()
-
-    def _keep_memory(self) -> None:
-        """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
-        if self.uses_device:
-            self._say("taking the snapshot; to name C++ frames for the first time takes torch a while")
-        if memory_history.is_off():
-            self._note_on_history()
-        self._contents = contents_now(self._origin, self._observer, self._iterations)
-        memory_history.stop()
-        self._observer.stop()
-
-    def _keep_out_of_memory(self) -> None:
-        self._observer.note_now()
-        self._at_out_of_memory = contents_now(self._origin, self._observer, self._iterations)
-
-    def _finish(self, ended: Ended) -> bool:
-        if not self._has_history:
-            raise nothing_allocated(self._origin.entry)
-        if self._contents is None and self._at_out_of_memory is not None:
-            self._contents = self._at_out_of_memory
-        if self._contents is None:
-            self._observer.note_now()
-            self._keep_memory()
-        self._write(ended)
-        return True
-
-    def _write(self, ended: Ended) -> None:
-        assert self._contents is not None
-        timing = self._times.run(self._timer.trace) if self._timer else None
-        metadata = {**self._contents["snapconv"], "ended": ended.values()}
-        self._remark(ended, metadata, timing)
-        ours = (*self.features.notes(), *self.guards.notes(), *self._faults)
-        metadata["notes"] = [*metadata["notes"], *({"slug": n.slug, "message": n.message} for n in ours)]
-        self.notes += [Note(**row) for row in metadata["notes"]]
-        self._say(f"writing {self._options.output}")
-        place, self.n_bytes = write_capture_somewhere(
-            self._output,
-            {**self._contents, "snapconv": metadata},
-            timing,
-            force=self._options.force,
-        )
-        if place != self._output:
-            self.path = place
-            self.notes.append(_elsewhere(self._options.output, place))
-        self._contents = None
-        if ended is _COMPLETE and self._origin.kind != "providers":
-            what_next = "is ended here" if self._options.stop else "goes on without a recording"
-            self._say(f"everything is recorded; the program {what_next}")
-
-    def _note_on_history(self) -> None:
-        self.notes.append(
-            Note(
-                "history-off",
-                f"{self._origin.entry} switched torch's memory history off, and with it the recording: "
-                "events are missing; remove its calls of _record_memory_history",
-            )
-        )
-
-    def _remark_on_device(self, devices: list[dict[str, Any]]) -> None:
-        timed, busiest = self._origin.device, _busiest(devices)
-        if busiest not in (None, timed):
-            self.notes.append(
-                Note(
-                    "other-device",
-                    f"most of the memory is on cuda:{busiest}, and the times are those of cuda:{timed}: "
-                    f"give --device {busiest} to time the operations there",
-                )
-            )
-
-    def _remark(self, ended: Ended, metadata: dict[str, Any], timing: dict[str, Any] | None) -> None:
-        """Add the notes on a capture that is not all it could be."""
-        schedule, entry = self.schedule, self._origin.entry
-        is_warm_up = timing is not None and timing.get("warm_up", False)
-        if ended.how != _COMPLETE.how:
-            self.notes.append(Note("ended-early", _early(entry, ended, schedule, has_times=is_warm_up)))
-        elif timing is None:
-            why = "none were measured" if self._timer else "nothing was computed"
-            self.notes.append(Note("no-timing", f"the capture has no times of operations: {why}"))
-        if is_warm_up:
-            self.notes.append(Note("warm-up-times", _WARM_UP_TIMES))
-        if timing is not None:
-            self._remark_on_device(metadata["devices"])
-        if metadata["overflowed"]:
-            self.notes.append(
-                Note(
-                    "truncated-history",
-                    f"more than {self._origin.max_entries} events: the oldest were overwritten; "
-                    "raise --max-entries",
-                )
-            )
-
-
-def _elsewhere(output: Path, place: Path) -> Note:
-    return Note(
-        "capture-elsewhere",
-        f"{output} could not be written any more, as something removed, took or closed its place while the "
-        f"program ran: the capture is {place}",
-    )
-
-
-def _busiest(devices: list[dict[str, Any]]) -> int | None:
-    """Return the device with the most memory in use at its peak."""
-    peaks = {row["device"]: row["max_memory_allocated"] for row in devices}
-    return max(peaks, key=peaks.__getitem__, default=None)
-
-
-def _early(entry: str, ended: Ended, schedule: Schedule, *, has_times: bool) -> str:
-    """Say how far the recording came, what is missing, and what would bring it."""
-    how = {
-        "finished": "came to its end",
-        "exception": "raised an exception",
-        "interrupted": f"was terminated ({ended.detail})" if ended.detail else "was interrupted",
-        "oom": "ran out of memory",
-        "exit": "called sys.exit",
-    }[ended.how]
-    text = f"{entry} {how} when {schedule.iteration} of {schedule.n_iterations} iterations were done"
-    if schedule.iteration == 0 and ended.how == "finished":
-        return (
-            f"{text}: no step of an optimizer and no backward pass was seen, so iterations could not be "
-            "detected; there are no times: call snapconv.step() at the end of each iteration"
-        )
-    if schedule.part in (Part.WARM_UP, Part.MEMORY):
-        text = f"{text}: the capture has the memory up to there, and no times"
-    elif has_times:
-        return f"{text}: the memory part is whole, and the times are those of the timer's warm-up"
-    elif schedule.part is Part.TIMING_WARM_UP:
-        text = f"{text}: the memory part is whole, and there are no times"
-    else:
-        return f"{text}: the memory part is whole, the times are not"
-    n_enough = schedule.n_for_times
-    return f"{text}; for times let it make {n_enough} iterations" if n_enough else text

@@ -48,7 +48,7 @@ def _no_torch() -> TorchMissingError:
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """What a torch is built for."""
+    """The platform that a torch is built for."""
 
     version: str
     has_cuda: bool

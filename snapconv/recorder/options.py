@@ -1,5 +1,7 @@
-"""The options of a recording: one frozen value that travels from the command line to every part."""
+"""The options of a recording: one frozen value that travels from the command line to the metadata."""
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -7,42 +9,48 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions
 
-
 Stacks = Literal["all", "python"]
 Context = Literal["all", "state", "alloc"]
 
 # One step of a large model is some ten thousand events, building it and warming up as many again. torch
 # mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
 MAX_ENTRIES = 1_000_000
+# In a job in production: some hundred MB of the host at the worst.
+MAX_ENTRIES_OF_JOB = 100_000
+# A job that runs out of memory again and again must not fill the disk.
+MAX_CAPTURES = 10
+# Steps that never come: nothing but an OOM or a signal is captured.
+NO_STEP = (-1,)
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectOptions:
-    """Libraries that count as the project; whether its folder was named, so that nothing else does."""
+class RecordedProgram:
+    """The program that is recorded, as metadata names it; ``kind`` is an entry's, or ``production``."""
 
-    includes: tuple[str, ...] = ()
-    is_root_given: bool = False
+    path: str
+    kind: str
+    command: tuple[str, ...] = ()
 
-    def values(self) -> dict[str, Any]:
-        """Return their part of the metadata."""
-        return {"project_root_given": self.is_root_given, "include": list(self.includes)}
-
-
-USUAL_PROJECT = ProjectOptions()
+    @classmethod
+    def of_process(cls) -> "RecordedProgram":
+        """Return the program of this process, as it was started."""
+        return cls(sys.argv[0] if sys.argv else "", "production", tuple(sys.argv))
 
 
 @dataclass(frozen=True, slots=True)
-class RecordOptions:
-    """See ``snapconv record --help`` for the meaning of each.
+class RecordingOptions:
+    """The options of one recording; docs/reference/cli.md and docs/guide/production.md explain each option.
 
-    ``output`` is the capture's folder; ``simulation`` is None where a real GPU is recorded;
-    ``batch_size`` is for providers, None for the one that they have by default; ``device`` is None where
-    the program and LOCAL_RANK decide. ``project`` is the code that counts as the user's.
+    ``output`` is the capture's folder, or the folder for several. ``includes`` are libraries that count as
+    the project; ``is_root_given``: its folder was named, so that nothing else does. ``device`` is None where
+    the program and LOCAL_RANK decide. What follows ``simulation`` is for a recording of chosen moments.
     """
 
-    output: Path
-    project_root: Path
-    project: ProjectOptions = USUAL_PROJECT
+    output: Path = Path()
+    project_root: Path = Path()
+    includes: tuple[str, ...] = ()
+    is_root_given: bool = False
+    program: RecordedProgram = RecordedProgram("", "script")
     stacks: Stacks = "all"
     context: Context = "all"
     max_entries: int = MAX_ENTRIES
@@ -54,3 +62,29 @@ class RecordOptions:
     stop: bool = False
     batch_size: int | None = None
     simulation: "SimulationOptions | None" = None
+    steps: frozenset[int] = frozenset()
+    on_oom: bool = True
+    on_signal: int | None = None
+    max_captures: int = MAX_CAPTURES
+    model: Any = None
+    optimizer: Any = None
+
+    @property
+    def computes(self) -> bool:
+        """Whether the program's operations are computed, so that they can be timed."""
+        return self.simulation is None or self.simulation.compute
+
+    def metadata(self) -> dict[str, Any]:
+        """Return their part of a capture's metadata."""
+        return {
+            "project_root": str(self.project_root),
+            "project_root_given": self.is_root_given,
+            "include": list(self.includes),
+            "entry": {"path": self.program.path, "kind": self.program.kind},
+        }
+
+
+def process_rank() -> str:
+    """Return the rank of this process in a distributed job, empty without one; torchrun sets it."""
+    rank = os.environ.get("RANK", "")
+    return rank if rank.isdecimal() else ""

@@ -1,4 +1,4 @@
-"""Record an entry: what ``snapconv record`` calls. The order of the checks and of everything turned on.
+"""Run a program and record it: what ``snapconv record`` and ``snapconv watch`` call.
 
 The user's program runs inside, and keeps its own exit code and traceback: a failure of ours is
 reported beside it, never in its place.
@@ -7,32 +7,30 @@ reported beside it, never in its place.
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
-from snapconv.recorder import environment, torch_features
-from snapconv.recorder.captured import memory_history
+from snapconv.recorder import environment
 from snapconv.recorder.captured.capture_folder import check_output
-from snapconv.recorder.captured.contents import Origin, ended_by
-from snapconv.recorder.driver import Driver, Say
+from snapconv.recorder.captured.contents import ended_by
+from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.one_capture import OneCapture
+from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import own_frames, script, script_signals
 from snapconv.recorder.program.entry import Entry, load_providers, provider_module
-from snapconv.recorder.program.moments import CudaStart, when_imported
-from snapconv.recorder.program.script import Stop, exit_code_of, outcome, warnings_name_the_user
+from snapconv.recorder.program.moments import when_imported
+from snapconv.recorder.program.script import exit_code_of, outcome, warnings_name_the_user
 from snapconv.recorder.program.script_signals import held_back
-from snapconv.recorder.schedule import Sign, StepCounter, counting_steps
-from snapconv.recorder.torch_surface import Feature
+from snapconv.recorder.schedule import Sign
 
 if TYPE_CHECKING:
-    from snapconv.recorder.observe.observer import Observer
-    from snapconv.recorder.timing.timer import Timer
+    from snapconv.recorder.recording import Recording
     from snapconv.simulation import Simulation
 
 # Read once, when torch is imported, which a simulation makes happen before the user's first line.
@@ -40,8 +38,8 @@ _EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What came of a recording.
+class RecordOutcome:
+    """The outcome of a program and of its recording.
 
     ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
     user's program's own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a
@@ -62,11 +60,11 @@ class Recorded:
 def record(
     entry: Entry,
     argv: Sequence[str],
-    options: RecordOptions,
+    options: RecordingOptions,
     *,
-    say: Say = lambda _text: None,
+    say: Say = silent,
     until_exit: ExitStack | None = None,
-) -> Recorded:
+) -> RecordOutcome:
     """Run an entry and write its capture.
 
     With ``until_exit``, which is closed when the process ends, a simulation lasts as long: threads and
@@ -78,38 +76,34 @@ def record(
     with ExitStack() as parts:
         with held_back():
             simulation = _device(options, parts if until_exit is None else until_exit)
-        origin = _origin(entry, argv, options, simulation)
-        guards = Guards()
-        timer, observer = _instruments(options, guards)
-        driver = Driver(options, origin, observer=observer, timer=timer, say=say, guards=guards)
-        say(f"recording {entry.path}, {_plan(driver, options)}")
-        parts.callback(_turn_off, driver)
+        command = (*(["-m"] if entry.kind == "module" else []), entry.path, *argv)
+        options = replace(options, program=RecordedProgram(entry.path, entry.kind, command))
+        policy = OneCapture(options, least=Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD)
+        driver = _new_driver(options, policy, simulation, say)
+        where = "simulated, without a GPU" if options.simulation else "on the GPU"
+        n_iterations = policy.schedule.n_iterations
+        say(f"recording {entry.path}, {where}: {n_iterations} iterations until everything is recorded")
+        parts.callback(driver.close)
         parts.enter_context(warnings_name_the_user())
         parts.enter_context(script_signals.deferred_handlers())
         early = _early_environment()
-        with ExitStack() as program:
-
-            def begin() -> None:
-                _begin(driver, timer, options, parts, say)
-                program.enter_context(_steps_counted(entry, options, driver))
-
-            program.enter_context(when_imported("torch", lambda: driver.guard.run(begin)))
+        with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
-            raised, _program = outcome(run, entry, argv, options, driver)
+            raised, _program = outcome(run, entry, argv, driver)
         if isinstance(raised, EntryPointError):
             raise raised
         if simulation is not None and _early_environment() != early:
-            driver.notes.append(_late_environment(entry, early))
+            policy.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
-        driver.notes += [note for note in late if note not in driver.notes]
-        return _recorded(driver, options, raised)
+        policy.notes += [note for note in late if note not in policy.notes]
+        return _record_outcome(driver, policy, raised)
 
 
-def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
+def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
     """Refuse where there can be no CUDA device, without importing torch; or simulate one."""
     if options.simulation is None:
         environment.find_torch()
@@ -121,55 +115,15 @@ def _device(options: RecordOptions, parts: ExitStack) -> "Simulation | None":
     return parts.enter_context(simulated(options.simulation))
 
 
-def _begin(driver: Driver, timer: "Timer | None", options: RecordOptions, parts: ExitStack, say: Say) -> None:
-    """Turn everything on, as soon as torch has been imported."""
-    environment.require_history()
-    driver.features = torch_features.probe(torch_features.of_recording)
-    driver.guards.leave_out(driver.features.changed)
-    if timer:
-        # Before the observer: it nests around all user code.
-        driver.guards.of(Feature.TIMES).enter(parts, lambda: timer)
-    driver.begin()
-    start = CudaStart(driver.guard, lambda: _cuda_starts(driver, options, parts, say))
-    parts.callback(start.cancel)
-    start.wait()
-
-
-def _cuda_starts(driver: Driver, options: RecordOptions, parts: ExitStack, say: Say) -> None:
-    """Do all that needs CUDA, when the program has started it and nothing is allocated yet."""
-    try:
-        environment.require_history()  # the program may have brought its own allocator
-        driver.cuda_started(environment.choose_device(options.device))
-    except SnapconvError as error:
-        say(f"nothing is recorded: {error}")  # now, and not only when the program has run for a day
-        raise
-    guard = driver.guards.of(Feature.OUT_OF_MEMORY)
-    guard.enter(parts, lambda: memory_history.out_of_memory_observer(guard.hook(driver.out_of_memory)))
-
-
-def _origin(
-    entry: Entry, argv: Sequence[str], options: RecordOptions, simulation: "Simulation | None"
-) -> Origin:
-    return Origin(
-        command=[*(["-m"] if entry.kind == "module" else []), entry.path, *argv],
-        entry=entry.path,
-        kind=entry.kind,
-        project_root=options.project_root,
-        project=options.project,
-        device=options.device or 0,  # until CUDA starts
-        max_entries=options.max_entries,
-        simulation=simulation,
-    )
-
-
-def _instruments(options: RecordOptions, guards: Guards) -> "tuple[Timer | None, Observer]":
-    """Make the timer and the observer."""
+def _new_driver(
+    options: RecordingOptions, policy: OneCapture, simulation: "Simulation | None", say: Say
+) -> Driver:
+    """Make the driver with its instruments."""
     from snapconv.recorder.observe.observer import Observer
     from snapconv.recorder.timing.timer import Timer
 
+    guards = Guards()
     observer = Observer(guards=guards)
-    if options.simulation is not None and not options.simulation.compute:
-        return None, observer
     timer = Timer(
         device=options.device or 0,
         clock="cuda" if options.simulation is None else "cpu",
@@ -177,51 +131,28 @@ def _instruments(options: RecordOptions, guards: Guards) -> "tuple[Timer | None,
         module_path=observer.module_path,
         guards=guards,
     )
-    return timer, observer
+    return Driver(
+        options,
+        policy,
+        observer=observer,
+        timer=timer if options.computes else None,
+        simulation=simulation,
+        guards=guards,
+        say=say,
+    )
 
 
-def _plan(driver: Driver, options: RecordOptions) -> str:
-    where = "simulated, without a GPU" if options.simulation else "on the GPU"
-    return f"{where}: {driver.schedule.n_iterations} iterations until everything is recorded"
-
-
-def _turn_off(driver: Driver) -> None:
-    """Leave torch as it was, whatever state a failure left the recording in."""
-    if not driver.guard.is_child:
-        for turn_off in (driver.stop_observing, driver.stop_history):
-            with suppress(Exception):
-                turn_off()
-
-
-def _steps_counted(entry: Entry, options: RecordOptions, driver: Driver) -> AbstractContextManager[None]:
-    """Let a script's steps end iterations; those of providers are counted where they are run."""
-    has_stopped = False
-
-    def on_end() -> None:
-        nonlocal has_stopped
-        driver.iteration_ended()
-        # Also where the recording failed before: whoever wants the capture alone waits for nothing more.
-        if driver.is_complete and options.stop and not has_stopped and not driver.guard.is_child:
-            has_stopped = True
-            raise Stop
-
-    if entry.kind == "providers":
-        return nullcontext()
-    least = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
-    return counting_steps(StepCounter(on_end, least=least), driver.guards)
-
-
-def _run_script(entry: Entry, argv: Sequence[str], _options: RecordOptions, _driver: Driver) -> ModuleType:
+def _run_script(entry: Entry, argv: Sequence[str], _driver: Driver | None = None) -> ModuleType:
     if entry.kind == "module":
         return script.run_module(entry.path, argv)
     assert entry.code is not None
     return script.run_file(entry.path, entry.code, argv)
 
 
-def _run_providers(entry: Entry, argv: Sequence[str], options: RecordOptions, driver: Driver) -> None:
+def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
     """Build the model once; every iteration gets inputs of its own, which go when it ends."""
     with script.surroundings(entry.path, argv), _imported(entry) as module:
-        providers = load_providers(entry, module, batch_size=options.batch_size)
+        providers = load_providers(entry, module, batch_size=driver.options.batch_size)
         iteration = providers.iteration(providers.model())
         while not driver.is_complete:
             own_frames.call_user(iteration, *providers.inputs())
@@ -254,30 +185,51 @@ def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
     )
 
 
-def _recorded(driver: Driver, options: RecordOptions, raised: BaseException | None) -> Recorded:
-    exit_code = exit_code_of(raised)
-    return Recorded(
-        path=driver.path if driver.n_bytes is not None else None,
+def _record_outcome(driver: Driver, policy: OneCapture, raised: BaseException | None) -> RecordOutcome:
+    exit_code, guard = exit_code_of(raised), driver.guard
+    return RecordOutcome(
+        path=policy.path if policy.n_bytes is not None else None,
         exit_code=exit_code,
-        notes=tuple(driver.notes),
-        n_bytes=driver.n_bytes or 0,
+        notes=tuple(policy.notes),
+        n_bytes=policy.n_bytes or 0,
         raised=raised,
-        failure=None if driver.guard.is_child else _failure(driver, options, exit_code),
-        report=driver.guard.report,
-        is_child=driver.guard.is_child,
+        failure=None if guard.is_child else _failure(driver, exit_code),
+        report=guard.report,
+        is_child=guard.is_child,
     )
 
 
-def _failure(driver: Driver, options: RecordOptions, exit_code: int) -> Exception | None:
+def _failure(driver: Driver, exit_code: int) -> Exception | None:
     """Return what went wrong in the recording; not that a program that failed did not come to its GPU."""
     failure = driver.guard.failure
     if not isinstance(failure, NothingAllocatedError):
         return failure
     if exit_code:
         return None
-    if options.simulation is None and "torch" in sys.modules:
+    if driver.options.simulation is None and "torch" in sys.modules:
         try:
             environment.require_gpu()
         except NoCudaError as no_gpu:
             return no_gpu
     return failure
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOutcome:
+    """The outcome of a program that was watched: its exit code, what it raised, the captures written."""
+
+    exit_code: int
+    raised: BaseException | None
+    captures: tuple[Path, ...]
+
+
+def watch(entry: Entry, argv: Sequence[str], recording: "Recording") -> WatchOutcome:
+    """Run a script or module as ``python ENTRY ARGV`` would; record it as soon as it has imported torch.
+
+    Nothing but the captures is written. What goes wrong in here is a warning, and never the program's affair.
+    """
+    with ExitStack() as parts:
+        parts.enter_context(script_signals.deferred_handlers())
+        with when_imported("torch", lambda: parts.enter_context(recording)):
+            raised, _main = outcome(_run_script, entry, argv)
+        return WatchOutcome(exit_code_of(raised), raised, tuple(recording.captures))

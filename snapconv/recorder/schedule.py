@@ -1,4 +1,4 @@
-"""When an iteration ends, and what each iteration is for.
+"""Iterations: the signs that one ends, and the plan of what each is for.
 
 ``snapconv.step()`` marks an end by hand; otherwise optimizers, backward passes and profilers show it.
 """
@@ -10,7 +10,8 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.observe.built_objects import NewOptimizers
+from snapconv.recorder.observe.built_objects import new_optimizers
+from snapconv.recorder.replacements import replaced
 from snapconv.recorder.torch_surface import Feature
 
 # Sharpness-aware minimisation writes parameters between two passes once, and steps an optimizer after these.
@@ -55,7 +56,7 @@ class IdleOptimizers:
 
 
 def _versions_of(optimizers: "list[weakref.ref[Any]]") -> dict[int, int]:
-    """How often each parameter was written, by its identity; inference tensors count nothing."""
+    """Count how often each parameter was written, by its identity; inference tensors count nothing."""
     return {
         id(tensor): tensor._version
         for reference in optimizers
@@ -89,7 +90,7 @@ def listening(listener: Callable[[], None]) -> Iterator[None]:
 
 
 class Part(Enum):
-    """What an iteration is for, in the order in which the parts follow each other."""
+    """The purpose of an iteration, in the order in which the parts follow each other."""
 
     WARM_UP = "warm-up"
     MEMORY = "memory"
@@ -97,9 +98,14 @@ class Part(Enum):
     TIMING = "timing"
     AFTER = "after"
 
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether the history and the observer are on."""
+        return self in (Part.WARM_UP, Part.MEMORY)
+
 
 class Schedule:
-    """Counts iterations: ``iteration`` is the one that runs, ``part`` what it is for.
+    """The plan of a recording: what each iteration is for.
 
     Memory and times come from different iterations: capturing stacks slows the host down.
     """
@@ -114,35 +120,24 @@ class Schedule:
             Part.TIMING: n_timing,
         }
         self._plan = [part for part, length in lengths.items() for _ in range(length)]
-        self.iteration = 0
 
-    @property
-    def part(self) -> Part:
-        """What the running iteration is for."""
-        return self.part_of(self.iteration)
-
-    def part_of(self, iteration: int) -> Part:
-        """What an iteration is for."""
+    def part(self, iteration: int) -> Part:
+        """Return what an iteration is for."""
         return self._plan[iteration] if iteration < len(self._plan) else Part.AFTER
 
     @property
     def n_iterations(self) -> int:
-        """How many iterations it takes until everything is recorded."""
+        """Return how many iterations it takes until everything is recorded."""
         return len(self._plan)
 
     @property
     def n_for_times(self) -> int:
-        """How many iterations it takes until there are times: the timer's warm-up has some; 0: never."""
+        """Return how many iterations it takes to have times, which the timer's warm-up has; 0: never."""
         return self._plan.index(Part.TIMING_WARM_UP) + 1 if Part.TIMING_WARM_UP in self._plan else 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether everything is recorded."""
-        return self.iteration >= len(self._plan)
 
 
 class Sign(IntEnum):
-    """What shows that an iteration is over; where a program gives several, the greatest counts."""
+    """The sign that an iteration is over; where a program gives several, the greatest counts."""
 
     BACKWARD = 0
     PROFILER = 1
@@ -195,11 +190,11 @@ class StepCounter:
         self._on_end()
 
     def step_begins(self) -> None:
-        """Called when an optimizer steps; a closure may run backward passes in it (L-BFGS)."""
+        """See an optimizer begin a step; a closure may run backward passes in it (L-BFGS)."""
         self._idle.clear()
 
     def stepped(self, optimizer: Any, *_: object) -> None:
-        """Called when an optimizer has stepped; the shape of torch's hook."""
+        """See that an optimizer has stepped; the shape of torch's hook."""
         self._has_stepped = True
         self.step_begins()  # where a scaler leaves a step out, nothing has begun
         watched = self._optimizer() if self._optimizer else None
@@ -244,7 +239,7 @@ class StepCounter:
 def counting_steps(counter: StepCounter, guards: Guards | None = None) -> Iterator[None]:
     """Let torch's optimizers, GradScalers and profilers call a counter, for as long as the context lasts."""
     guards = guards or Guards()
-    built = NewOptimizers(counter.optimizer_built, guards.of(Feature.BUILT_OPTIMIZERS))
+    built = new_optimizers(counter.optimizer_built, guards.of(Feature.BUILT_OPTIMIZERS))
     marked = guards.of(Feature.MARKED_STEPS).hook(lambda: counter.saw(Sign.SCRIPT))
     with ExitStack() as parts, listening(marked):
         for feature, listen in (
@@ -296,7 +291,7 @@ def _scaler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
     def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
         return counter.scaler_steps(optimizer, call)
 
-    with _replaced(scaler, "step", guard.wrap_call(scaler.step, step)):
+    with replaced(scaler, "step", guard.wrap_call(scaler.step, step)):
         yield
 
 
@@ -316,8 +311,8 @@ def _profiler_steps(counter: StepCounter, guard: Guard) -> Iterator[None]:
         return result
 
     with (
-        _replaced(profile, "start", guard.wrap_call(profile.start, starts)),
-        _replaced(profile, "step", guard.wrap_call(profile.step, steps)),
+        replaced(profile, "start", guard.wrap_call(profile.start, starts)),
+        replaced(profile, "step", guard.wrap_call(profile.step, steps)),
     ):
         yield
 
@@ -336,16 +331,5 @@ def _backward_passes(counter: StepCounter, guard: Guard) -> Iterator[None]:
 
     with ExitStack() as parts:
         for holder in (torch.autograd, torch.Tensor):
-            parts.enter_context(_replaced(holder, "backward", guard.wrap_call(holder.backward, backward)))
+            parts.enter_context(replaced(holder, "backward", guard.wrap_call(holder.backward, backward)))
         yield
-
-
-@contextmanager
-def _replaced(holder: Any, name: str, ours: Any) -> Iterator[None]:
-    original = getattr(holder, name)
-    setattr(holder, name, ours)
-    try:
-        yield
-    finally:
-        if getattr(holder, name) is ours:  # else other code has wrapped it
-            setattr(holder, name, original)

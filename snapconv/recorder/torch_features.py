@@ -1,4 +1,4 @@
-"""Which features a recording can have: the table of torch's insides, compared with the torch that is there.
+"""Features that a recording can have: the table of torch's insides compared with the torch that is there.
 
 A feature whose part of torch has changed is left out, with a note that names what; the rest is recorded.
 """

@@ -15,7 +15,7 @@ OLDEST: Version = (2, 5)
 
 
 class Kind(Enum):
-    """What an attribute of torch must be for our use of it."""
+    """The kind of attribute that our use of torch requires."""
 
     FUNCTION = "a function in Python"
     CLASS_METHOD = "a class method"
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 
 class Feature(Enum):
-    """What a recording has: a phrase in the plural, for the note that it is left out."""
+    """A feature of a recording: a phrase in the plural, for the note that it is left out."""
 
     MEMORY = "allocations"
     OUT_OF_MEMORY = "states at out-of-memory errors"

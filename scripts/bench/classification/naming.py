@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.timing.patches import name_of
 
 Call = tuple[int, int, str]
@@ -62,7 +63,7 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    memory_history.start(stacks="python", context="all", max_entries=1_000_000)
+    memory_history.start(RecordingOptions(stacks="python"))
     try:
         yield
     finally:

@@ -29,6 +29,7 @@ from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.clock import now_us
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.observe.tensors import Row, shape_and_type, where_memory_lies
+from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program import own_frames
 from snapconv.simulation import Simulation, SimulationOptions, simulated
 
@@ -127,7 +128,7 @@ def record(entry: str, setup: Setup) -> Recording:
     recorded = Recording({})
     observer = Observer()
     with device_of(entry) as simulation, _recomputation(recorded.recomputed):
-        memory_history.start(stacks="all", context="all", max_entries=_MAX_ENTRIES)
+        memory_history.start(RecordingOptions(max_entries=_MAX_ENTRIES))
         observer.start()
         try:
             _run(entry, setup, observer, recorded)

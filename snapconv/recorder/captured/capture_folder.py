@@ -91,7 +91,7 @@ def _is_place_lost(error: OutputError) -> bool:
 
 
 def _other_folders(output: Path) -> Iterator[Path]:
-    """Where a capture may go instead: the nearest folder, the current one, that for temporary files."""
+    """Find other places for a capture: the nearest folder, the current one, that for temporary files."""
     yield next((folder for folder in output.parents if folder.is_dir()), output.parent)
     with suppress(OSError):  # the current folder may be gone as well
         yield Path.cwd()

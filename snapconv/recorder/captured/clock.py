@@ -38,7 +38,7 @@ class ClockMarks:
         self._marks.append(Mark(name, before_us, after_us))
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """How to bring a time to the trace's clock, inferred from a snapshot's annotations, if it has any.
+        """Return how to bring a time to the trace's clock, inferred from a snapshot's annotations.
 
         The distance of the two clocks is that of the last annotation before.
         """

@@ -2,16 +2,15 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import NothingAllocatedError
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.clock import IterationLog
-from snapconv.recorder.options import USUAL_PROJECT, ProjectOptions
+from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program import own_frames
 from snapconv.recorder.program.script import exit_argument, text_of
 
@@ -28,37 +27,8 @@ _STOPPED_BY = {128 + number: number.name for number in signal.Signals if number.
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a capture comes from: what stays the same throughout a recording."""
-
-    command: Sequence[str]
-    entry: str
-    kind: str
-    project_root: Path
-    device: int
-    max_entries: int
-    simulation: "Simulation | None" = None
-    project: ProjectOptions = USUAL_PROJECT
-
-    def values(self) -> dict[str, Any]:
-        """Return the origin's part of the metadata."""
-        return {
-            **environment.process_values(self.command),
-            "project_root": str(self.project_root),
-            **self.project.values(),
-            "entry": {"path": self.entry, "kind": self.kind},
-            "simulated": self.simulation.values() if self.simulation else None,
-            "max_entries": self.max_entries,
-        }
-
-    def notes(self) -> "tuple[Note, ...]":
-        """What is to be known of this run up to now."""
-        return self.simulation.notes() if self.simulation else ()
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
-    """How the recorded program ended, as far as is known."""
+    """The end of the recorded program, as far as is known."""
 
     how: str
     detail: str = ""
@@ -69,7 +39,7 @@ class Ended:
 
 
 def ended_by(raised: BaseException | None) -> Ended:
-    """Tell how a program ended by what it raised."""
+    """Infer from what a program raised how it ended."""
     if raised is None:
         return Ended("finished")
     text = f"{type(raised).__name__}: {text_of(raised)}"
@@ -95,7 +65,14 @@ def nothing_allocated(entry: str) -> NothingAllocatedError:
     )
 
 
-def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog) -> dict[str, Any]:
+def contents_now(
+    options: RecordingOptions,
+    observer: "Observer",
+    *,
+    iterations: IterationLog,
+    device: int,
+    simulation: "Simulation | None" = None,
+) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
     Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
@@ -103,16 +80,22 @@ def contents_now(origin: Origin, observer: "Observer", iterations: IterationLog)
     """
     snapshot = memory_history.take_snapshot()
     if memory_history.is_empty(snapshot):
-        raise nothing_allocated(origin.entry)
+        raise nothing_allocated(options.program.path)
     metadata = {
-        **origin.values(),
-        "overflowed": memory_history.has_overflowed(snapshot, origin.max_entries),
-        "devices": environment.device_values(origin.device),
+        **environment.process_values(options.program.command),
+        **options.metadata(),
+        "simulated": simulation.values() if simulation else None,
+        "max_entries": options.max_entries,
+        "overflowed": memory_history.has_overflowed(snapshot, options.max_entries),
+        "devices": environment.device_values(device),
         **observer.facts(snapshot),
         "iterations": iterations.facts(snapshot),
-        "notes": [
-            {"slug": note.slug, "message": note.message} for note in (*origin.notes(), *observer.notes())
-        ],
+        "notes": note_rows((*(simulation.notes() if simulation else ()), *observer.notes())),
     }
     own_frames.clean_snapshot(snapshot)
     return {**snapshot, "snapconv": metadata}
+
+
+def note_rows(notes: "Iterable[Note]") -> list[dict[str, str]]:
+    """Return notes as metadata has them."""
+    return [{"slug": note.slug, "message": note.message} for note in notes]

@@ -1,4 +1,4 @@
-"""torch's memory history: on, off, dump, and a word at an out-of-memory error; in the form this torch has."""
+"""torch's memory history: on, off, snapshot and out-of-memory errors, in the form that this torch has."""
 
 import inspect
 import os
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from snapconv.recorder.options import Context, Stacks
+from snapconv.recorder.options import RecordingOptions
 
 # (device, requested bytes, device's total bytes, device's free bytes)
 OutOfMemoryObserver = Callable[[int, int, int, int], None]
@@ -15,21 +15,27 @@ OutOfMemoryObserver = Callable[[int, int, int, int], None]
 _PINNED = "record_pinned_host_memory"
 
 
-def start(*, stacks: Stacks, context: Context, max_entries: int, pinned: bool = False) -> None:
+def start(options: RecordingOptions) -> None:
     """Let torch record every event from here on; what it had recorded before is deleted.
 
     CUDA has started: recording reaches the devices of the allocator, which has them from then on.
     The oldest form has four arguments and deletes events; 2.8 added ``clear_history``, later ones others that
-    stay as they are, but for ``pinned`` host memory (2.14).
+    stay as they are, but for pinned host memory (2.14).
     """
     import torch
 
     turn = torch.cuda.memory._record_memory_history
     known = inspect.signature(turn).parameters
     extra = {"clear_history": True} if "clear_history" in known else {}
-    if pinned and _PINNED in known:
+    if options.pinned and _PINNED in known:
         extra[_PINNED] = True
-    turn("all", context=context, stacks=stacks, max_entries=max_entries, **extra)
+    turn(
+        "all",
+        context=options.context,
+        stacks=options.stacks,
+        max_entries=options.max_entries,
+        **extra,
+    )
 
 
 def can_record_pinned() -> bool:

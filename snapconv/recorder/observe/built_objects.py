@@ -1,4 +1,4 @@
-"""What the program builds and copies: modules and where, optimizers, and what ``copy.deepcopy`` makes.
+"""Objects that the program builds and copies: modules and their places, optimizers, deep copies.
 
 Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak reference to
 one makes ``torch.utils.swap_tensors`` refuse it.
@@ -7,10 +7,11 @@ one makes ``torch.utils.swap_tensors`` refuse it.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import callers_frame, is_ours
+from snapconv.recorder.replacements import Replacements
 from snapconv.recorder.torch_surface import Module, Tensor
 
 _MAX_FRAMES = 100
@@ -85,7 +86,7 @@ class Registrations:
         return [] if self._seen is None else list(self._seen.keys())
 
     def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
-        """Where a tensor that stands in these places was registered first, leaf first.
+        """Return the stack in which a tensor of these places was registered first, leaf first.
 
         Conversions may put new objects into old places: then the oldest registration of a place counts.
         """
@@ -111,7 +112,7 @@ class Registrations:
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    """The program's frames, leaf first, down to where it was called from the recorder."""
+    """Return the program's frames, leaf first, down to where the recorder called it."""
     found: list[Frame] = []
     while frame is not None and len(found) < _MAX_FRAMES and not is_ours(frame.f_code.co_filename):
         found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
@@ -119,101 +120,51 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
     return tuple(found)
 
 
-class NewOptimizers:
-    """Calls ``listener`` with every optimizer of torch's that is built between ``start`` and ``stop``."""
+def new_optimizers(listener: Callable[[Any], None], guard: Guard) -> Replacements:
+    """Return what calls a listener with every optimizer of torch's that is built.
 
-    def __init__(self, listener: Callable[[Any], None], guard: Guard) -> None:
-        self._listener, self._guard = listener, guard
-        self._is_on = False
-        self._replaced: tuple[Any, Any] | None = None
+    torch has hooks for those that step, and some never do themselves: a wrapper such as SAM keeps states of
+    its own and lets another optimizer step.
+    """
 
-    def start(self) -> None:
-        """Begin to listen."""
+    def place(replacements: Replacements) -> None:
         from torch.optim import Optimizer
 
-        self._is_on = True
-        if self._replaced is not None:
-            return
-        original = Optimizer.__init__
+        replacements.wrap(Optimizer, "__init__", built)
 
-        def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
-            build()
-            if self._is_on:
-                self._listener(optimizer)
+    def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
+        build()
+        listener(optimizer)
 
-        Optimizer.__init__ = self._guard.wrap_call(original, built)
-        self._replaced = original, Optimizer.__init__
-
-    def stop(self) -> None:
-        """Put back what was there; what others have put around ours stays, and ours with it, idle."""
-        from torch.optim import Optimizer
-
-        self._is_on = False
-        if self._replaced is not None and Optimizer.__init__ is self._replaced[1]:
-            Optimizer.__init__ = self._replaced[0]
-            self._replaced = None
+    return Replacements(guard, place)
 
 
-class CopyListener(Protocol):
-    """Who wants to know; never to raise."""
+def copies(
+    on_tensor: "Callable[[Tensor, Tensor], None]", on_module: "Callable[[Module], object]", guard: Guard
+) -> Replacements:
+    """Return what calls listeners with what ``copy.deepcopy`` makes: ``on_tensor`` with original and copy.
 
-    def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
-        """A tensor was copied with its memory."""
+    Averaged models, target networks, the best weights so far. A copied module, which gets its state from a
+    copy or from a pickle, goes through no registration hook, and a copied ``state_dict`` belongs to no module
+    at all.
+    """
 
-    def module_restored(self, module: "Module") -> None:
-        """A module got its state from a copy or from a pickle."""
-
-
-class Copies:
-    """Wraps what ``deepcopy`` and ``pickle`` call of tensors and modules, between ``start`` and ``stop``."""
-
-    def __init__(self, listener: CopyListener, guard: Guard) -> None:
-        self._listener, self._guard = listener, guard
-        self._is_on = False
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-
-    def start(self) -> None:
-        """Begin to listen."""
+    def place(replacements: Replacements) -> None:
         import torch
 
-        self._is_on = True
-        if self._replaced:
-            return
         for kind in (torch.Tensor, torch.nn.Parameter):
-            if "__deepcopy__" in vars(kind):
-                self._wrap(kind, "__deepcopy__", self._copying)
-        if "__setstate__" in vars(torch.nn.Module):
-            self._wrap(torch.nn.Module, "__setstate__", self._restoring)
+            replacements.wrap(kind, "__deepcopy__", copied)
+        replacements.wrap(torch.nn.Module, "__setstate__", restored)
 
-    def stop(self) -> None:
-        """Put back what was there; what others have put around ours stays, and ours with it, idle."""
-        self._is_on = False
-        for place in list(self._replaced):
-            kind, name, original, ours = place
-            if vars(kind).get(name) is ours:
-                setattr(kind, name, original)
-                self._replaced.remove(place)
+    def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
+        copy = call()
+        if copy is not tensor:
+            on_tensor(tensor, copy)
+        return copy
 
-    def _wrap(self, kind: Any, name: str, around: Callable[[Any], Any]) -> None:
-        original = vars(kind)[name]
-        ours = around(original)
-        setattr(kind, name, ours)
-        self._replaced.append((kind, name, original, ours))
+    def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
+        result = call()
+        on_module(module)
+        return result
 
-    def _copying(self, original: Any) -> Any:
-        def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
-            copy = call()
-            if self._is_on:
-                self._listener.tensor_copied(tensor, copy)
-            return copy
-
-        return self._guard.wrap_call(original, copied)
-
-    def _restoring(self, original: Any) -> Any:
-        def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
-            result = call()
-            if self._is_on:
-                self._listener.module_restored(module)
-            return result
-
-        return self._guard.wrap_call(original, restored)
+    return Replacements(guard, place)

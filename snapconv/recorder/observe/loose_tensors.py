@@ -27,7 +27,7 @@ _REARRANGING = frozenset(
 
 
 def tensors_in(optimizers: Iterable[Any]) -> "Iterator[tuple[Any, str, str, Tensor]]":
-    """Every tensor that an optimizer steps, with its place there and a name: ``AdamW.0.3``."""
+    """Find every tensor that an optimizer steps, with its place there and a name: ``AdamW.0.3``."""
     import torch
 
     n_alike: Counter[str] = Counter()
@@ -119,7 +119,7 @@ class Leaves:
                 self._inputs[id(leaf)] = weakref.ref(leaf)
 
     def all(self) -> "Iterator[Tensor]":
-        """Every leaf that still lives."""
+        """Return every leaf that still lives."""
         self._seen = {i: leaf for i, leaf in self._seen.items() if leaf.reference() is not None}
         self._inputs = {i: reference for i, reference in self._inputs.items() if reference() is not None}
         references = {i: leaf.reference for i, leaf in self._seen.items()} | self._inputs

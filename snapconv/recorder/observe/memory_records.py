@@ -1,4 +1,4 @@
-"""What each piece of memory is for, recorded by address and time: the records behind a capture's metadata."""
+"""Records of what each piece of memory is for, by address and time: they stand in a capture's metadata."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -147,7 +147,7 @@ class MemoryRecords:
                         self._attributes.put((id(module), path, row["addr"]), about | row)
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row]]:
-        """Everything as plain values, its times brought to the trace's clock by ``convert``."""
+        """Return everything as plain values, its times brought to the trace's clock by ``convert``."""
         order = {place.key: number for number, place in enumerate(self._models.places())}
         parameters = sorted(self._parameters.items(), key=lambda item: order.get(item[0], len(order)))
         index = {key: number for number, (key, _) in enumerate(parameters)}

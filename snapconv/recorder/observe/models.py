@@ -26,7 +26,7 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a parameter or buffer stands: it is looked up when needed, since holding it keeps it alive.
+    """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
 
     ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
     ``key`` stays the same from survey to survey. ``is_loose``: no module has it. Without a name it is a
@@ -44,7 +44,7 @@ class Place:
     is_loose: bool = False
 
     def tensor(self) -> "Tensor | None":
-        """What stands there now."""
+        """Return the tensor that stands there now."""
         owner = self.owner()
         if owner is None:
             return None
@@ -77,13 +77,13 @@ class Models:
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 
     def places(self) -> tuple[Place, ...]:
-        """Every place, in the order of ``named_parameters``; surveyed anew where modules have changed."""
+        """Return every place, in the order of ``named_parameters``; anew where modules have changed."""
         if self._registrations.is_changed or not self._places or self._n_stepped != self._count_stepped():
             self.survey()
         return self._places
 
     def path(self, module: Module) -> str | None:
-        """The dotted name of a module, empty for the model itself; None for one in no model."""
+        """Return a module's dotted name, empty for the model itself; None for one in no model."""
         known = None if self._registrations.is_changed else self._paths.get(id(module))
         if known is None or known[0]() is not module:
             self.survey()
@@ -92,7 +92,7 @@ class Models:
         return known[1]
 
     def named_parameters(self) -> Iterator[tuple[str, list[tuple[str, Tensor]]]]:
-        """Every model that has parameters, by the name of its class, with them and their names."""
+        """Return every model that has parameters, by the name of its class, with them and their names."""
         for root in self._roots()[0]:
             found = list(islice(root.named_parameters(), _MAX_PLACES))
             if found:
@@ -120,7 +120,7 @@ class Models:
         self._registrations.is_changed = False
 
     def _count_stepped(self) -> int:
-        """How many tensors the optimizers have: groups may be added at any time."""
+        """Count the tensors that the optimizers have: groups may be added at any time."""
         return sum(
             len(group["params"])
             for optimizer in self._optimizers()
@@ -128,7 +128,7 @@ class Models:
         )
 
     def _loose_places(self, known: set[int]) -> Iterator[Place]:
-        """The places of tensors of no module; of a tensor in several, the first."""
+        """Return the places of tensors of no module; of a tensor in several, the first."""
         self._n_stepped = self._count_stepped()
         for optimizer, place, name, tensor in tensors_in(self._optimizers()):
             if id(tensor) not in known:
@@ -154,7 +154,7 @@ class Models:
         )
 
     def _roots(self) -> tuple[list[Module], list[Module]]:
-        """The modules inside no other: those with tensors, and those that only wrap others'."""
+        """Return the modules inside no other: those with tensors, and those that only wrap others'."""
         if self._given is not None:
             given = self._given()
             return ([given] if given is not None else []), []
@@ -183,7 +183,7 @@ def _loose(owner: Any, place: str, names: tuple[str, ...]) -> Place:
 
 
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
-    """Every module with its dotted name.
+    """Return every module with its dotted name.
 
     Several models (a GAN) would share names: each gets that of its class before them. A model beside
     modules that have buffers only needs none.

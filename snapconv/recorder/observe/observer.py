@@ -1,4 +1,4 @@
-"""Notes what memory is for while a training job runs, without changing a single allocation.
+"""Observation of what memory is for while a job trains, without changing a single allocation.
 
 Only hooks that leave the sequence of allocations as it is: registration hooks, global module hooks,
 optimizer hooks, saved-tensor hooks that hand back the memory they got. Nothing here waits for the device
@@ -10,12 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 from snapconv.notes import Note
 from snapconv.recorder.captured.clock import ClockMarks
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.observe.built_objects import Copies, NewOptimizers, Registrations
+from snapconv.recorder.observe.built_objects import Registrations, copies, new_optimizers
 from snapconv.recorder.observe.loose_tensors import Leaves
 from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.models import Elsewhere, Models
@@ -41,7 +42,6 @@ class Observer:
         *,
         model: "Module | None" = None,
         optimizer: Any = None,
-        inputs: bool = True,
         leaves: bool = True,
         guards: Guards | None = None,
     ) -> None:
@@ -54,19 +54,32 @@ class Observer:
         self._iteration = 0
         self._registrations = Registrations(self._is_owner_thread, self._guards.of(Feature.MODULES))
         self._optimizers: list[weakref.ref[Any]] = []
-        self._new_optimizers = NewOptimizers(self._optimizer_built, self._guards.of(Feature.BUILT_OPTIMIZERS))
-        self._copies = Copies(self, self._guards.of(Feature.COPIES))
+        remember = self._here(self._remember)
+        self._new_optimizers = new_optimizers(remember, self._guards.of(Feature.BUILT_OPTIMIZERS))
         self._leaves = Leaves()
         self._models = Models(
             self._registrations, model, optimizers=self._living_optimizers, leaves=self._leaves
         )
         self._notes = MemoryRecords(self._models)
+        self._copies = copies(
+            self._here(self._notes.copy), self._here(self._registrations.add), self._guards.of(Feature.COPIES)
+        )
         self._elsewhere = Elsewhere(self._models)
-        self._has_inputs, self._has_leaves = inputs, leaves
+        self._has_leaves = leaves
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
-        self._interception = Interception(self, self._guards.of(Feature.PHASES))
-        self._calls = ModelCalls(self, self._is_owner_thread, self._guards.of(Feature.MODEL_CALLS))
+        self._interception = Interception(
+            self._around_backward,
+            self._here(self._begin_step),
+            self._here(self._end_step),
+            self._guards.of(Feature.PHASES),
+        )
+        self._calls = ModelCalls(
+            partial(self._run, self._begin_call),
+            partial(self._run, self._end_call),
+            self._is_owner_thread,
+            self._guards.of(Feature.MODEL_CALLS),
+        )
         self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
         if optimizer is not None:
             self._remember(optimizer)
@@ -82,7 +95,7 @@ class Observer:
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the notes, if anything did: the program never learns of it."""
+        """The failure that ended the notes, if any: the program never learns of it."""
         return self._guard.failure
 
     def start(self) -> None:
@@ -120,12 +133,12 @@ class Observer:
         self._run(self._phases.end)
 
     def iteration_began(self, iteration: int) -> None:
-        """Called by the schedule when an iteration begins."""
+        """Begin an iteration: between two, no module runs."""
         self._iteration = iteration
         self._calls.forget()
 
     def iteration_ended(self, iteration: int) -> None:
-        """Called when an iteration is over: no phase lasts beyond it."""
+        """End an iteration: no phase lasts beyond it."""
         self._run(self._end_iteration)
 
     def note_now(self) -> None:
@@ -133,7 +146,7 @@ class Observer:
         self._run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """What was recorded, as the keys ``parameters`` to ``phases`` of a capture's metadata.
+        """Return the keys ``parameters`` to ``phases`` of a capture's metadata.
 
         Times are brought to the clock of ``snapshot``, as far as its annotations show it. Nothing is left
         out of the keys after a failure, but of what they hold.
@@ -145,54 +158,35 @@ class Observer:
         }
 
     def notes(self) -> tuple[Note, ...]:
-        """What the user should know of the program's models."""
+        """Return what the user should know of the program's models."""
         return self._elsewhere.notes()
 
     def module_path(self, module: "Module") -> str | None:
-        """The dotted name of a module in its model, empty for the model itself; None if unknown."""
+        """Return a module's dotted name, empty for the model itself; None if unknown."""
         return self._run(self._models.path, module)
 
-    def model_call_begins(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
-        """Forward begins with the first call of a model."""
-        self._run(self._begin_call, module, arguments)
+    def _here(self, work: Callable[..., object]) -> Callable[..., None]:
+        """Return a listener that does a piece of work in the owner's thread alone."""
 
-    def model_call_ends(self, result: Any) -> None:
-        """Without a graph to run backward through, forward ends with the call."""
-        self._run(self._end_call, result)
+        def listener(*arguments: Any) -> None:
+            if self._is_owner_thread():
+                self._run(work, *arguments)
 
-    def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
-        """Backward begins; a pass inside a pass (reentrant checkpointing) is part of it."""
-        if self._is_owner_thread():
-            self._n_backwards += 1
-            if self._n_backwards == 1:
-                self._run(self._begin_backward, roots, is_grad)
+        return listener
 
-    def backward_ends(self, *, is_grad: bool) -> None:
-        """Gradients are there."""
-        if self._is_owner_thread():
+    def _around_backward(self, call: Callable[[], Any], roots: Any, is_grad: bool) -> Any:  # noqa: FBT001  # a callback
+        """Observe a backward pass; one inside a pass (reentrant checkpointing) is part of it."""
+        if not self._is_owner_thread():
+            return call()
+        self._n_backwards += 1
+        if self._n_backwards == 1:
+            self._run(self._begin_backward, roots, is_grad)
+        try:
+            return call()
+        finally:
             self._n_backwards -= 1
             if self._n_backwards == 0:
                 self._run(self._end_backward, is_grad)
-
-    def step_begins(self, optimizer: Any) -> None:
-        """Gradients are still there, and go with the step at the latest."""
-        if self._is_owner_thread():
-            self._run(self._begin_step, optimizer)
-
-    def step_ends(self, optimizer: Any) -> None:
-        """States are there."""
-        if self._is_owner_thread():
-            self._run(self._end_step, optimizer)
-
-    def tensor_copied(self, original: "Tensor", copy: "Tensor") -> None:
-        """A copy is for what its original is for."""
-        if self._is_owner_thread() and copy is not original:
-            self._run(self._notes.copy, original, copy)
-
-    def module_restored(self, module: "Module") -> None:
-        """A copy of a model is a model."""
-        if self._is_owner_thread():
-            self._run(self._registrations.add, module)
 
     def _run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
         """Do a piece of work, one thread at a time."""
@@ -210,8 +204,7 @@ class Observer:
         self._registrations.add(module)
         if self._phases.current == BACKWARD:
             return  # a checkpointed forward that runs again
-        if self._has_inputs:
-            self._notes.inputs(self._iteration, arguments)
+        self._notes.inputs(self._iteration, arguments)
         if next(module.parameters(), None) is not None:  # a loss is no model
             self._leaves.passed(tensor for _, tensor in named_tensors(arguments))
         if self._phases.current != FORWARD:
@@ -223,7 +216,7 @@ class Observer:
             self._saved_tensors.open()
 
     def _end_call(self, result: Any) -> None:
-        """A forward may switch gradients off itself, as a decorated one does: its result shows it."""
+        """End a call: a forward may switch gradients off itself, and its result shows it."""
         if self._phases.current != FORWARD:
             return
         of_result = [tensor.requires_grad for _, tensor in named_tensors(result)]
@@ -297,10 +290,6 @@ class Observer:
         """Unless they were recorded after the last backward pass: looking at all of them takes time."""
         if not self._has_gradients:
             self._notes.gradients(self._iteration)
-
-    def _optimizer_built(self, optimizer: Any) -> None:
-        if self._is_owner_thread():
-            self._run(self._remember, optimizer)
 
     def _note_all(self) -> None:
         self._models.survey()

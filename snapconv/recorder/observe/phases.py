@@ -1,4 +1,4 @@
-"""What the program is doing: forward, backward or an optimizer's step, and when each began and ended.
+"""Phases of the program: forward, backward and optimizer steps, and when each began and ended.
 
 The outermost call of a module is a model's. torch's two entries to autograd are wrapped, and optimizers have
 hooks for their steps. Every phase is written into the trace too, as an annotation ``snapconv:forward`` and
@@ -9,14 +9,16 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from snapconv.recorder.captured.clock import ClockMarks, now_us
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import callers_frame
+from snapconv.recorder.replacements import Replacements, step_hooks
 from snapconv.recorder.torch_surface import Module
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -72,87 +74,60 @@ class PhaseLog:
         phase.ended_us = now_us()
 
 
-class Listener(Protocol):
-    """Who wants to know; called in the program's thread, and never to raise."""
-
-    def backward_begins(self, roots: Any, *, is_grad: bool) -> None:
-        """``torch.autograd.backward`` (or ``grad``) is entered; ``roots`` is its first argument."""
-
-    def backward_ends(self, *, is_grad: bool) -> None:
-        """It is left, by an exception too."""
-
-    def step_begins(self, optimizer: Any) -> None:
-        """An optimizer begins its step."""
-
-    def step_ends(self, optimizer: Any) -> None:
-        """An optimizer has finished its step."""
-
-
 class Interception:
-    """Tells a listener of backward passes and optimizer steps, between ``start`` and ``stop``."""
+    """Calls listeners at backward passes and optimizer steps, between ``start`` and ``stop``.
 
-    def __init__(self, listener: Listener, guard: Guard) -> None:
-        self._listener, self._guard = listener, guard
-        # By name: what torch had, and what stands in for it.
-        self._replaced: dict[str, tuple[Any, Any]] = {}
-        self._handles: list[Any] = []
-        self._is_on = False
+    ``around_backward(call, roots, is_grad)`` runs ``torch.autograd.backward``, or with ``is_grad`` ``grad``;
+    ``roots`` is its first argument. The listeners are called in the program's thread, and never raise.
+    """
+
+    def __init__(
+        self,
+        around_backward: Callable[[Callable[[], Any], Any, bool], Any],
+        step_begins: Callable[[Any], None],
+        step_ends: Callable[[Any], None],
+        guard: Guard,
+    ) -> None:
+        self._around_backward, self._step_begins, self._step_ends = around_backward, step_begins, step_ends
+        self._guard = guard
+        self._replacements = Replacements(guard, self._place)
+        self._hooks = ExitStack()
 
     def start(self) -> None:
         """Put everything in place."""
-        import torch
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-        for name in ("backward", "grad"):
-            if name not in self._replaced:
-                original = getattr(torch.autograd, name)
-                self._replaced[name] = original, self._wrapped(original, is_grad=name == "grad")
-                setattr(torch.autograd, name, self._replaced[name][1])
+        self._replacements.start()
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._is_on:
-                self._listener.step_begins(optimizer)
+            if self._replacements.is_on:
+                self._step_begins(optimizer)
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._is_on:
-                self._listener.step_ends(optimizer)
+            if self._replacements.is_on:
+                self._step_ends(optimizer)
 
-        self._handles = [
-            register_optimizer_step_pre_hook(self._guard.hook(before)),
-            register_optimizer_step_post_hook(self._guard.hook(after)),
-        ]
-        self._is_on = True
+        self._hooks.enter_context(step_hooks(before, after, self._guard))
 
     def stop(self, *, in_last_hook: bool = False) -> None:
         """Put back what was there.
 
-        What others have put around ours stays, and so ours does, idle, for another ``stop`` to take away.
         torch fails where a hook is removed while it goes through the hooks of a step: called from one that
         is not the last, this leaves hooks that do nothing, for another ``stop`` to remove.
         """
+        self._replacements.stop()
+        if in_last_hook or not _is_in_step():
+            self._hooks.close()
+
+    def _place(self, replacements: Replacements) -> None:
         import torch
 
-        self._is_on = False
-        for name, (original, ours) in list(self._replaced.items()):
-            if getattr(torch.autograd, name) is ours:
-                setattr(torch.autograd, name, original)
-                del self._replaced[name]
-        if in_last_hook or not _is_in_step():
-            while self._handles:
-                self._handles.pop().remove()
+        replacements.wrap(torch.autograd, "backward", self._listening("tensors", is_grad=False))
+        replacements.wrap(torch.autograd, "grad", self._listening("outputs", is_grad=True))
 
-    def _wrapped(self, original: Callable[..., Any], *, is_grad: bool) -> Callable[..., Any]:
+    def _listening(self, roots_name: str, *, is_grad: bool) -> Callable[..., Any]:
         def listened(call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-            if not self._is_on:
-                return call()
-            roots = args[0] if args else kwargs.get("outputs" if is_grad else "tensors")
-            self._listener.backward_begins(roots, is_grad=is_grad)
-            try:
-                return call()
-            finally:
-                self._listener.backward_ends(is_grad=is_grad)
+            return self._around_backward(call, args[0] if args else kwargs.get(roots_name), is_grad)
 
-        return self._guard.wrap_call(original, listened)
+        return listened
 
 
 def _is_in_step() -> bool:
@@ -169,21 +144,21 @@ def _is_in_step() -> bool:
 _WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 
-class CallListener(Protocol):
-    """Who wants to know of outermost calls; never to raise."""
-
-    def model_call_begins(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
-        """A module is called from outside of all modules."""
-
-    def model_call_ends(self, result: Any) -> None:
-        """That call is over, by an exception too: then without a result."""
-
-
 class ModelCalls:
-    """Keeps the stack of running modules of one thread, and notifies a listener of the outermost ones."""
+    """The stack of running modules of one thread, seen through torch's global hooks of modules.
 
-    def __init__(self, listener: CallListener, is_here: Callable[[], bool], guard: Guard) -> None:
-        self._listener, self._guard = listener, guard
+    ``begins(module, arguments)`` is called when one is called from outside of all, ``ends(result)`` when that
+    call is over: by an exception too, and then without a result. They never raise.
+    """
+
+    def __init__(
+        self,
+        begins: Callable[[Module, tuple[Any, Mapping[str, Any]]], object],
+        ends: Callable[[Any], object],
+        is_here: Callable[[], bool],
+        guard: Guard,
+    ) -> None:
+        self._begins, self._ends, self._guard = begins, ends, guard
         self._is_owner_thread = is_here
         self._running: list[Module] = []
         self._handles: list[Any] = []
@@ -229,7 +204,7 @@ class ModelCalls:
     def _enter(self, module: "Module", args: Any, kwargs: Mapping[str, Any]) -> None:
         self._running.append(module)
         if len(self._running) == 1:
-            self._listener.model_call_begins(module, (args, kwargs))
+            self._begins(module, (args, kwargs))
 
     def _leave(self, module: "Module", result: Any) -> None:
         if not any(running is module for running in self._running):
@@ -237,10 +212,10 @@ class ModelCalls:
         while self._running.pop() is not module:
             pass
         if not self._running:
-            self._listener.model_call_ends(result)
+            self._ends(result)
 
 
 def _keywords_of(frame: Any) -> Mapping[str, Any]:
-    """The keyword arguments of a module's call: global hooks are not given them."""
+    """Return the keyword arguments of a module's call: global hooks are not given them."""
     kwargs = None if frame is None else frame.f_locals.get("kwargs")
     return kwargs if isinstance(kwargs, Mapping) else {}

@@ -1,4 +1,4 @@
-"""What autograd saves for backward, seen without keeping any of it.
+"""Tensors that autograd saves for backward, seen without keeping any of them.
 
 torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So ours
 are put there only where nobody else's are, and taken away before anyone else could take them for theirs.
@@ -165,7 +165,7 @@ class CustomFunctions:
 
 
 class _UntilSaved(tuple[Any, ...]):
-    """What a context has for forward mode; it inherits because torch requires a tuple."""
+    """The tuple that a context has for forward mode; it inherits because torch requires a tuple."""
 
     tensors: tuple[Any, ...]
     when_freed: Callable[[], object]
@@ -249,7 +249,7 @@ class SavedTensors:
             self._is_there = False
 
     def _keep_from_being_compiled(self) -> None:
-        """Called in the middle of compiled code, the hooks would be compiled as well.
+        """Keep the hooks out of compiled code, which would compile them where it calls them.
 
         Only where something may be: to say so takes a second, and a little of every call.
         """

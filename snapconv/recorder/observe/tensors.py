@@ -68,7 +68,7 @@ _MAX_ITEMS = 10_000
 
 
 def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple[str, Tensor]]":
-    """Every tensor in nested containers, with the keys that lead to it, such as ``old_dirs.3``."""
+    """Find every tensor in nested containers, with the keys that lead to it, such as ``old_dirs.3``."""
     (tensor_type, _), *_ = _torch()
     if isinstance(value, tensor_type):
         yield name, value
@@ -90,7 +90,7 @@ def _items(value: Any) -> Iterator[tuple[object, Any]]:
 
 
 def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The tensors with memory of their own that a tensor is made of: itself, unless it is a wrapper.
+    """Return the tensors with memory that a tensor is made of: itself, unless it is a wrapper.
 
     None of this copies: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
     parameter of a lazy module has no memory yet, and fails on every query.
@@ -110,7 +110,7 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
 
 @cache
 def _torch() -> tuple[tuple[type, ...], object, object, Callable[[object], bool]]:
-    """The functions of torch that are called for every tensor, looked up once."""
+    """Look up once what is called of torch for every tensor."""
     import torch
 
     return (torch.Tensor, torch.nn.Parameter), torch.strided, torch.sparse_coo, torch.nn.parameter.is_lazy
@@ -137,7 +137,7 @@ class Notes(Generic[_Key]):
             self._rows.popitem(last=False)
 
     def get(self, key: _Key) -> Row | None:
-        """The row that is recorded under a key."""
+        """Return the row that is recorded under a key."""
         return self._rows.get(key)
 
     def items(self) -> list[tuple[_Key, Row]]:
@@ -145,12 +145,12 @@ class Notes(Generic[_Key]):
         return list(self._rows.items())
 
     def rows(self) -> list[Row]:
-        """The rows alone."""
+        """Return the rows alone."""
         return list(self._rows.values())
 
 
 def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
-    """Where a tensor's memory lies now, one row per piece of it; none off the device.
+    """Say where a tensor's memory lies now, one row per piece of it; none off the device.
 
     ``bytes`` is what the tensor itself needs, ``storage_bytes`` what the storage has that it views.
     """
@@ -167,10 +167,10 @@ def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
 
 
 def shape_and_type(tensor: "Tensor") -> Row:
-    """A tensor's shape and element type as plain values."""
+    """Return a tensor's shape and element type as plain values."""
     return {"shape": [int(n) for n in tensor.shape], "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 
 def on_clock(rows: list[Row], convert: Callable[[int], int]) -> list[Row]:
-    """The rows with their times brought to another clock."""
+    """Return the rows with their times brought to another clock."""
     return [{**row, "noted_us": convert(row["noted_us"])} for row in rows]

@@ -25,7 +25,7 @@ _ROLES = ("model", "input", "iteration")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What will be run; ``path`` is the file as the user wrote it, or the module's name.
+    """The program to run; ``path`` is the file as the user wrote it, or the module's name.
 
     ``code`` is None for a module: finding it imports its packages, which is the user's code already.
     ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows.
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def stem(self) -> str:
-        """What the capture is called after."""
+        """The name that the capture is called after."""
         return self.path if self.kind == "module" else Path(self.path).stem
 
 

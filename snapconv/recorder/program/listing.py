@@ -61,7 +61,7 @@ _ON_META = "on the meta device tensors have no values: if building the model nee
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from: a file or module, and the class or function in it; empty for providers."""
+    """The source of a model: a file or module, and the class or function in it; empty for providers."""
 
     path: str
     maker: str = ""
@@ -180,7 +180,7 @@ def _as_input_error(source: ModelSource, *, on_cpu: bool) -> Iterator[None]:
 
 
 def _where(error: BaseException) -> str:
-    """The user's own line that an error came from, as far as there is one."""
+    """Name the user's own line that an error came from, as far as there is one."""
     place = ""
     traceback = error.__traceback__
     while traceback is not None:

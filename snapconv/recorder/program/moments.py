@@ -113,15 +113,16 @@ class CudaStart:
         import torch
 
         if torch.cuda.is_initialized():
-            self._run()
+            self.start()
         else:
-            torch.cuda._lazy_call(self._run)  # it keeps this object for as long as the process lives
+            torch.cuda._lazy_call(self.start)  # it keeps this object for as long as the process lives
 
     def cancel(self) -> None:
         """Do nothing any more when CUDA starts."""
         self._work = None
 
-    def _run(self) -> None:
+    def start(self) -> None:
+        """Do the work, unless it is done already."""
         if self._work is not None and not self.is_done:
             self._guard.run(self._do, self._work)
 

@@ -26,7 +26,7 @@ _START = "PyEval_EvalCode"
 
 
 class _Calls(Enum):
-    """Whose work it is that a function of ours calls."""
+    """The owner of the work that a function of ours calls."""
 
     PROGRAM = auto()  # the program's
     ORIGINAL = auto()  # what was called before ours was put around it: its work is that of who called this

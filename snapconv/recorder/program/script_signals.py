@@ -39,7 +39,7 @@ _is_program_over = [False]
 
 
 class _Deferred:
-    """What is registered in the place of a handler."""
+    """The function that is registered in the place of a handler."""
 
     def __init__(self, own: Handler, *, is_scripts: bool) -> None:
         self.own, self.is_scripts = own, is_scripts

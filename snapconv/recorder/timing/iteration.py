@@ -57,7 +57,7 @@ def _node_of(root: Any) -> Any:
 
 
 class Ranges:
-    """Which of many ranges of numbers, added in order, a number is in."""
+    """Ranges of numbers with their owners, added in order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -1,4 +1,4 @@
-"""What the timer replaces in torch while it measures, and restores afterwards.
+"""Functions of torch that the timer replaces while it measures.
 
 * a torch function mode outside of all that the user has entered, so that those end in the order in which
   they began, whenever the timer begins and ends;
@@ -19,16 +19,16 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, Protocol
 
-from snapconv.recorder.function_modes import change_modes, modes_now
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import calls_original, stands_in
+from snapconv.recorder.replacements import change_modes, modes_now, replaced
 
 # (roots, run) -> result: what is done with a run of the engine
 AroundBackward = Callable[[Any, Callable[[], Any]], Any]
 
 
 class Around(Protocol):
-    """What is done with a call; ``module`` is the module that it is a call of, if it is one."""
+    """A function that makes a call and records it; ``module`` is the module that is called, if one is."""
 
     def __call__(
         self,
@@ -139,11 +139,9 @@ def patch_function_apply(around: Around, guard: Guard) -> Iterator[None]:
     def apply(call: Callable[[], Any], cls: Any, *_: Any, **__: Any) -> Any:
         return around(cls.__name__, call, (), {})
 
-    torch.autograd.Function.apply = classmethod(guard.wrap_call(plain, apply, like=original))
-    try:
+    ours = classmethod(guard.wrap_call(plain, apply, like=original))
+    with replaced(torch.autograd.Function, "apply", ours, even_if_wrapped=True):
         yield
-    finally:
-        torch.autograd.Function.apply = original
 
 
 @contextmanager
@@ -159,7 +157,7 @@ def compiled_functions(around: Around, guard: Guard) -> Iterator[None]:
         is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
         return _opaque_function(made, around, guard) if is_compiled else made
 
-    with _replaced(torch, "compile", guard.wrap_call(original, compile_)):
+    with replaced(torch, "compile", guard.wrap_call(original, compile_), even_if_wrapped=True):
         yield
 
 
@@ -180,7 +178,8 @@ def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every call of a compiled or scripted module to ``around``."""
     with ExitStack() as stack:
         for kind, prefix in _opaque_types():
-            stack.enter_context(_replaced(kind, "__call__", _opaque_call(kind, prefix, around, guard)))
+            ours = _opaque_call(kind, prefix, around, guard)
+            stack.enter_context(replaced(kind, "__call__", ours, even_if_wrapped=True))
         yield
 
 
@@ -229,7 +228,7 @@ def patch_engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
 
     # The wrapper stays the innermost frame, as a simulation looks at who calls the engine.
     run_backward = guard.wrap_call(torch.autograd._engine_run_backward, _timed_run(around))
-    with _replaced(torch.autograd, "_engine_run_backward", run_backward):
+    with replaced(torch.autograd, "_engine_run_backward", run_backward, even_if_wrapped=True):
         yield
 
 
@@ -238,37 +237,3 @@ def _timed_run(around: AroundBackward) -> Callable[..., Any]:
         return around(roots, call)
 
     return run_backward
-
-
-@contextmanager
-def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute, and at the end put back what the object itself had."""
-    was_own, before = name in vars(holder), vars(holder).get(name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if was_own:
-            setattr(holder, name, before)
-        else:
-            delattr(holder, name)
-
-
-@contextmanager
-def optimizer_hooks(began: Callable[..., None], ended: Callable[..., None], guard: Guard) -> Iterator[None]:
-    """Tell when any optimizer's step begins and ends.
-
-    Torch walks through its list of hooks while it calls them: ours may only be added and removed
-    outside of a step.
-    """
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    handles = [
-        register_optimizer_step_pre_hook(guard.hook(began)),
-        register_optimizer_step_post_hook(guard.hook(ended)),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from snapconv.recorder.function_modes import modes_now
 from snapconv.recorder.guard import Guards
 from snapconv.recorder.program.own_frames import calls_original
+from snapconv.recorder.replacements import modes_now, step_hooks
 from snapconv.recorder.timing import patches
 from snapconv.recorder.timing.iteration import Call, Iteration, Section
 from snapconv.recorder.timing.marks import Clock, empty_pair_ms, make_clock
@@ -197,7 +197,7 @@ class Timer:
         self._listen(
             self._run,
             Feature.OPTIMIZER_TIMES,
-            patches.optimizer_hooks,
+            step_hooks,
             lambda *_: self._record_event("optimizer_began"),
             lambda *_: self._record_event("optimizer_ended"),
         )

@@ -12,9 +12,9 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from snapconv.recorder.function_modes import change_modes
 from snapconv.recorder.observe.tensors import named_tensors
 from snapconv.recorder.program.own_frames import stands_in
+from snapconv.recorder.replacements import change_modes
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tensors.tensor_attributes import TensorPatches
 

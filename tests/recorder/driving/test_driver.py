@@ -2,13 +2,16 @@
 
 import pickle
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from snapconv.recorder import driver as driver_module
-from snapconv.recorder.captured.contents import Ended, Origin
+from snapconv.recorder.captured.contents import Ended
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.options import RecordOptions
+from snapconv.recorder.one_capture import OneCapture
+from snapconv.recorder.options import RecordedProgram, RecordingOptions
 
 
 class Log(list):
@@ -22,8 +25,9 @@ class Observer:
     failure = None
 
     def __init__(self, log):
-        for name in ("start", "stop", "iteration_began", "iteration_ended", "note_now"):
+        for name in ("start", "iteration_began", "iteration_ended", "note_now"):
             setattr(self, name, log.call(name))
+        self.stop = lambda in_last_hook: log.append(("stop",))
 
 
 class Timer:
@@ -31,6 +35,12 @@ class Timer:
         self.begin, self.end = log.call("timer begins"), log.call("timer ends")
         self.use_device = lambda device: None
         self.trace = lambda: trace
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
 
 class Iterations:
@@ -44,20 +54,26 @@ class Iterations:
 @pytest.fixture
 def log(monkeypatch):
     log = Log()
-    monkeypatch.setattr(driver_module.memory_history, "start", lambda **_: log.append(("history on",)))
+    monkeypatch.setattr(driver_module.memory_history, "start", lambda _: log.append(("history on",)))
     monkeypatch.setattr(driver_module.memory_history, "is_off", lambda: False)
     monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
     monkeypatch.setattr(driver_module, "IterationLog", Iterations)
+    monkeypatch.setattr(driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext())
+    monkeypatch.setattr(driver_module, "probe", lambda _: driver_module.Features())
+    monkeypatch.setattr(driver_module, "counting_steps", lambda *_: nullcontext())
+    monkeypatch.setattr(driver_module.CudaStart, "wait", lambda _: None)
+    monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
+    monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
     monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
-    monkeypatch.setattr(driver_module, "contents_now", lambda *_: contents(log))
+    monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: contents(log))
     return log
 
 
 def begin(driver):
     """Begin, and let the program start CUDA."""
-    driver.begin()
-    driver.cuda_started(0)
+    driver.turn_on()
+    driver.cuda.start()
 
 
 def contents(log):
@@ -69,10 +85,15 @@ def contents(log):
 @pytest.fixture
 def make(log, tmp_path):
     def make(*, has_timer=True, trace=None, kind="script", say=lambda text: None, **options):
-        asked = RecordOptions(output=tmp_path / "c", project_root=tmp_path, **options)
-        origin = Origin([], "train.py", kind, tmp_path, device=0, max_entries=asked.max_entries)
+        asked = RecordingOptions(
+            output=tmp_path / "c",
+            project_root=tmp_path,
+            program=RecordedProgram("train.py", kind),
+            simulation=SimpleNamespace(compute=has_timer),
+            **options,
+        )
         timer = Timer(log, trace) if has_timer else None
-        return Driver(asked, origin, observer=Observer(log), timer=timer, say=say)
+        return Driver(asked, OneCapture(asked), observer=Observer(log), timer=timer, say=say)
 
     return make
 
@@ -104,7 +125,7 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
     assert driver.is_complete
     assert captured(tmp_path)["snapconv"]["ended"] == {"how": "complete", "detail": ""}
     assert (tmp_path / "c" / "timing.json").exists()
-    assert driver.notes == []
+    assert driver.policy.notes == []
 
 
 def test_a_complete_capture_does_not_change_when_the_program_ends(make, log, tmp_path):
@@ -123,15 +144,15 @@ def test_a_program_that_ends_early_leaves_what_there_is(make, log, tmp_path, how
     begin(driver)
     driver.finish(Ended(how, "because"))
     assert captured(tmp_path)["snapconv"]["ended"] == {"how": how, "detail": "because"}
-    assert [note.slug for note in driver.notes] == ["ended-early"]
-    assert "0 of 4 iterations" in driver.notes[0].message
+    assert [note.slug for note in driver.policy.notes] == ["ended-early"]
+    assert "0 of 4 iterations" in driver.policy.notes[0].message
 
 
 def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make):
     driver = make()
     begin(driver)
     driver.finish(Ended("finished"))
-    assert "no step of an optimizer" in driver.notes[0].message
+    assert "no step of an optimizer" in driver.policy.notes[0].message
 
 
 WARM_UP = {"warm_up": True}
@@ -152,16 +173,16 @@ def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, trace
     for _ in range(n_done):
         driver.iteration_ended()
     driver.finish(Ended("finished"))
-    assert [note.slug for note in driver.notes] == slugs
-    assert f"{n_done} of 4 iterations" in driver.notes[0].message
-    assert says in driver.notes[0].message
+    assert [note.slug for note in driver.policy.notes] == slugs
+    assert f"{n_done} of 4 iterations" in driver.policy.notes[0].message
+    assert says in driver.policy.notes[0].message
 
 
 def test_without_a_timer_no_iterations_would_bring_times(make):
     driver = make(has_timer=False)
     begin(driver)
     driver.finish(Ended("exception"))
-    assert "for times" not in driver.notes[0].message
+    assert "for times" not in driver.policy.notes[0].message
 
 
 def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
@@ -191,7 +212,7 @@ def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make
     driver.out_of_memory(0, 1, 2, 3)
     driver.finish(Ended("oom"))
     assert captured(tmp_path)["n"] == 1
-    assert "the memory part is whole" in driver.notes[0].message
+    assert "the memory part is whole" in driver.policy.notes[0].message
 
 
 def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
@@ -206,7 +227,7 @@ def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
 def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
     driver = make(has_timer=False)
     begin(driver)
-    monkeypatch.setattr(driver_module, "contents_now", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: 1 / 0)
     for _ in range(3):
         driver.iteration_ended()
     driver.finish(Ended("finished"))
@@ -231,18 +252,18 @@ def test_a_simulation_without_values_is_said_to_have_no_times(make):
     begin(driver)
     for _ in range(2):
         driver.iteration_ended()
-    assert [note.slug for note in driver.notes] == ["no-timing"]
-    assert "nothing was computed" in driver.notes[0].message
+    assert [note.slug for note in driver.policy.notes] == ["no-timing"]
+    assert "nothing was computed" in driver.policy.notes[0].message
 
 
 def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
     monkeypatch.setattr(
-        driver_module, "contents_now", lambda *_: {"snapconv": {"overflowed": True, "notes": []}}
+        driver_module, "contents_now", lambda *_, **__: {"snapconv": {"overflowed": True, "notes": []}}
     )
     driver = make(has_timer=False, warm_up=0, max_entries=77)
     begin(driver)
     driver.iteration_ended()
-    (note,) = (note for note in driver.notes if note.slug == "truncated-history")
+    (note,) = (note for note in driver.policy.notes if note.slug == "truncated-history")
     assert "77" in note.message
     assert "--max-entries" in note.message
 
@@ -276,13 +297,11 @@ def test_progress_counts_the_iterations(make):
 @pytest.mark.parametrize(("can", "slugs"), [(True, []), (False, ["no-pinned-memory"])])
 def test_pinned_memory_that_torch_cannot_record_is_a_note(make, monkeypatch, can, slugs):
     asked = []
-    monkeypatch.setattr(
-        driver_module.memory_history, "start", lambda **options: asked.append(options["pinned"])
-    )
+    monkeypatch.setattr(driver_module.memory_history, "start", lambda options: asked.append(options.pinned))
     monkeypatch.setattr(driver_module.memory_history, "can_record_pinned", lambda: can)
     driver = make(pinned=True)
     begin(driver)
-    assert (asked, [note.slug for note in driver.notes]) == ([True], slugs)
+    assert (asked, [note.slug for note in driver.policy.notes]) == ([True], slugs)
 
 
 class TestSeveralThreads:
@@ -300,11 +319,11 @@ class TestSeveralThreads:
             other.join(10)
             others.append(other.is_alive())
 
-        monkeypatch.setattr(driver._observer, "iteration_ended", end_on_another_thread)
+        monkeypatch.setattr(driver.observer, "iteration_ended", end_on_another_thread)
         driver.iteration_ended()
         assert others == [False]
         assert log.count(("iteration_ended",)) == 1
-        assert driver.schedule.iteration == 1
+        assert driver.iteration == 1
         assert driver.guard.failure is None
 
     def test_the_end_of_the_program_waits_until_an_iteration_has_ended(
@@ -319,7 +338,7 @@ class TestSeveralThreads:
             may_end.wait(10)
             log.append(("iteration_ended",))
 
-        monkeypatch.setattr(driver._observer, "iteration_ended", end_slowly)
+        monkeypatch.setattr(driver.observer, "iteration_ended", end_slowly)
         training = threading.Thread(target=driver.iteration_ended)
         training.start()
         assert has_begun.wait(10)

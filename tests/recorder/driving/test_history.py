@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from snapconv.recorder.captured import memory_history
+from snapconv.recorder.options import RecordingOptions
 
 pytestmark = pytest.mark.smoke("recording")
 
@@ -25,7 +26,7 @@ def torch(monkeypatch):
 
 def start(torch, function):
     torch.cuda.memory._record_memory_history = function
-    memory_history.start(stacks="python", context="alloc", max_entries=7)
+    memory_history.start(RecordingOptions(stacks="python", context="alloc", max_entries=7))
     return torch.calls
 
 
@@ -75,7 +76,7 @@ def form_of_torch_2_14(torch):
 @pytest.mark.parametrize("pinned", [False, True])
 def test_pinned_memory_is_recorded_where_it_was_wanted_and_torch_can(torch, pinned):
     torch.cuda.memory._record_memory_history = form_of_torch_2_14(torch)
-    memory_history.start(stacks="python", context="all", max_entries=7, pinned=pinned)
+    memory_history.start(RecordingOptions(stacks="python", context="all", max_entries=7, pinned=pinned))
     assert memory_history.can_record_pinned()
     assert torch.calls == [(pinned, True)]
 
@@ -85,7 +86,7 @@ def test_an_older_torch_is_not_told_of_pinned_memory(torch):
         torch.calls.append(enabled)
 
     torch.cuda.memory._record_memory_history = form
-    memory_history.start(stacks="python", context="all", max_entries=7, pinned=True)
+    memory_history.start(RecordingOptions(stacks="python", context="all", max_entries=7, pinned=True))
     assert not memory_history.can_record_pinned()
     assert torch.calls == ["all"]
 

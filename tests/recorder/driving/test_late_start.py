@@ -182,7 +182,7 @@ def test_a_local_rank_without_a_card_of_its_number_is_recorded(run, card, monkey
 
 
 def test_a_failure_of_ours_when_cuda_starts_does_not_reach_the_script(run, card, monkeypatch):
-    monkeypatch.setattr(memory_history, "start", lambda **_: 1 / 0)
+    monkeypatch.setattr(memory_history, "start", lambda *_: 1 / 0)
     done = run("train(5); print('it ran')", simulate=None)
     assert (done.code, done.out) == (1, "it ran\n")
     assert "a fault of snapconv ended the recording" in done.err

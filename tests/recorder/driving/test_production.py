@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # after the skip
 from snapconv.errors import OutputWriteError  # noqa: E402
-from snapconv.recorder import environment, production  # noqa: E402
+from snapconv.recorder import driver, environment  # noqa: E402
 from snapconv.recorder.observe.loose_tensors import Leaves  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
@@ -200,7 +200,7 @@ def test_without_a_gpu_the_job_runs_on_with_a_warning(tmp_path, caplog):
 
 
 def test_a_fault_of_ours_is_logged_once_and_the_job_runs_on(job, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(production, "contents_now", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver, "contents_now", lambda *_, **__: 1 / 0)
     with snapconv.recording(tmp_path, steps=range(9)):
         job.train(4)
     (warning,) = warnings_in(caplog)
@@ -210,7 +210,7 @@ def test_a_fault_of_ours_is_logged_once_and_the_job_runs_on(job, tmp_path, caplo
 
 
 def test_a_fault_of_ours_does_not_hide_the_jobs_own(job, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(production, "contents_now", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver, "contents_now", lambda *_, **__: 1 / 0)
     with pytest.raises(KeyError) as caught, snapconv.recording(tmp_path):
         raise KeyError("theirs")
     assert caught.value.__context__ is None
@@ -218,7 +218,7 @@ def test_a_fault_of_ours_does_not_hide_the_jobs_own(job, tmp_path, caplog, monke
 
 
 def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkeypatch):
-    write, calls = production.write_capture_somewhere, []
+    write, calls = driver.write_capture_somewhere, []
 
     def write_second(*arguments, **named):
         calls.append(arguments)
@@ -226,7 +226,7 @@ def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkey
             raise OutputWriteError("the disk is full")
         return write(*arguments, **named)
 
-    monkeypatch.setattr(production, "write_capture_somewhere", write_second)
+    monkeypatch.setattr(driver, "write_capture_somewhere", write_second)
     with snapconv.recording(tmp_path, steps=[0, 1]):
         job.train(3)
     assert names(tmp_path) == ["step-000001.capture"]

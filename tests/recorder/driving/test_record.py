@@ -166,7 +166,7 @@ def test_without_a_gpu_nothing_of_the_script_runs(run):
 
 
 def test_a_history_that_cannot_begin_is_told_before_the_script_runs(run, monkeypatch):
-    def refuse(**_):
+    def refuse(*_):
         raise RecorderError("no history")
 
     monkeypatch.setattr(memory_history, "start", refuse)

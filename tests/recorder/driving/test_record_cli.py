@@ -9,7 +9,7 @@ from snapconv.cli import terminal
 from snapconv.cli.app import main
 from snapconv.errors import OutputWriteError
 from snapconv.notes import Note
-from snapconv.recorder.record import Recorded
+from snapconv.recorder.record import RecordOutcome
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def recorded(monkeypatch):
     asked = []
 
     def answer(**values):
-        result = Recorded(**{"path": None, "exit_code": 0, **values})
+        result = RecordOutcome(**{"path": None, "exit_code": 0, **values})
         monkeypatch.setattr(
             "snapconv.recorder.record.record", lambda *arguments, **_: asked.append(arguments) or result
         )
@@ -259,7 +259,7 @@ def test_without_a_named_root_all_that_is_not_installed_counts(recorded, here):
     main(["record", "train.py"])
     main(["record", "--project-root", "src", "train.py"])
     assert [options.project_root for *_, options in asked] == [here, here / "src"]
-    assert [options.project.is_root_given for *_, options in asked] == [False, True]
+    assert [options.is_root_given for *_, options in asked] == [False, True]
 
 
 def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(recorded, here, monkeypatch):
@@ -273,4 +273,4 @@ def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(recorde
 def test_an_included_folder_is_kept_in_full_and_a_package_by_its_name(recorded, here):
     asked = recorded()
     main(["record", "--include", "../lib", "--include", "timm.models", "--include", "/data/lib", "train.py"])
-    assert asked[0][2].project.includes == (str(here.parent / "lib"), "timm.models", "/data/lib")
+    assert asked[0][2].includes == (str(here.parent / "lib"), "timm.models", "/data/lib")

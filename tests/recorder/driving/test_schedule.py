@@ -11,7 +11,7 @@ class Optimizer:
 
 def parts(**plan):
     schedule = Schedule(**plan)
-    return [schedule.part_of(iteration).value for iteration in range(schedule.n_iterations)]
+    return [schedule.part(iteration).value for iteration in range(schedule.n_iterations)]
 
 
 def test_memory_comes_after_the_warm_up_and_times_after_another():
@@ -32,9 +32,7 @@ def test_without_times_there_is_nothing_after_memory():
 
 def test_after_the_plan_there_is_nothing_to_do():
     schedule = Schedule(warm_up=0, iterations=1, has_timing=False)
-    assert not schedule.is_over
-    schedule.iteration = 1
-    assert (schedule.is_over, schedule.part) == (True, Part.AFTER)
+    assert schedule.part(1) is Part.AFTER
 
 
 class Ends:

@@ -1,0 +1,323 @@
+"""``snapconv.recording``: captures out of a job in production, of chosen steps, an OOM or on a signal.
+
+It must not disturb the job: what fails here is logged as a warning and switches the recording off; it never
+reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing else.
+"""
+
+import logging
+import os
+import signal as signals
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from snapconv.errors import OutputError, SnapconvError
+from snapconv.recorder import environment
+from snapconv.recorder.captured import memory_history
+from snapconv.recorder.captured.capture_folder import free_name
+from snapconv.recorder.captured.contents import Ended, ended_by, nothing_allocated
+from snapconv.recorder.driver import Driver
+from snapconv.recorder.options import (
+    MAX_CAPTURES,
+    MAX_ENTRIES_OF_JOB,
+    Context,
+    RecordedProgram,
+    RecordingOptions,
+    Stacks,
+    process_rank,
+)
+from snapconv.recorder.program.script_signals import deferred_handlers
+from snapconv.recorder.schedule import Part
+
+_LOG = logging.getLogger("snapconv")
+
+
+class ChosenCaptures:
+    """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block of code."""
+
+    def __init__(self, options: RecordingOptions) -> None:
+        self.captures: list[Path] = []
+        self._options = options
+        self._counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
+
+    def turn_on(self, driver: Driver) -> None:
+        """Count steps before observing: both put something around backward passes.
+
+        The observer, which begins later and more than once, has to go first.
+        """
+        for note in driver.features.notes():
+            _LOG.warning("snapconv: %s", note.message)
+        driver.ends_in_last_hook = True
+        driver.wait_for_cuda()
+        driver.count_steps(lambda: None if self._counts_by_hand else driver.iteration_ended())
+        driver.parts.callback(driver.stop_observing)
+        if self._options.on_signal is not None:
+            driver.parts.callback(_on_signal(self._options.on_signal, self._remember_signal))
+        driver.begin_iteration()
+
+    def count_by_hand(self, driver: Driver) -> None:
+        """Let only the job itself end steps: it may do so in any hook."""
+        self._counts_by_hand, driver.ends_in_last_hook = True, False
+
+    def cuda_started(self, driver: Driver) -> bool:
+        """Leave a history that is on already as the job wants it."""
+        return not memory_history.is_on()
+
+    def counts(self, driver: Driver) -> bool:
+        """Count every step."""
+        return True
+
+    def part(self, iteration: int) -> Part:
+        """Record memory alone."""
+        return Part.MEMORY
+
+    def is_observed(self, iteration: int) -> bool:
+        """Observe the steps that will be captured; what an OOM needs is recorded when there is one."""
+        return not self._options.steps or iteration in self._options.steps
+
+    def iteration_ended(self, driver: Driver, iteration: int) -> None:
+        """Write what is due after a step."""
+        self._has_written_oom = False  # the job goes on
+        if iteration in self._options.steps:
+            self.capture(driver, "step", Ended("complete"), step=iteration)
+        if self._is_signalled:
+            self._is_signalled = False
+            ended = Ended("complete", f"signal {self._options.on_signal}")
+            self.capture(driver, "signal", ended, step=iteration)
+
+    def out_of_memory(self, driver: Driver, text: str) -> None:
+        """Write the state now: the job may end by it."""
+        driver.run(self._capture_out_of_memory, driver, text)
+
+    def finish(self, driver: Driver, ended: Ended) -> None:
+        """Write the whole block, where no steps of it were chosen."""
+        is_whole = ended.how == "complete"
+        if self._options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
+            return
+        driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
+
+    def failed(self, driver: Driver) -> None:
+        """Log the first failure, and switch everything off."""
+        if self._has_logged:
+            return
+        self._has_logged = True
+        failure = driver.guard.failure
+        # Where a fault of ours happened is for its fix; any other message has what to do.
+        where = "" if isinstance(failure, SnapconvError) else f"\n{driver.guard.report}"
+        _LOG.warning("snapconv: recording is off: %s%s", failure, where)
+        close(driver)
+
+    def capture(self, driver: Driver, what: str, ended: Ended, *, step: int | None = None) -> None:
+        """Write a capture of this moment."""
+        import torch
+
+        if len(self.captures) >= self._options.max_captures:
+            _LOG.warning("snapconv: no capture (%s): there are %d already", what, self._options.max_captures)
+            return
+        if not driver.cuda.is_done:  # not yet; a snapshot would start it
+            _LOG.warning(
+                "snapconv: no capture (%s): %s", what, nothing_allocated(driver.options.program.path)
+            )
+            return
+        driver.device = torch.cuda.current_device()
+        driver.note_now()
+        contents = driver.complete(driver.contents(), ended)
+        rank = f"rank{process_rank()}-" if process_rank() else ""
+        name = f"{rank}{what}-{driver.iteration if step is None else step:06d}.capture"
+        try:
+            with suppress(OSError):  # the job may have removed it
+                self._options.output.mkdir(parents=True, exist_ok=True)
+            path, _ = driver.write(free_name(self._options.output / name), contents)
+        except OutputError as error:  # the disk may have free space again the next time
+            _LOG.warning("snapconv: %s", error)
+            return
+        self.captures.append(path)
+        _LOG.info("snapconv: wrote %s", path)
+
+    def _capture_out_of_memory(self, driver: Driver, text: str) -> None:
+        self.capture(driver, "oom", Ended("oom", text))
+        self._has_written_oom = True
+
+    def _remember_signal(self) -> None:
+        """Only remember it: a signal may come at any moment, a snapshot is taken between two steps."""
+        self._is_signalled = True
+
+
+class Recording:
+    """A context around training; docs/guide/production.md has an example and describes each argument.
+
+    ``captures`` are the folders written so far, ``steps_done`` counts the steps of the first optimizer
+    that stepped.
+    """
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        steps: Collection[int] = (),
+        on_oom: bool = True,
+        on_signal: int | None = None,
+        stacks: Stacks = "all",
+        context: Context = "all",
+        max_entries: int = MAX_ENTRIES_OF_JOB,
+        max_captures: int = MAX_CAPTURES,
+        project_root: str | os.PathLike[str] | None = None,
+        include: Collection[str] = (),
+    ) -> None:
+        self._options = RecordingOptions(
+            Path(output),
+            Path(project_root or "").absolute(),
+            includes=tuple(include),
+            is_root_given=project_root is not None,
+            model=model,
+            optimizer=optimizer,
+            steps=frozenset(steps),
+            on_oom=on_oom,
+            on_signal=on_signal,
+            stacks=stacks,
+            context=context,
+            max_entries=max_entries,
+            max_captures=max_captures,
+        )
+        self._policy = ChosenCaptures(self._options)
+        self._driver = Driver(self._options, self._policy)
+
+    @property
+    def captures(self) -> list[Path]:
+        """The folders written so far."""
+        return self._policy.captures
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps that have ended."""
+        return self._driver.iteration
+
+    def __enter__(self) -> "Recording":
+        self._driver.run(self._begin)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.finish(Ended("complete") if error is None else ended_by(error))
+        close(self._driver)
+
+    def step(self) -> None:
+        """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
+        self._policy.count_by_hand(self._driver)
+        self._driver.iteration_ended()
+
+    def capture(self, name: str = "requested") -> None:
+        """Write a capture of this moment."""
+        self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
+
+    def _begin(self) -> None:
+        environment.require_torch()
+        environment.refuse_without_cuda(can_simulate=False)
+        self._options.output.mkdir(parents=True, exist_ok=True)
+        self._driver.options = replace(self._options, program=RecordedProgram.of_process())
+        self._driver.parts.enter_context(deferred_handlers(is_job=True))
+        self._driver.turn_on()
+
+
+def close(driver: Driver) -> None:
+    """End a recording without disturbing the job."""
+    failure = driver.close()
+    if failure is not None:
+        _LOG.warning("snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure)
+
+
+def _on_signal(number: int, notify: Callable[[], None]) -> Callable[[], None]:
+    """Handle a signal here first and then in its former handler; return what restores that."""
+    before = signals.getsignal(number)
+
+    def hear(received: int, frame: FrameType | None) -> None:
+        notify()
+        if callable(before):
+            before(received, frame)
+
+    signals.signal(number, hear)
+
+    def put_back() -> None:
+        if signals.getsignal(number) is hear:  # else the job has taken it since
+            signals.signal(number, before)
+
+    return put_back
+
+
+class MeasuredBlock:
+    """A block of code whose memory is measured and recorded; on a simulated GPU where there is none.
+
+    The figures are the allocator's own counters, while the block lasts and afterwards; the ``captures``,
+    which are written when it ends, have what they are of. ``simulate`` None: where torch finds no GPU. A
+    process can have one simulation at a time. The pytest plugin uses it.
+    """
+
+    def __init__(self, folder: Path, *, simulate: bool | None = None) -> None:
+        self.is_simulated = False
+        self._simulate = simulate
+        self._recording = Recording(folder)
+        self._parts = ExitStack()
+        self._at_start: dict[int, int] = {}
+        self._peaks: dict[int, int] | None = None
+
+    def __enter__(self) -> "MeasuredBlock":
+        environment.require_torch()
+        import torch
+
+        from snapconv.simulation import SimulationOptions, simulated
+
+        self.is_simulated = not torch.cuda.is_available() if self._simulate is None else self._simulate
+        with ExitStack() as parts:
+            if self.is_simulated:
+                parts.enter_context(simulated(SimulationOptions()))
+            torch.cuda.init()
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
+                self._at_start[device] = torch.cuda.memory_allocated(device)
+            parts.enter_context(self._recording)
+            self._parts = parts.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._peaks is None:
+            self._peaks = self._measured()
+            self._parts.__exit__(kind, error, trace)
+
+    def end(self) -> None:
+        """End the block before its context does."""
+        self.__exit__(None, None, None)
+
+    @property
+    def captures(self) -> list[Path]:
+        """The captures of the block, once it has ended."""
+        return self._recording.captures
+
+    @property
+    def peaks(self) -> dict[int, int]:
+        """For every device how far its allocated bytes rose over those at the block's start, up to now."""
+        return self._measured() if self._peaks is None else self._peaks
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all devices."""
+        return max(self.peaks.values(), default=0)
+
+    def _measured(self) -> dict[int, int]:
+        import torch
+
+        return {
+            device: torch.cuda.max_memory_allocated(device) - before
+            for device, before in self._at_start.items()
+        }
+
+
+# What users write is a verb's form, as with ``open``; what they get is an object of this class.
+recording = Recording
