@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+from tests.recorder.driving.conftest import TRAINING
+
 pytest.importorskip("torch")
 
 
-def test_a_step_that_a_scaler_leaves_out_ends_an_iteration(run):
-    script = """
+TWO_ITERATIONS = {
+    "a step that a scaler leaves out": """
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
     for number in range(2):
         loss = model(torch.randn(4, 64, device="cuda")).sum()
@@ -20,7 +22,32 @@ def test_a_step_that_a_scaler_leaves_out_ends_an_iteration(run):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    """
+    """,
+    "a scaler with two optimizers": """
+    scaler, other = torch.amp.GradScaler("cuda"), torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        for one in (optimizer, other):
+            scaler.scale(model(torch.randn(4, 64, device="cuda")).sum()).backward()
+            scaler.step(one)
+            scaler.update()
+            one.zero_grad()
+    """,
+    "a CUDA graph is captured": """
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)  # torch 2.5 demands it
+    train(1)
+    is_capturing = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        train(7)
+    finally:
+        torch.cuda.is_current_stream_capturing = is_capturing
+    train(1)
+    """,
+}
+
+
+@pytest.mark.parametrize("script", TWO_ITERATIONS.values(), ids=TWO_ITERATIONS)
+def test_what_an_optimizer_steps_once_is_one_iteration(run, script):
     done = run(script)
     assert done.code == 0, done.err
     assert "2 of 4 iterations" in done.err
@@ -31,19 +58,6 @@ def test_a_script_that_switches_the_history_off_is_told_what_that_cost(run):
     assert "train.py switched torch's memory history off" in done.err
     done = run("torch.cuda.memory._record_memory_history()\ntrain(4)", options=["--force"])
     assert "memory history off" not in done.err
-
-
-def test_a_scaler_with_two_optimizers_makes_one_iteration_of_both(run):
-    script = """
-    scaler, other = torch.amp.GradScaler("cuda"), torch.optim.SGD(model.parameters())
-    for _ in range(2):
-        for one in (optimizer, other):
-            scaler.scale(model(torch.randn(4, 64, device="cuda")).sum()).backward()
-            scaler.step(one)
-            scaler.update()
-            one.zero_grad()
-    """
-    assert "2 of 4 iterations" in run(script).err
 
 
 def test_optimizers_that_step_inside_of_backward_make_iterations_of_whole_passes(run):
@@ -90,21 +104,6 @@ def test_times_of_a_device_that_is_not_the_one_in_use_are_a_note(run):
     assert "--device 0" in done.err
 
 
-def test_while_a_cuda_graph_is_captured_no_iteration_ends(run):
-    script = """
-    optimizer = torch.optim.Adam(model.parameters(), capturable=True)  # torch 2.5 demands it
-    train(1)
-    is_capturing = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    try:
-        train(7)
-    finally:
-        torch.cuda.is_current_stream_capturing = is_capturing
-    train(1)
-    """
-    assert "2 of 4 iterations" in run(script).err
-
-
 def test_hooks_of_the_script_on_optimizers_are_called_with_ours(run):
     script = """
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -114,17 +113,6 @@ def test_hooks_of_the_script_on_optimizers_are_called_with_ours(run):
     """
     done = run(script)
     assert (done.code, done.out) == (0, "stepped\n" * 5)
-
-
-def test_gradients_that_accumulate_make_one_iteration(run):
-    script = """
-    for _ in range(2):
-        for _ in range(3):
-            model(torch.randn(4, 64, device="cuda")).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    """
-    assert "2 of 4 iterations" in run(script).err
 
 
 def test_a_forked_child_ends_as_it_would_alone_and_writes_nothing(run):
@@ -223,76 +211,65 @@ def work():
 """
 
 
-def forwards_of(done):
-    """The iterations of all forward phases, in order."""
-    return [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
-
-
-def test_a_script_that_steps_by_hand_has_an_iteration_for_every_backward_pass(run):
-    done = run("for _ in range(4): work()", before=BY_HAND)
-    assert done.metadata["ended"]["how"] == "complete", done.err
-    assert forwards_of(done) == [0, 1]
-    assert "timing.json" in {path.name for path in (done.folder / "train.capture").iterdir()}
+ENDS_ITSELF = """
+{0}
+for _ in range(4):
+    for _ in range(3):
+        work()
+    {1}
+"""
+PROFILED = """
+schedule = torch.profiler.schedule(wait=9, warmup=1, active=1)
+with torch.profiler.profile(schedule=schedule) as profiler:
+    for _ in range(4):
+        work()
+        work()
+        profiler.step()
+"""
+PROFILED_STEPS = """
+with torch.profiler.profile() as profiler:
+    for _ in range(2):
+        step()
+        step()
+        profiler.step()
+"""
+ACCUMULATED = """
+for _ in range(4):
+    for _ in range(3):
+        model(torch.randn(32, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+BY_ANOTHER_FILE = "import job\nfor _ in range(4):\n    work()\n    job.end()"
 
 
 @pytest.mark.parametrize(
-    "importing", ["import snapconv", "import snapconv as s", "from snapconv import step as end"]
+    ("before", "script", "forwards"),
+    [
+        pytest.param(BY_HAND, "for _ in range(4): work()", "01", id="every backward pass by hand"),
+        pytest.param(
+            BY_HAND, ENDS_ITSELF.format("import snapconv", "snapconv.step()"), "000111", id="itself"
+        ),
+        pytest.param(BY_HAND, ENDS_ITSELF.format("import snapconv as s", "s.step()"), "000111", id="renamed"),
+        pytest.param(
+            BY_HAND,
+            ENDS_ITSELF.format("from snapconv import step as end", "end()"),
+            "000111",
+            id="by its name",
+        ),
+        pytest.param(BY_HAND, BY_ANOTHER_FILE, "01", id="another file, from its second call on"),
+        pytest.param(BY_HAND, PROFILED, "0011", id="a profiler with a schedule"),
+        pytest.param(TRAINING, PROFILED_STEPS, "01", id="an optimizer more than a profiler"),
+        pytest.param(TRAINING, ACCUMULATED, "000111", id="gradients accumulate for an optimizer"),
+    ],
 )
-def test_a_script_may_end_its_iterations_itself(run, importing):
-    end = {"snapconv": "snapconv.step()", "s": "s.step()", "end": "end()"}[importing.split()[-1]]
-    script = f"""
-    {importing}
-    for _ in range(4):
-        for _ in range(3):
-            work()
-        {end}
-    """
-    done = run(script, before=BY_HAND)
-    assert done.metadata["ended"]["how"] == "complete", done.err
-    assert forwards_of(done) == [0, 0, 0, 1, 1, 1]
-
-
-def test_where_another_file_ends_iterations_it_is_believed_from_its_second_call_on(run, tmp_path):
+def test_a_script_ends_its_iterations_by(run, tmp_path, before, script, forwards):
     (tmp_path / "job.py").write_text("import snapconv\ndef end():\n    snapconv.step()\n")
-    done = run("import job\nfor _ in range(4):\n    work()\n    job.end()", before=BY_HAND)
+    done = run(script, before=before)
     assert done.metadata["ended"]["how"] == "complete", done.err
-    assert forwards_of(done) == [0, 1]
-
-
-def test_a_profiler_with_a_schedule_ends_iterations_where_no_optimizer_does(run):
-    script = """
-    schedule = torch.profiler.schedule(wait=9, warmup=1, active=1)
-    with torch.profiler.profile(schedule=schedule) as profiler:
-        for _ in range(4):
-            work()
-            work()
-            profiler.step()
-    """
-    done = run(script, before=BY_HAND)
-    assert done.metadata["ended"]["how"] == "complete", done.err
-    assert forwards_of(done) == [0, 0, 1, 1]
-
-
-def test_an_optimizers_steps_count_more_than_a_profilers(run):
-    script = """
-    with torch.profiler.profile() as profiler:
-        for _ in range(2):
-            step()
-            step()
-            profiler.step()
-    """
-    assert forwards_of(run(script)) == [0, 1]
-
-
-def test_gradients_that_accumulate_for_an_optimizer_make_one_iteration_from_the_first_on(run):
-    script = """
-    for _ in range(4):
-        for _ in range(3):
-            model(torch.randn(32, 64, device="cuda")).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    """
-    assert forwards_of(run(script)) == [0, 0, 0, 1, 1, 1]
+    found = [row["iteration"] for row in done.metadata["phases"] if row["phase"] == "forward"]
+    assert "".join(map(str, found)) == forwards
+    assert (tmp_path / "train.capture" / "timing.json").exists()
 
 
 def test_a_script_without_iterations_is_said_how_to_make_some(run):

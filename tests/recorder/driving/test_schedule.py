@@ -1,3 +1,4 @@
+import functools
 import gc
 
 import pytest
@@ -41,145 +42,96 @@ class Ends:
     def __init__(self, **options):
         self.n = 0
         self.counter = StepCounter(self.add, **options)
+        self.optimizers = {}
 
     def add(self):
         self.n += 1
 
+    def play(self, program):
+        """Do what each letter stands for.
 
-def test_an_iteration_ends_with_the_steps_of_the_first_optimizer_that_stepped():
-    ends, generator, critic = Ends(), Optimizer(), Optimizer()
-    for _ in range(3):
-        ends.counter.stepped(generator, (), {})
-        ends.counter.stepped(critic, (), {})
-    assert ends.n == 3
+        g, c: the generator and the critic step; G, C: a GradScaler leaves their steps out; b: a backward
+        pass, and with parentheses one in which something happens; p: a profiler's step; s: snapconv.step().
+        """
+        events = iter(program)
+        for event in events:
+            if event == ")":
+                return
+            if event == "(":
+                self.counter.runs_backward(lambda: self.play(events))
+            elif event == "b":
+                self.counter.runs_backward(lambda: None)
+            elif event in "ps":
+                self.counter.saw(Sign.PROFILER if event == "p" else Sign.SCRIPT)
+            else:
+                optimizer = self.optimizers.setdefault(event.lower(), Optimizer())
+                step = functools.partial(self.counter.stepped, optimizer)
+                self.counter.scaler_steps(optimizer, step if event.islower() else lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("program", "n"),
+    [
+        pytest.param("gcgcgc", 3, id="the steps of the first optimizer that stepped count"),
+        pytest.param("GgG", 3, id="a step that the scaler left out ends an iteration too"),
+        pytest.param("gCgCgC", 3, id="a scaler of two optimizers makes one iteration"),
+        pytest.param("GcGcGc", 3, id="also where it leaves the first one out"),
+        pytest.param("(g(g)c)", 1, id="a step inside of a backward pass ends the iteration with the pass"),
+    ],
+)
+def test_steps_of_optimizers_end_iterations(program, n):
+    ends = Ends()
+    ends.play(program)
+    assert ends.n == n
+
+
+@pytest.mark.parametrize(
+    ("program", "waits_for", "n"),
+    [
+        pytest.param("(b)(b)(b)", None, 3, id="without an optimizer a backward pass ends one"),
+        pytest.param("bbbbgbbbbgbbbbg", Sign.OPTIMIZER, 3, id="an optimizer is built: its first step counts"),
+        pytest.param("(g)(g)(g)", None, 3, id="a step inside of a pass is one end and not two"),
+        pytest.param("bpbpbp", None, 3, id="a profiler takes over and ends nothing twice"),
+        pytest.param("bsbsbs", None, 3, id="the script takes over and ends nothing twice"),
+        pytest.param("bbbbpbbbbpbbbbp", Sign.PROFILER, 3, id="an expected profiler counts from the first on"),
+        pytest.param("bbbbsbbbbsbbbbs", Sign.SCRIPT, 3, id="an expected script counts from the first on"),
+        pytest.param("gggpsgggpsgggps", Sign.SCRIPT, 3, id="the script is believed above optimizers"),
+    ],
+)
+def test_the_greatest_sign_counts(program, waits_for, n):
+    ends = Ends(least=Sign.BACKWARD)
+    if waits_for is not None:
+        ends.counter.waits_for(waits_for)
+    ends.play(program)
+    assert ends.n == n
 
 
 def test_another_optimizer_takes_over_when_the_first_is_gone():
-    ends, first, second = Ends(), Optimizer(), Optimizer()
-    ends.counter.stepped(first)
-    del first
+    ends = Ends()
+    ends.play("g")
+    ends.optimizers.clear()
     gc.collect()
-    ends.counter.stepped(second)
+    ends.play("c")
     assert ends.n == 2
 
 
-def scaled(counter, optimizer, *, is_finite):
-    """What a GradScaler's step does."""
-    counter.scaler_steps(optimizer, lambda: counter.stepped(optimizer) if is_finite else None)
-
-
-def test_a_step_that_the_scaler_left_out_ends_an_iteration_too():
-    ends, optimizer = Ends(), Optimizer()
-    scaled(ends.counter, optimizer, is_finite=False)  # infinite gradients at first, as usual
-    scaled(ends.counter, optimizer, is_finite=True)
-    scaled(ends.counter, optimizer, is_finite=False)
-    assert ends.n == 3
-
-
-@pytest.mark.parametrize("is_finite", [True, False])
-def test_a_scaler_that_steps_several_optimizers_makes_one_iteration_of_them(is_finite):
-    ends, critic, generator = Ends(), Optimizer(), Optimizer()
-    for _ in range(3):
-        scaled(ends.counter, critic, is_finite=is_finite)
-        scaled(ends.counter, generator, is_finite=not is_finite)
-    assert ends.n == 3
-
-
-def test_a_step_inside_of_a_backward_pass_ends_the_iteration_with_the_pass():
-    ends, of_weight, of_bias = Ends(), Optimizer(), Optimizer()
+@pytest.mark.parametrize(("least", "steps", "n"), [(Sign.OPTIMIZER, "g", 1), (Sign.BACKWARD, "", 0)])
+def test_a_backward_pass_that_fails_keeps_its_error_and_ends_an_iteration_after_a_step_alone(least, steps, n):
+    ends = Ends(least=least)
 
     def backward():
-        ends.counter.stepped(of_weight)
-        ends.counter.runs_backward(lambda: ends.counter.stepped(of_weight))  # a pass inside the pass
-        ends.counter.stepped(of_bias)
-        return ends.n
-
-    assert ends.counter.runs_backward(backward) == 0
-    assert ends.n == 1
-
-
-def test_a_backward_pass_that_fails_after_a_step_ends_the_iteration_and_keeps_its_error():
-    ends, optimizer = Ends(), Optimizer()
-
-    def backward():
-        ends.counter.stepped(optimizer)
+        ends.play(steps)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         ends.counter.runs_backward(backward)
-    assert ends.n == 1
-
-
-def without_optimizers():
-    return Ends(least=Sign.BACKWARD)
-
-
-def test_without_an_optimizer_a_backward_pass_ends_an_iteration():
-    ends = without_optimizers()
-    for _ in range(3):
-        ends.counter.runs_backward(lambda: ends.counter.runs_backward(lambda: None))  # a pass inside the pass
-    assert ends.n == 3
-
-
-def test_a_backward_pass_that_fails_ends_none():
-    ends = without_optimizers()
-    with pytest.raises(ZeroDivisionError):
-        ends.counter.runs_backward(lambda: 1 // 0)
-    assert ends.n == 0
-
-
-def test_where_an_optimizer_was_built_backward_passes_end_none_and_its_first_step_counts():
-    ends, optimizer = without_optimizers(), Optimizer()
-    ends.counter.waits_for(Sign.OPTIMIZER)
-    for _ in range(3):
-        for _ in range(4):
-            ends.counter.runs_backward(lambda: None)
-        ends.counter.stepped(optimizer)
-    assert ends.n == 3
-
-
-def test_a_step_inside_of_a_backward_pass_is_one_end_and_not_two():
-    ends, optimizer = without_optimizers(), Optimizer()
-    for _ in range(3):
-        ends.counter.runs_backward(lambda: ends.counter.stepped(optimizer))
-    assert ends.n == 3
-
-
-@pytest.mark.parametrize("sign", [Sign.PROFILER, Sign.SCRIPT])
-def test_a_greater_sign_takes_over_and_ends_nothing_twice(sign):
-    ends = without_optimizers()
-    for _ in range(5):
-        ends.counter.runs_backward(lambda: None)
-        ends.counter.saw(sign)
-    assert ends.n == 5
-
-
-@pytest.mark.parametrize("sign", [Sign.PROFILER, Sign.SCRIPT])
-def test_a_greater_sign_that_is_expected_counts_from_its_first_on(sign):
-    ends = without_optimizers()
-    ends.counter.waits_for(sign)
-    for _ in range(3):
-        for _ in range(4):
-            ends.counter.runs_backward(lambda: None)
-        ends.counter.saw(sign)
-    assert ends.n == 3
-
-
-def test_a_script_that_ends_its_iterations_itself_is_believed_above_its_optimizers():
-    ends, critic = Ends(), Optimizer()
-    ends.counter.waits_for(Sign.SCRIPT)
-    for _ in range(3):
-        for _ in range(5):
-            ends.counter.stepped(critic)
-        ends.counter.saw(Sign.PROFILER)
-        ends.counter.saw(Sign.SCRIPT)
-    assert ends.n == 3
+    assert ends.n == n
 
 
 def ends_of(train, *, n_built=1):
     """How many iterations are counted while a program with an optimizer of torch's trains a weight."""
     torch = pytest.importorskip("torch")
-    ends = without_optimizers()
+    ends = Ends(least=Sign.BACKWARD)
     with counting_steps(ends.counter):
         w = torch.ones(3, requires_grad=True)
         optimizers = [torch.optim.SGD([w], lr=0.1) for _ in range(n_built)]
@@ -254,7 +206,7 @@ def test_one_update_before_the_step_is_waited_for():
 
 
 def test_an_optimizer_whose_groups_hold_no_tensors_does_no_harm():
-    ends, optimizer = without_optimizers(), Optimizer()
+    ends, optimizer = Ends(least=Sign.BACKWARD), Optimizer()
     optimizer.param_groups = [{"params": [None]}]
     ends.counter.optimizer_built(optimizer)
     for _ in range(3):

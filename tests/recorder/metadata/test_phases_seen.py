@@ -17,12 +17,6 @@ from tests.recorder.metadata.watching import train, watching  # noqa: E402
 X = torch.ones(2, 3)
 
 
-def phases_of(program, **options) -> list[str]:
-    with watching(**options) as observer:
-        program(observer)
-        return [row["phase"] for row in observer.facts({})["phases"]]
-
-
 def stamps(facts, *, later_us: int) -> list[dict]:
     """The annotations of all phases as torch writes them, with a clock that is ahead."""
     return [
@@ -48,76 +42,104 @@ def test_a_step_is_forward_backward_optimizer_and_phases_follow_each_other():
     assert times == sorted(times)
 
 
-def test_accumulation_has_a_forward_and_a_backward_for_each_part():
-    def program(_):
-        model = nn.Linear(3, 3)
-        for _ in range(2):
-            model(X).sum().backward()
-
-    assert phases_of(program) == ["forward", "backward"] * 2
+def linear():
+    return nn.Linear(3, 3)
 
 
-def test_forward_without_a_graph_ends_with_the_call():
-    def program(observer):
-        model = nn.Linear(3, 3)
-        with torch.no_grad():
-            model(X)
-        assert observer.facts({})["phases"][0]["ended_us"] is not None
-
-    assert phases_of(program) == ["forward"]
+def first_has_ended(observer) -> bool:
+    return observer.facts({})["phases"][0]["ended_us"] is not None
 
 
-def test_evaluation_between_forward_and_backward_ends_no_forward():
-    def program(observer):
-        model = nn.Linear(3, 3)
-        loss = model(X).sum()
-        with torch.no_grad():
-            model(X)
-        assert observer.facts({})["phases"][0]["ended_us"] is None
-        loss.backward()
-
-    assert phases_of(program) == ["forward", "backward"]
-
-
-def test_forward_goes_on_after_a_gradient_penalty():
-    def program(_):
-        model = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid())
-        x = X.clone().requires_grad_()
-        out = model(x).sum()
-        (gradient,) = torch.autograd.grad(out, x, create_graph=True)
-        (out + gradient.norm()).backward()
-
-    assert phases_of(program) == ["forward", "backward", "forward", "backward"]
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_a_checkpointed_forward_that_runs_again_is_backward(use_reentrant):
-    def program(_):
-        model = nn.Linear(3, 3)
-        x = X.clone().requires_grad_()
-        checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
-
-    assert phases_of(program) == ["forward", "backward"]
-
-
-def test_a_phase_ends_with_its_iteration():
-    def program(observer):
-        model = nn.Linear(3, 3)
-        model(X)
-        observer.iteration_ended(0)
-        assert observer.facts({})["phases"][0]["ended_us"] is not None
-
-    assert phases_of(program) == ["forward"]
-
-
-def test_a_backward_that_fails_is_over_and_its_error_is_theirs():
-    def program(_):
-        model = nn.Linear(3, 3)
-        with pytest.raises(RuntimeError, match="scalar"):
-            model(X).backward()
+def accumulates(_):
+    model = linear()
+    for _ in range(2):
         model(X).sum().backward()
 
-    assert phases_of(program) == ["forward", "backward"] * 2
+
+def infers(observer):
+    with torch.no_grad():
+        linear()(X)
+    assert first_has_ended(observer)
+
+
+def evaluates_before_backward(observer):
+    model = linear()
+    loss = model(X).sum()
+    with torch.no_grad():
+        model(X)
+    assert not first_has_ended(observer)
+    loss.backward()
+
+
+def penalizes_gradients(_):
+    model = nn.Sequential(linear(), nn.Sigmoid())
+    x = X.clone().requires_grad_()
+    out = model(x).sum()
+    (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+    (out + gradient.norm()).backward()
+
+
+def runs_forward_again(_):
+    for use_reentrant in (True, False):
+        checkpoint(linear(), X.clone().requires_grad_(), use_reentrant=use_reentrant).sum().backward()
+
+
+def ends_with_its_iteration(observer):
+    linear()(X)
+    observer.iteration_ended(0)
+    assert first_has_ended(observer)
+
+
+def fails_in_backward(_):
+    model = linear()
+    with pytest.raises(RuntimeError, match="scalar"):
+        model(X).backward()
+    model(X).sum().backward()
+
+
+def switches_gradients_off_in_forward(observer):
+    class Teacher(nn.Linear):
+        @torch.no_grad()
+        def forward(self, x):
+            return super().forward(x)
+
+    teacher, student = Teacher(3, 3), linear()
+    teacher(X)
+    assert first_has_ended(observer)
+    (student(X) - teacher(X)).sum().backward()
+
+
+def returns_no_tensor(_):
+    class Keeps(nn.Linear):
+        def forward(self, x):
+            self.loss = super().forward(x).sum()
+            return self.result
+
+    for result in (None, 3.0):
+        model = Keeps(3, 3)
+        model.result = result
+        model(X)
+        model.loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (accumulates, "fbfb"),
+        (infers, "f"),
+        (evaluates_before_backward, "fb"),
+        (penalizes_gradients, "fbfb"),
+        (runs_forward_again, "fbfb"),
+        (ends_with_its_iteration, "f"),
+        (fails_in_backward, "fbfb"),
+        (switches_gradients_off_in_forward, "ffb"),
+        (returns_no_tensor, "fbfb"),
+    ],
+)
+def test_a_program_goes_through_these_phases(program, expected):
+    with watching() as observer:
+        program(observer)
+        assert "".join(row["phase"][0] for row in observer.facts({})["phases"]) == expected
 
 
 def test_a_module_that_fails_leaves_no_module_running():
@@ -135,8 +157,8 @@ def test_a_module_that_fails_leaves_no_module_running():
 
 
 def test_phases_stand_in_the_trace_as_annotations():
-    with torch.profiler.profile() as profile:
-        phases_of(lambda _: nn.Linear(3, 3)(X).sum().backward())
+    with torch.profiler.profile() as profile, watching():
+        linear()(X).sum().backward()
     names = [event.name for event in profile.events() if event.name.startswith("snapconv:")]
     assert sorted(names) == ["snapconv:backward", "snapconv:forward"]
 
@@ -146,16 +168,7 @@ def test_times_are_brought_to_the_clock_of_the_trace():
         model = nn.Linear(3, 3)
         model(X).sum().backward()
         here = observer.facts({})
-        stamps = [
-            {
-                "name": f"snapconv:{row['phase']}",
-                "stage": "START",
-                "device": 0,
-                "time_us": row["began_us"] + 10**9,
-            }
-            for row in here["phases"]
-        ]
-        there = observer.facts({"external_annotations": stamps})
+        there = observer.facts({"external_annotations": stamps(here, later_us=10**9)})
     for key in ("parameters", "saved"):
         moved = [b["noted_us"] - a["noted_us"] for a, b in zip(here[key], there[key], strict=True)]
         # An annotation is written within the time that the recorder saw: by so much the shift may be less.
@@ -192,36 +205,6 @@ def test_a_compiled_model_is_compiled_as_without_us():
         return len(found)
 
     assert graphs(True) == graphs(False) == 1
-
-
-def test_a_forward_that_switches_gradients_off_itself_ends_with_the_call():
-    class Teacher(nn.Linear):
-        @torch.no_grad()
-        def forward(self, x):
-            return super().forward(x)
-
-    def program(observer):
-        teacher, student = Teacher(3, 3), nn.Linear(3, 3)
-        teacher(X)
-        assert observer.facts({})["phases"][0]["ended_us"] is not None
-        (student(X) - teacher(X)).sum().backward()
-
-    assert phases_of(program) == ["forward", "forward", "backward"]
-
-
-@pytest.mark.parametrize("result", [None, 3.0])
-def test_a_forward_that_returns_no_tensor_may_have_a_graph(result):
-    class Keeps(nn.Linear):
-        def forward(self, x):
-            self.loss = super().forward(x).sum()
-            return result
-
-    def program(_):
-        model = Keeps(3, 3)
-        model(X)
-        model.loss.backward()
-
-    assert phases_of(program) == ["forward", "backward"]
 
 
 def test_a_phase_that_another_thread_ends_meanwhile_ends_once():
