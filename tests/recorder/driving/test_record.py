@@ -91,12 +91,20 @@ def test_the_peak_is_what_torch_says_at_the_end_of_the_memory_iteration(run):
     assert analysis.replay.allocated.peak == int(done.out)
 
 
-def test_no_stack_holds_a_frame_of_ours(run):
-    snapshot = run("train(2)").snapshot
+@pytest.mark.parametrize("options", [[], ["--no-compute"]], ids=["compute", "no-compute"])
+def test_no_stack_holds_a_frame_of_ours(run, options):
+    done = run("train(4)", options=options)
+    snapshot, timing = done.snapshot, done.folder / "train.capture" / "timing.json"
     frames = [f for trace in snapshot["device_traces"] for event in trace for f in event.get("frames", ())]
     assert any(frame["filename"].endswith("train.py") for frame in frames)
     package = os.path.dirname(snapconv.__file__)  # noqa: PTH120  # as a text
     assert [frame for frame in frames if frame["filename"].startswith(package)] == []
+    assert timing.exists() != bool(options)
+    stacks = json.loads(timing.read_bytes())["stacks"] if timing.exists() else []
+    assert not any(frame[0].startswith(package) for stack in stacks for frame in stack)
+    places = [f["filename"] for row in done.metadata["parameters"] for f in row["frames"]]
+    assert places
+    assert not any(place.startswith(package) for place in places)
     outermost = {
         [frame["name"] for frame in event["frames"] if frame["filename"].endswith(".py")][-1]
         for event in snapshot["device_traces"][0]
