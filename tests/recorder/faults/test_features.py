@@ -183,7 +183,7 @@ def private_names():
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
-                if name in ("getattr", "hasattr", "setattr", "set", "set_existing", "wrap", "_replaced"):
+                if name in ("getattr", "hasattr", "setattr", "set", "set_existing", "wrap", "replaced"):
                     found = next((text for text in texts if isinstance(text, str)), None)
             if found and found.startswith("_") and not found.startswith("__") and found not in own:
                 yield path, found
@@ -204,7 +204,7 @@ def test_everything_that_is_replaced_stands_in_the_table():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-                if name in ("set", "set_existing", "wrap", "_replaced", "_wrap") and len(node.args) >= 2:
+                if name in ("set", "set_existing", "wrap", "replaced") and len(node.args) >= 2:
                     texts = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
                     replaced |= {text: path.name for text in texts if isinstance(text, str)}
     assert len(replaced) > 30
