@@ -6,12 +6,12 @@ reported beside it, never in its place.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
@@ -23,7 +23,7 @@ from snapconv.recorder.guard import Guards
 from snapconv.recorder.one_capture import OneCapture
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import own_frames, script, script_signals
-from snapconv.recorder.program.entry import Entry, load_providers, provider_module
+from snapconv.recorder.program.entry import Entry, imported, load_providers, provider_module
 from snapconv.recorder.program.moments import when_imported
 from snapconv.recorder.program.script import exit_code_of, outcome, warnings_name_the_user
 from snapconv.recorder.program.script_signals import held_back
@@ -151,7 +151,7 @@ def _run_script(entry: Entry, argv: Sequence[str], _driver: Driver | None = None
 
 def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
     """Build the model once; every iteration gets inputs of its own, which go when it ends."""
-    with script.surroundings(entry.path, argv), _imported(entry) as module:
+    with script.surroundings(entry.path, argv), imported(provider_module(entry)) as module:
         providers = load_providers(entry, module, batch_size=driver.options.batch_size)
         iteration = providers.iteration(providers.model())
         while not driver.is_complete:
@@ -159,17 +159,6 @@ def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
             if not driver.uses_device:
                 return
             driver.iteration_ended()
-
-
-@contextmanager
-def _imported(entry: Entry) -> Iterator[Any]:
-    """Make the module of a providers file known by its name: dataclasses and pickle look it up."""
-    module = provider_module(entry)
-    sys.modules[module.__name__] = module
-    try:
-        yield module
-    finally:
-        sys.modules.pop(module.__name__, None)
 
 
 def _early_environment() -> dict[str, str | None]:

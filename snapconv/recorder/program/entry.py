@@ -6,7 +6,8 @@ Providers are the three functions that Skyline (``skyline_…``) and DeepView (`
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
@@ -152,6 +153,16 @@ def provider_module(entry: Entry) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(Path(entry.path).absolute())
     return module
+
+
+@contextmanager
+def imported(module: ModuleType) -> Iterator[ModuleType]:
+    """Make a module known by its name: dataclasses and pickle look it up."""
+    sys.modules[module.__name__] = module
+    try:
+        yield module
+    finally:
+        sys.modules.pop(module.__name__, None)
 
 
 def _name(prefix: str, role: str) -> str:

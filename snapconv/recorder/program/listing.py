@@ -17,7 +17,7 @@ from typing import Any
 from snapconv.errors import EntryPointError
 from snapconv.recorder import environment
 from snapconv.recorder.program import script
-from snapconv.recorder.program.entry import Entry, find_file, load_providers, provider_module
+from snapconv.recorder.program.entry import Entry, find_file, imported, load_providers, provider_module
 from snapconv.recorder.program.own_frames import call_user, is_ours
 from snapconv.recorder.torch_surface import Module, Tensor
 from snapconv.version import VERSION
@@ -120,7 +120,7 @@ def _provided(source: ModelSource) -> Any:
             f"snapconv params {source.path}:NAME; the file is then imported, not run as a script. "
             "Or record it: a capture has the names"
         )
-    with script.surroundings(entry.path, ()), _known(provider_module(entry)) as module:
+    with script.surroundings(entry.path, ()), imported(provider_module(entry)) as module:
         return load_providers(entry, module, batch_size=None).model()
 
 
@@ -131,7 +131,7 @@ def _made(source: ModelSource) -> Any:
             return call_user(_found(source, call_user(import_module, source.path)))
     entry = find_file(source.path)
     assert entry.code is not None
-    with script.surroundings(entry.path, ()), _known(_file_module(entry)) as module:
+    with script.surroundings(entry.path, ()), imported(_file_module(entry)) as module:
         call_user(exec, entry.code, module.__dict__)
         return call_user(_found(source, module))
 
@@ -141,16 +141,6 @@ def _file_module(entry: Entry) -> ModuleType:
     if module.__name__ == "__main__":
         module.__name__ = "snapconv_entry"
     return module
-
-
-@contextmanager
-def _known(module: ModuleType) -> Iterator[ModuleType]:
-    """Make a module known by its name: dataclasses and pickle look it up."""
-    sys.modules[module.__name__] = module
-    try:
-        yield module
-    finally:
-        sys.modules.pop(module.__name__, None)
 
 
 def _found(source: ModelSource, module: ModuleType) -> Callable[[], Any]:

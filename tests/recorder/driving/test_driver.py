@@ -128,33 +128,6 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
     assert driver.policy.notes == []
 
 
-def test_a_complete_capture_does_not_change_when_the_program_ends(make, log, tmp_path):
-    driver = make(has_timer=False)
-    begin(driver)
-    for _ in range(9):
-        driver.iteration_ended()
-    driver.finish(Ended("exception", "later"))
-    assert captured(tmp_path)["snapconv"]["ended"]["how"] == "complete"
-    assert log.count(("snapshot",)) == 1
-
-
-@pytest.mark.parametrize("how", ["finished", "exception", "interrupted", "exit", "oom"])
-def test_a_program_that_ends_early_leaves_what_there_is(make, log, tmp_path, how):
-    driver = make()
-    begin(driver)
-    driver.finish(Ended(how, "because"))
-    assert captured(tmp_path)["snapconv"]["ended"] == {"how": how, "detail": "because"}
-    assert [note.slug for note in driver.policy.notes] == ["ended-early"]
-    assert "0 of 4 iterations" in driver.policy.notes[0].message
-
-
-def test_a_script_whose_optimizer_never_steps_is_told_what_an_iteration_is(make):
-    driver = make()
-    begin(driver)
-    driver.finish(Ended("finished"))
-    assert "no step of an optimizer" in driver.policy.notes[0].message
-
-
 WARM_UP = {"warm_up": True}
 
 
@@ -233,17 +206,6 @@ def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeyp
     driver.finish(Ended("finished"))
     assert isinstance(driver.guard.failure, ZeroDivisionError)
     assert driver.is_complete
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_forked_child_writes_nothing(make, log, tmp_path, monkeypatch):
-    driver = make()
-    begin(driver)
-    n_calls = len(log)
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    driver.iteration_ended()
-    driver.finish(Ended("finished"))
-    assert len(log) == n_calls
     assert list(tmp_path.iterdir()) == []
 
 
