@@ -1,8 +1,8 @@
-"""Results -> the figures that are kept in results.json: shares, rounded, in plain values."""
+"""Results -> figures: shares, rounded, in plain values; those of cases and cuts are kept in results.json."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from comparison import Bytes, Confusion, Result
@@ -29,11 +29,10 @@ def figures(results: Sequence[Result]) -> Figures:
     }
 
 
-def merged(before: Figures, now: Figures, measurable: Collection[str]) -> Figures:
-    """Return the figures of now, with those of before for every case and cut that was not measured now.
+def merged(before: Figures, now: Figures) -> Figures:
+    """Return what results.json keeps: the cases and cuts of now, and of before those that now has not.
 
-    A quick run measures no names: they stay as they were. Sums over all cases are those of now if it had all
-    of ``measurable``, the entries that have their libraries here, and else of before.
+    A quick run measures no names: they stay as they were.
     """
     cases = {_name(case): case for case in before["cases"]}
     for case in now["cases"]:
@@ -41,24 +40,20 @@ def merged(before: Figures, now: Figures, measurable: Collection[str]) -> Figure
         kept = {key: was.get(key) if case[key] is None else case[key] for key in _NAMES}
         cases[_name(case)] = {**case, **kept}
     cuts = {_cut_name(row): row for row in (*before["cuts"], *now["cuts"])}
-    known = GROUP_OF.keys()
-    were = {_name(case) for case in before["cases"] if case["entry"] in known and case["entry"] in measurable}
-    has_all = were <= {_name(case) for case in now["cases"]}
     return {
-        **(now if has_all else before),
-        "cases": [case for case in cases.values() if case["entry"] in known],
-        "cuts": [row for row in cuts.values() if row["entry"] in known],
+        "cases": [case for case in cases.values() if case["entry"] in GROUP_OF],
+        "cuts": [row for row in cuts.values() if row["entry"] in GROUP_OF],
     }
 
 
 def as_text(found: Figures) -> str:
-    """JSON with one case or rule per line, so that a difference shows what has changed."""
-    parts = []
-    for key, value in found.items():
-        rows = value if isinstance(value, list) else [value]
-        lines = ",\n  ".join(json.dumps(row) for row in rows)
-        parts.append(f'"{key}": [\n  {lines}\n ]' if isinstance(value, list) else f'"{key}": {lines}')
+    """Return JSON with one case or cut per line, so that a difference shows what has changed."""
+    parts = (f'"{key}": [\n  {_lines(rows)}\n ]' for key, rows in found.items())
     return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+
+def _lines(rows: Sequence[Figures]) -> str:
+    return ",\n  ".join(json.dumps(row) for row in rows)
 
 
 def _case(result: Result) -> Figures:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         print("\n".join(worse) or "nothing is worse than before", file=sys.stderr)
     if options.write:
-        results_file().write_text(as_text(merged(before, found, _measurable())), encoding="utf-8")
+        results_file().write_text(as_text(merged(before, found)), encoding="utf-8")
         print(f"wrote {results_file()}", file=sys.stderr)
     return int(bool(worse))
 
