@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
-from snapconv.files import IN_USE
+from snapconv.files import IN_USE, SNAPSHOT_NAME, TIMING_NAME
 from snapconv.json_text import write_json
-
-SNAPSHOT_NAME = "snapshot.pickle"
-TIMING_NAME = "timing.json"
 
 # What every reader of snapshots can read, torch's viewer in the browser included.
 _PICKLE_PROTOCOL = 4
