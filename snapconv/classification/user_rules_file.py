@@ -4,7 +4,6 @@ What is wrong in it is an InputError that names the rule, the key and the positi
 """
 
 import re
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from snapconv.classification.rule_catalog import DECISION_REASONS
 from snapconv.classification.user_rules import UserRule
 from snapconv.errors import InputError
 from snapconv.json_text import read_json
+from snapconv.toml_text import read_toml
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -55,7 +55,7 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
 
 def _values(path: Path) -> object:
     """The contents of the file as plain values."""
-    readers: dict[str, Callable[[bytes], object]] = {".json": read_json, ".toml": _read_toml}
+    readers: dict[str, Callable[[bytes], object]] = {".json": read_json, ".toml": read_toml}
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
     try:
@@ -73,14 +73,6 @@ def _values(path: Path) -> object:
         raise InputError(f"this is no {path.suffix[1:].upper()}: {error}") from error
     except RecursionError as error:
         raise InputError("this is nested too deep for rules") from error
-
-
-def _read_toml(text: bytes) -> object:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text.decode())
 
 
 def _rule(raw: object, where: str) -> UserRule:

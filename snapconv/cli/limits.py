@@ -1,6 +1,5 @@
 """The limits of ``snapconv check``: from the command line, or else from pyproject.toml."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from snapconv.errors import InputError
+from snapconv.toml_text import MOST_TOML_BYTES, read_toml
 
 if TYPE_CHECKING:
     from snapconv.answers.check import Allowance, Budgets
@@ -64,12 +64,13 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
     if file is None:
         return None, {}
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
-    if "snapconv" not in text:
-        return file, {}
-    table = _parsed(file, text)
+        with file.open("rb") as opened:
+            text = opened.read(MOST_TOML_BYTES + 1)
+        table: object = read_toml(text) if b"snapconv" in text else {}
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{file} is no TOML: {error}") from error
     for name in _TABLE.split("."):
         table = table.get(name, {}) if isinstance(table, dict) else {}
     if not isinstance(table, dict):
@@ -78,17 +79,6 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
     if unknown:
         raise InputError(f"{file}: {_TABLE}: there is no {unknown[0]!r}; there are: {', '.join(_KEYS)}")
     return file, table
-
-
-def _parsed(file: Path, text: str) -> object:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file} is no TOML: {error}") from error
 
 
 def _size(given: str | None, option: str, table: Mapping[str, object], where: str) -> int | None:

@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors", "notes", "stop_signals", "units", "version"},
-    {"files", "json_text"},
+    {"files", "json_text", "toml_text"},
     {"torch_knowledge"},
     {"allocator"},
     {"columns"},
@@ -54,11 +54,11 @@ MAY_IMPORT_FROM_OUTSIDE = (
     | {package: {"numpy"} for package in OFFLINE}
     | {
         "json_text": {"orjson"},
-        "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
+        "toml_text": {"tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch"},
         "simulation": {"torch"},
         "writers": {"numpy", "pyarrow"},  # inside a function: an extra
-        "cli": {"typer", "rich", "tomllib", "tomli"},
+        "cli": {"typer", "rich"},
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
