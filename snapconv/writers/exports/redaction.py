@@ -42,7 +42,7 @@ class Redaction:
     """New names for what one file contains, numbered as they come."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[str, str], str] = {}
+        self._names: dict[str, dict[str, int]] = {}
 
     def frame(self, function: str, filename: str) -> tuple[str, str]:
         """The function's name and the file's, as they may be given away."""
@@ -84,8 +84,8 @@ class Redaction:
         return f"{kind}_{self._number(kind, name)}" if name else name
 
     def _number(self, kind: str, name: str) -> int:
-        known = self._names.setdefault((kind, name), str(sum(of == kind for of, _ in self._names) + 1))
-        return int(known)
+        names = self._names.setdefault(kind, {})
+        return names.setdefault(name, len(names) + 1)
 
 
 def _is_public_cpp(name: str) -> bool:
