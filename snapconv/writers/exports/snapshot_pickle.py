@@ -5,6 +5,7 @@ the file had: columns that it lacks are in no entry.
 """
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,15 +246,18 @@ def _overlapping(rows: list[_Annotation], since: int, until: int) -> list[_Annot
     return [rows[i] for i in sorted(kept)]
 
 
+_INTEGER, _FRACTION = re.compile(r"-?\d{1,20}"), re.compile(r"\d+\.\d*|\.\d+")
+
+
 def _typed(key: str, value: str) -> object:
-    """A setting as torch writes it, from its text."""
+    """Turn the text of a setting into a value as torch writes it; what looks like none stays text."""
     if key.endswith("ALLOC_CONF"):
         return value
     if value in ("True", "False"):
         return value == "True"
     if key == "roundup_power2_divisions":
         pairs = (pair.partition(":") for pair in value.split(",") if pair)
-        return {bound: int(n) for bound, _, n in pairs if n.isdecimal()}
-    if value.lstrip("-").isdecimal():
+        return {bound: int(n) for bound, _, n in pairs if _INTEGER.fullmatch(n)}
+    if _INTEGER.fullmatch(value):
         return int(value)
-    return float(value) if value.replace(".", "", 1).isdecimal() else value
+    return float(value) if _FRACTION.fullmatch(value) else value

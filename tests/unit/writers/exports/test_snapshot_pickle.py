@@ -174,6 +174,17 @@ def test_a_redacted_file_has_nothing_of_what_names_the_job(tmp_path):
     assert b"torch/nn/modules/module.py" in output.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("-1", -1), ("0.8", 0.8), ("--5", "--5"), ("-", "-"), (".", "."), ("9" * 1500, "9" * 1500)],
+)
+def test_a_setting_that_is_no_number_stays_a_text(tmp_path, text, value):
+    path = TraceBuilder().segment().alloc(512).write(tmp_path / "s.pickle", allocator_settings={"odd": text})
+    (analysis,) = snapconv.load(path).devices
+    raw = snapshot_of(analysis, whole_window(analysis), SnapshotOptions())
+    assert raw["allocator_settings"]["odd"] == value
+
+
 def test_without_cpp_frames_there_is_none(tmp_path):
     session = snapconv.load(FIXTURES / "training_step.pickle")
     (analysis,) = session.devices
