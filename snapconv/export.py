@@ -1,6 +1,6 @@
 """A file -> what other programs read: traces, profiles of a moment, tables, a smaller snapshot.
 
-The formats are in reports/exports/, one each. Here is what they share: which device, which moment or window,
+The formats are in writers/exports/. Here is what they share: which device, which moment or window,
 what the output is called, and that it is whole or not there.
 """
 
@@ -9,42 +9,33 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.event_window import (
     EventWindow,
     Range,
     whole_window,
+    window_notes,
     window_of_events,
     window_of_iterations,
 )
 from snapconv.answers.live_stacks import LiveStacks, find_live_stacks
 from snapconv.answers.memory_report import build_memory_report
 from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
+from snapconv.answers.times import time_report_of, times_of_device
 from snapconv.answers.trace_tracks import TrackGroup, memory_group, times_group
-from snapconv.convert import check_is_no_input, stem_of_outputs, time_report_of, times_of_device
-from snapconv.errors import InputError, OutputWriteError
-from snapconv.files import check_outputs, new_files, os_errors, timing_file
+from snapconv.errors import InputError
+from snapconv.files import checked_output, most_bytes_of_output, new_files, os_errors, timing_file
 from snapconv.notes import Note
-from snapconv.replay.device_replay import Replay, replay
 from snapconv.session import Session
 from snapconv.snapshot.load import load_snapshot
-from snapconv.units import HOST, device_argument, device_name, format_bytes
-from snapconv.writers.exports.chrome_trace import write_chrome
-from snapconv.writers.exports.folded_stacks import write_folded
-from snapconv.writers.exports.perfetto_trace import write_perfetto
-from snapconv.writers.exports.pprof_profile import write_pprof
-from snapconv.writers.exports.short_stacks import with_short_stacks
+from snapconv.units import HOST, device_argument
+from snapconv.writers.exports.profiles import with_short_stacks, write_folded, write_pprof, write_speedscope
 from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, write_snapshot
-from snapconv.writers.exports.speedscope_file import write_speedscope
 from snapconv.writers.exports.table_files import write_csv, write_json_lines, write_parquet
+from snapconv.writers.exports.traces import write_chrome, write_perfetto
 from snapconv.writers.sqlite.skyline_memory import memory_database
 from snapconv.writers.sqlite.skyline_time import time_database
 from snapconv.writers.sqlite.tables import TableRows
-
-# No output is larger than this, however often a small file repeats something large.
-_MOST_PER_BYTE, _MOST_FREE_BYTES = 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +72,11 @@ class Format:
 
 
 def output_of(path: Path, options: ExportOptions) -> Path:
-    """Where the export of a file goes: by default beside it. Raises OutputError where it cannot go there."""
-    stem, ending = stem_of_outputs(path), FORMATS[options.format].ending
-    output = options.output or stem.with_name(f"{stem.name}{ending}")
-    if not output.name:
-        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME{ending}")
-    check_is_no_input(path, output)
-    if not FORMATS[options.format].is_folder:
-        check_outputs([output], force=options.force)
-    return output
+    """Return where the export of a file goes, by default beside it; raises OutputError where it cannot."""
+    found = FORMATS[options.format]
+    return checked_output(
+        [path], options.output, found.ending, force=options.force, is_folder=found.is_folder
+    )
 
 
 def export(session: Session, output: Path, options: ExportOptions) -> Exported:
@@ -101,7 +88,7 @@ def export(session: Session, output: Path, options: ExportOptions) -> Exported:
 
 
 def the_device(session: Session) -> DeviceAnalysis:
-    """The one device of a session, or of several the only CUDA device; else raises InputError."""
+    """Return the one device of a session, or of several the only CUDA device; else raises InputError."""
     devices = [found for found in session.devices if found.device.device != HOST] or list(session.devices)
     if len(devices) > 1:
         there = ", ".join(device_argument(found.device.device) for found in session.devices)
@@ -117,7 +104,7 @@ def _write_smaller_snapshot(session: Session, output: Path, options: ExportOptio
     window = _window(analysis, options)
     with new_files([output], force=options.force) as (temporary,):
         write_snapshot(temporary, analysis, window, options.snapshot)
-        notes = tuple(_differences(analysis.replay, window, _read_again(temporary, analysis), analysis))
+        notes = window_notes(analysis, window, load_snapshot(temporary))
     return Exported((output,), notes)
 
 
@@ -129,37 +116,8 @@ def _window(analysis: DeviceAnalysis, options: ExportOptions) -> EventWindow:
     )
 
 
-def _read_again(file: Path, analysis: DeviceAnalysis) -> Replay:
-    snapshot = load_snapshot(file)
-    devices = (found for found in snapshot.devices if found.device == analysis.device.device)
-    return replay(snapshot, next(devices, snapshot.devices[0]))
-
-
-def _differences(whole: Replay, window: EventWindow, part: Replay, analysis: DeviceAnalysis) -> list[Note]:
-    """What the window shows otherwise than the whole file did, if anything."""
-    device, most, n_events = analysis.device.device, 0, 0
-    rows = np.concatenate(([window.first - 1], window.rows[window.n_earlier :]))
-    for name in ("requested", "allocated", "active", "reserved"):
-        before, after = getattr(whole, name), getattr(part, name)
-        expected = np.concatenate(([before.start], before.after))[rows + 1]
-        found = np.concatenate(([after.start], after.after))[window.n_earlier :]
-        off = np.abs(expected - found)
-        most, n_events = max(most, int(off.max())), max(n_events, int(np.count_nonzero(off)))
-    if not most:
-        return []
-    return [
-        Note(
-            "inexact-window",
-            f"read again, the new snapshot of {device_name(device)} differs from the whole file by up to "
-            f"{format_bytes(most)}, after {n_events} of its {len(window.rows)} events: the events of the "
-            "window alone do not show all sizes of blocks that were live before it",
-            device,
-        )
-    ]
-
-
 def _tracks(session: Session) -> list[TrackGroup]:
-    """The memory of every device, and of a capture the times of its operations."""
+    """Return the memory of every device, and of a capture the times of its operations."""
     groups = [memory_group(analysis) for analysis in session.devices]
     timing, _ = times_of_device(session.path, None)
     if timing is not None and timing.device in [found.device.device for found in session.devices]:
@@ -169,7 +127,7 @@ def _tracks(session: Session) -> list[TrackGroup]:
 
 
 def _write_stacks(write: Callable[[Path, LiveStacks], None], *, names_repeat: bool = False) -> Writer:
-    """Write what is live by stack; ``names_repeat``: the format has the names of frames in every stack."""
+    """Make a writer of what is live by stack; ``names_repeat``: names of frames stand in every stack."""
 
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         analysis = the_device(session)
@@ -196,7 +154,7 @@ def _write_traces(write: Callable[[Path, list[TrackGroup]], None]) -> Writer:
 
 
 def _tables(session: Session) -> list[tuple[str, Sequence[TableRows]]]:
-    """The tables of the memory report of one device, and of a capture those of its times."""
+    """Return the tables of the memory report of one device, and of a capture those of its times."""
     analysis = the_device(session)
     report = build_memory_report(analysis)
     found = [("memory", memory_database(Path(), report, extended=True).rows)]
@@ -208,7 +166,7 @@ def _tables(session: Session) -> list[tuple[str, Sequence[TableRows]]]:
 
 
 def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writer:
-    """Write a file for every table into a folder, which need not exist."""
+    """Make a writer of a file for every table into a folder, which need not exist."""
 
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
         tables = {
@@ -226,7 +184,7 @@ def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writ
 
 @contextmanager
 def _folder(path: Path) -> Iterator[None]:
-    """A folder to write into; one that was made for it goes again where that fails."""
+    """Make a folder to write into; one that was made for it goes again where that fails."""
     was_there = path.exists()
     with os_errors(path):
         path.mkdir(exist_ok=True)
@@ -242,14 +200,12 @@ def _folder(path: Path) -> Iterator[None]:
 def _write_lines(session: Session, output: Path, options: ExportOptions) -> Exported:
     tables = _tables(session)
     with new_files([output], force=options.force) as (temporary,):
-        write_json_lines(
-            temporary, tables, n_most_bytes=_MOST_PER_BYTE * _n_bytes(session) + _MOST_FREE_BYTES
-        )
+        write_json_lines(temporary, tables, n_most_bytes=most_bytes_of_output(_n_bytes(session)))
     return Exported((output,))
 
 
 def _n_bytes(session: Session) -> int:
-    """The size of the file, unpacked, or of all files of a capture."""
+    """Return the size of the file, unpacked, or of all files of a capture."""
     times = timing_file(session.path)
     return session.snapshot.container.n_unpacked_bytes + (times.stat().st_size if times else 0)
 

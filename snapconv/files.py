@@ -1,4 +1,4 @@
-"""The files of an input, and output files that are whole or not there.
+"""The files of an input, the names of outputs, and output files that are whole or not there.
 
 A capture is the folder that a recording leaves, with the snapshot and, where there are times, the times.
 Outputs are independent of their content. A writer fills temporary files beside its outputs:
@@ -25,6 +25,7 @@ from snapconv.stop_signals import raise_remembered
 
 SNAPSHOT_NAME, TIMING_NAME = "snapshot.pickle", "timing.json"
 _SUFFIX = ".capture"
+_INPUT_SUFFIXES = (".gz", ".pickle", ".pkl", ".json", ".html", ".pt")
 
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600
@@ -76,10 +77,119 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return (snapshot_file(path),) if timing is None else (snapshot_file(path), timing)
 
 
-def stem_of(path: Path) -> Path:
-    """Return the path that the outputs of a capture are named after: its folder, without ``.capture``."""
-    folder = path if path.name not in ("", "..") else path.resolve()
-    return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
+# --- names of outputs
+
+
+def stem_of_outputs(path: Path) -> Path:
+    """Return what outputs are named after: the snapshot or the capture, without its suffixes."""
+    if is_capture(path):
+        folder = path if path.name not in ("", "..") else path.resolve()
+        return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
+    stem = path.name
+    while stem.lower().endswith(_INPUT_SUFFIXES):
+        stem = stem[: stem.rindex(".")]
+    return path.with_name(stem or path.name)
+
+
+def default_output(path: Path, ending: str) -> Path:
+    """Name an output beside its input, with an ending such as ``.view.html``."""
+    stem = stem_of_outputs(path)
+    return stem.with_name(f"{stem.name}{ending}")
+
+
+def checked_output(
+    inputs: Sequence[Path],
+    given: Path | None,
+    ending: str,
+    *,
+    force: bool,
+    example: str = "",
+    is_folder: bool = False,
+) -> Path:
+    """Return where an output goes: as given, or beside the last input; refuse what cannot be written.
+
+    ``ending`` is that of the default name, ``example`` the one that a message shows. A folder is checked when
+    it is written to.
+    """
+    output = given or default_output(inputs[-1], ending)
+    if not output.name:
+        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME{example or ending}")
+    for path in inputs:
+        check_is_no_input(path, output)
+    if not is_folder:
+        check_outputs([output], force=force)
+    return output
+
+
+def check_outputs_of(inputs: Sequence[Path], outputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse outputs that cannot be written, and the inputs themselves under any of their names."""
+    for output in outputs:
+        for path in inputs:
+            check_is_no_input(path, output)
+    check_outputs(outputs, force=force)
+
+
+def check_is_no_input(path: Path, output: Path) -> None:
+    """Refuse an output that is the snapshot, or a file of the capture, under any of its names."""
+    for file in files_of(path):
+        with os_errors(output):
+            is_input = output.exists() and file.exists() and output.samefile(file)
+        if is_input:
+            what = "the snapshot itself" if file == path else f"{file.name} of the capture"
+            raise OutputWriteError(f"{output} is {what}: choose another --output")
+
+
+def memory_report_output(path: Path, given: Path | None, ordinal: str, *, has_times: bool) -> Path:
+    """Return where a memory report goes: by default beside the snapshot.
+
+    ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. A given
+    name is taken as it is for an only report. With a run time report beside it both have their kind in their
+    names, and no memory report has the name of a run time report.
+    """
+    if given is None:
+        return default_output(path, f"{ordinal}.memory.sqlite")
+    name, kind, ending = _split_output(given.name)
+    if has_times or kind == ".time":
+        kind, ending = ".memory", ending or ".sqlite"
+    return given.with_name(f"{name}{ordinal}{kind}{ending}")
+
+
+def time_report_output(path: Path, given: Path | None) -> Path:
+    """Return where a run time report goes: beside the memory report, with ``.time`` for ``.memory``."""
+    if given is None:
+        return default_output(path, ".time.sqlite")
+    name, _kind, ending = _split_output(given.name)
+    return given.with_name(f"{name}.time{ending or '.sqlite'}")
+
+
+def _split_output(name: str) -> tuple[str, str, str]:
+    """Split a report's name into what the user calls it, its kind and its ending, each with its dot."""
+    for ending in (".sqlite", ".db"):
+        if name.endswith(ending):
+            stem = name.removesuffix(ending)
+            for kind in (".memory", ".time"):
+                if stem.endswith(kind) and stem != kind:
+                    return stem.removesuffix(kind), kind, ending
+            return stem, "", ending
+    return name, "", ""
+
+
+# --- sizes of outputs
+
+# A file repeats a stack, a name or a whole trace for two bytes: what an output repeats is in proportion to
+# the file. No real file comes near the bounds, and of these all is written.
+_BYTES_PER_BYTE, _FREE_BYTES = 20, 900 << 10
+_PART_PER_BYTE, _FREE_PART_BYTES = 8, 256 << 10
+
+
+def most_bytes_of_output(n_bytes: int) -> int:
+    """Return how large an output about a file of this size, unpacked, may become."""
+    return _BYTES_PER_BYTE * n_bytes + _FREE_BYTES
+
+
+def most_bytes_of_part(n_bytes: int) -> int:
+    """Return how large the frames of entries, the nodes of a tree or the names in stacks may become."""
+    return _PART_PER_BYTE * n_bytes + _FREE_PART_BYTES
 
 
 # --- outputs

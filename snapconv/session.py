@@ -29,13 +29,14 @@ from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of
 from snapconv.errors import InputError
+from snapconv.files import default_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project
 from snapconv.units import HOST
-from snapconv.view import View, default_output, write_view_of
+from snapconv.view import View, page_ending, write_view_of
 from snapconv.writers.html.notebook_html import PICTURE_BINS, head_html
 
 
@@ -228,7 +229,7 @@ class Session:
         """
         files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
         if output is None:
-            name = default_output([file.path for file in files]).name
+            name = default_output(files[-1].path, page_ending(len(files))).name
             output = Path(tempfile.mkdtemp(prefix="snapconv-")) / name
         return write_view_of(files, Path(output), force=force)
 

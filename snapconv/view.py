@@ -8,15 +8,9 @@ from pathlib import Path
 from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.device_notes import file_notes
 from snapconv.answers.diff import compare_files
-from snapconv.answers.times import module_times
-from snapconv.convert import (
-    check_is_no_input,
-    stem_of_outputs,
-    time_report_of,
-    times_of_device,
-)
+from snapconv.answers.times import module_times, time_report_of, times_of_device
 from snapconv.errors import OutputWriteError
-from snapconv.files import check_outputs, os_errors
+from snapconv.files import checked_output, os_errors
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.writers.html.column_encoding import page_text
@@ -81,10 +75,9 @@ def write_view_of(files: Sequence[Analysis], output: Path | None, *, force: bool
     return _write(files, path, force=force)
 
 
-def default_output(inputs: Sequence[Path]) -> Path:
-    """Beside the file, or the newer one of two: ``run.view.html``, ``run.compare.html``."""
-    stem = stem_of_outputs(inputs[-1])
-    return stem.with_name(f"{stem.name}.{'view' if len(inputs) == 1 else 'compare'}.html")
+def page_ending(n_files: int) -> str:
+    """Return the end of a page's name, which lies beside the file, or the newer one of two."""
+    return ".view.html" if n_files == 1 else ".compare.html"
 
 
 def _write(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
@@ -100,16 +93,10 @@ def _write(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
 
 
 def _checked_output(inputs: Sequence[Path], given: Path | None, *, force: bool) -> Path:
-    """Where the page goes, if it may go there."""
-    output = given or default_output(inputs)
-    if str(output) == "-":
+    """Return where the page goes, if it may go there."""
+    if str(given) == "-":
         raise OutputWriteError("cannot write -: a page is a file and no stream; name it with --output")
-    if not output.name:
-        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.html")
-    for path in inputs:
-        check_is_no_input(path, output)
-    check_outputs([output], force=force)
-    return output
+    return checked_output(inputs, given, page_ending(len(inputs)), force=force, example=".html")
 
 
 def _devices(snapshots: list[Snapshot], device: int | None) -> list[tuple[DeviceSnapshot, ...]]:

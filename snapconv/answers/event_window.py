@@ -12,11 +12,13 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
-from snapconv.replay.device_replay import AllocationTable
+from snapconv.notes import Note
+from snapconv.replay.device_replay import AllocationTable, replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
-from snapconv.units import counted, device_name
+from snapconv.snapshot.load import Snapshot
+from snapconv.units import counted, device_name, format_bytes
 
 _RANGE = re.compile(r"(?P<first>[0-9]{0,18})((?P<colon>:)(?P<last>[0-9]{0,18}))?")
 
@@ -73,6 +75,31 @@ def window_of_iterations(analysis: DeviceAnalysis, wanted: Range) -> EventWindow
 def whole_window(analysis: DeviceAnalysis) -> EventWindow:
     """The window of all events; also of a device without any."""
     return _window(analysis, 0, len(analysis.device.events) - 1)
+
+
+def window_notes(analysis: DeviceAnalysis, window: EventWindow, written: Snapshot) -> tuple[Note, ...]:
+    """Say what a window shows otherwise than the whole file; ``written`` is the window alone."""
+    devices = (found for found in written.devices if found.device == analysis.device.device)
+    whole, part = analysis.replay, replay(written, next(devices, written.devices[0]))
+    device, most, n_events = analysis.device.device, 0, 0
+    rows = np.concatenate(([window.first - 1], window.rows[window.n_earlier :]))
+    for name in ("requested", "allocated", "active", "reserved"):
+        before, after = getattr(whole, name), getattr(part, name)
+        expected = np.concatenate(([before.start], before.after))[rows + 1]
+        found = np.concatenate(([after.start], after.after))[window.n_earlier :]
+        off = np.abs(expected - found)
+        most, n_events = max(most, int(off.max())), max(n_events, int(np.count_nonzero(off)))
+    if not most:
+        return ()
+    return (
+        Note(
+            "inexact-window",
+            f"read again, the new snapshot of {device_name(device)} differs from the whole file by up to "
+            f"{format_bytes(most)}, after {n_events} of its {len(window.rows)} events: the events of the "
+            "window alone do not show all sizes of blocks that were live before it",
+            device,
+        ),
+    )
 
 
 def _within(analysis: DeviceAnalysis, wanted: Range, n: int, noun: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
+from snapconv.files import most_bytes_of_part
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import shortened
@@ -21,8 +22,6 @@ from snapconv.units import shortened
 # file. No real file comes near this; of a node, its numbers are that large as JSON.
 _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
 _NODE_BYTES = 250
-_BYTES_PER_BYTE = 12
-_FREE_BYTES = 512 << 10
 NO_LINE, NO_MODULE, NO_STACK = "without a line of the project", "without a module", "without a stack"
 
 
@@ -74,7 +73,7 @@ def find_tree(
 ) -> MemoryTree:
     """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
     rows = np.flatnonzero(analysis.allocations.live_at(moment.event))
-    root = _Root(_BYTES_PER_BYTE * analysis.snapshot.container.n_unpacked_bytes + _FREE_BYTES)
+    root = _Root(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
     path_of = _paths(analysis, by, all_frames=all_frames)
     for group, stack, n_bytes, n_blocks in sorted(_sums(analysis, rows, by), key=lambda one: -one[2]):
         root.add(path_of(group, stack), n_bytes, n_blocks)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct
+from snapconv.files import most_bytes_of_part
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine, both_ends
@@ -24,9 +25,6 @@ if TYPE_CHECKING:  # their reports take their frames from here
 
 _Entry = TypeVar("_Entry", bound="WeightEntry | ActivationEntry | RunTimeEntry")
 
-# Real reports have less than twice the size of their file, small ones have some kilobytes.
-_BYTES_PER_BYTE = 8
-_FREE_BYTES = 256 << 10
 # Of a row: its id, its place among the frames, its line, and what SQLite needs for them.
 _ROW_BYTES = 16
 # Of the frames of a stack, how many of each of its ends are tried; with 0 an entry has no frames.
@@ -78,7 +76,7 @@ def n_frames_of_an_end(
     """
     uses = Counter(entry.frames for entry in entries)
     size_of = cache(_size_of)
-    allowed = _BYTES_PER_BYTE * n_bytes + _FREE_BYTES
+    allowed = most_bytes_of_part(n_bytes)
 
     def total(n: int) -> int:
         return sum(n_uses * sum(map(size_of, both_ends(frames, n))) for frames, n_uses in uses.items())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from snapconv.analysis import AnalysisOptions, project_of
 from snapconv.answers.report_frames import (
     ReportStacks,
     left_out_note,
@@ -15,8 +16,10 @@ from snapconv.answers.report_frames import (
     with_fewer_frames,
 )
 from snapconv.columns import Int32Column, MsColumn, distinct
+from snapconv.files import timing_file
 from snapconv.notes import Note
-from snapconv.snapshot.recorded.timing_file import PHASES, CallTable, LaunchCounts, Timing
+from snapconv.snapshot.load import Snapshot
+from snapconv.snapshot.recorded.timing_file import PHASES, CallTable, LaunchCounts, Timing, load_timing
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.units import format_share
@@ -182,6 +185,22 @@ class TimeReport:
             "n_entries": len(self.entries),
             "notes": list(map(asdict, self.notes)),
         }
+
+
+def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tuple[Note, ...]]:
+    """Read the times of a capture: None where it has none, or of another device."""
+    file = timing_file(path)
+    if file is None:
+        return None, ()
+    timing, notes = load_timing(file)
+    return (timing if timing and device in (None, timing.device) else None), notes
+
+
+def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
+    """Build the report of a capture's times, with the project of its snapshot."""
+    recorded = replace(snapshot.recorded_project, root=timing.project_root)
+    project = project_of(timing.stacks, recorded, options)
+    return build_time_report(timing, project)
 
 
 def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ...] = ()) -> TimeReport:

@@ -6,10 +6,10 @@ No real file comes near the bound, and of these all is printed.
 
 from collections.abc import Callable
 
+from snapconv.files import most_bytes_of_output
 from snapconv.notes import Note
 from snapconv.units import shortened
 
-_BYTES_PER_BYTE, _FREE_BYTES = 20, 900 << 10
 # How many entries of a list, and characters of a text, are tried; what comes first is what is largest.
 _TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
 # One entry for each device, of which none is left out.
@@ -23,7 +23,7 @@ def bounded_text(
 
     ``n_bytes`` is the size of the file, unpacked. The note says what was left out.
     """
-    allowed = _BYTES_PER_BYTE * n_bytes + _FREE_BYTES
+    allowed = most_bytes_of_output(n_bytes)
     text = written(values)
     if len(text) <= allowed:
         return text, ()

@@ -9,7 +9,7 @@ import pytest
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.describe import describe
 from snapconv.errors import InputError
-from snapconv.files import files_of, is_capture, snapshot_file, stem_of, timing_file
+from snapconv.files import files_of, is_capture, snapshot_file, stem_of_outputs, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.paths import PathMap
@@ -64,13 +64,15 @@ def test_a_capture_loads_as_its_snapshot(tmp_path):
         ("a/run.1.capture", "a/run.1"),
     ],
 )
-def test_outputs_are_named_after_the_folder_and_lie_beside_it(folder, stem):
-    assert stem_of(Path(folder)) == Path(stem)
+def test_outputs_are_named_after_the_folder_and_lie_beside_it(tmp_path, folder, stem):
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "snapshot.pickle").touch()
+    assert stem_of_outputs(tmp_path / folder) == tmp_path / stem
 
 
 def test_the_folder_that_one_is_in_has_a_name_too(tmp_path, monkeypatch):
     monkeypatch.chdir(capture(tmp_path))
-    assert stem_of(Path()) == tmp_path.resolve() / "train"
+    assert stem_of_outputs(Path()) == tmp_path.resolve() / "train"
 
 
 def recorded(tmp_path) -> Path:

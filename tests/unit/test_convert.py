@@ -9,8 +9,9 @@ import pytest
 
 from snapconv import convert
 from snapconv.analysis import AnalysisOptions
-from snapconv.convert import ConvertOptions, output_path, time_output_path, to_sqlite
+from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
+from snapconv.files import memory_report_output, time_report_output
 from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 
@@ -64,14 +65,11 @@ def files(folder, but=()):
     ],
 )
 def test_a_report_lies_beside_its_snapshot(snapshot, report):
-    assert (
-        output_path(Path("/data") / snapshot, ConvertOptions(), None, has_times=False)
-        == Path("/data") / report
-    )
+    assert memory_report_output(Path("/data") / snapshot, None, "", has_times=False) == Path("/data") / report
 
 
 def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
-    path = output_path(Path("/data/run.pickle"), ConvertOptions(), 3, has_times=False)
+    path = memory_report_output(Path("/data/run.pickle"), None, ".cuda3", has_times=False)
     assert path == Path("/data/run.cuda3.memory.sqlite")
 
 
@@ -86,23 +84,25 @@ def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
     ],
 )
 def test_a_given_output_keeps_its_suffix(output, report, of_device):
-    options = ConvertOptions(output=Path(output))
-    assert output_path(Path("run.pickle"), options, None, has_times=False) == Path(report)
-    assert output_path(Path("run.pickle"), options, 3, has_times=False) == Path(of_device)
+    output = Path(output)
+    assert memory_report_output(Path("run.pickle"), output, "", has_times=False) == Path(report)
+    assert memory_report_output(Path("run.pickle"), output, ".cuda3", has_times=False) == Path(of_device)
 
 
 @pytest.mark.parametrize("output", ["x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite"])
 def test_both_reports_of_a_capture_have_their_kind_in_their_names(output):
-    options = ConvertOptions(output=Path("/out") / output)
+    output = Path("/out") / output
     capture = Path("run.capture")
-    assert output_path(capture, options, None, has_times=True) == Path("/out/x.memory.sqlite")
-    assert output_path(capture, options, 3, has_times=True) == Path("/out/x.cuda3.memory.sqlite")
-    assert time_output_path(capture, options) == Path("/out/x.time.sqlite")
+    assert memory_report_output(capture, output, "", has_times=True) == Path("/out/x.memory.sqlite")
+    assert memory_report_output(capture, output, ".cuda3", has_times=True) == Path(
+        "/out/x.cuda3.memory.sqlite"
+    )
+    assert time_report_output(capture, output) == Path("/out/x.time.sqlite")
 
 
 def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
-    options = ConvertOptions(output=Path("x.time.sqlite"))
-    assert output_path(Path("run.pickle"), options, None, has_times=False) == Path("x.memory.sqlite")
+    output = Path("x.time.sqlite")
+    assert memory_report_output(Path("run.pickle"), output, "", has_times=False) == Path("x.memory.sqlite")
 
 
 def test_a_conversion_writes_one_file_and_shows_what_is_in_it(run, tmp_path):

@@ -1,6 +1,6 @@
-"""Tracks -> a trace that ui.perfetto.dev opens: protobuf packets, in the order of tracks.
+"""Tracks -> traces over time: the JSON of chrome://tracing, and the packets of ui.perfetto.dev.
 
-The numbers of the fields are those of perfetto's protos/perfetto/trace/: trace_packet.proto,
+The numbers of perfetto's fields are those of its protos/perfetto/trace/: trace_packet.proto,
 track_event/track_descriptor.proto, counter_descriptor.proto, process_descriptor.proto, track_event.proto and
 debug_annotation.proto.
 """
@@ -9,7 +9,36 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from snapconv.answers.trace_tracks import CounterTrack, Slice, SliceTrack, TrackGroup
+from snapconv.json_text import write_json
 from snapconv.writers.exports.protobuf_fields import bytes_field, number_field, text_field
+
+Event = dict[str, object]
+
+
+def write_chrome(temporary: Path, groups: Sequence[TrackGroup]) -> None:
+    """Write the trace into a file, an event a line."""
+    with temporary.open("wb") as file:
+        file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        for number, event in enumerate(events_of(groups)):
+            file.write((b",\n" if number else b"\n") + write_json(event))
+        file.write(b"\n]}\n")
+
+
+def events_of(groups: Sequence[TrackGroup]) -> Iterator[Event]:
+    """Every event: a group is a process, a track of slices a thread; times in microseconds."""
+    for pid, group in enumerate(groups, 1):
+        yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group.name}}
+        for tid, track in enumerate(group.tracks, 1):
+            place: Event = {"pid": pid, "tid": tid}
+            yield {"ph": "M", **place, "name": "thread_name", "args": {"name": track.name}}
+            for one in track.slices:
+                times = {"ts": one.begin_us, "dur": one.length_us}
+                args = dict(one.details)
+                yield {"ph": "X", **place, "name": one.name, **times, "args": args}
+        for counter in group.counters:
+            for time, value in zip(counter.time_us.tolist(), counter.n_bytes.tolist(), strict=True):
+                yield {"ph": "C", "pid": pid, "name": counter.name, "ts": time, "args": {"bytes": value}}
+
 
 # Trace
 _PACKET = 1
