@@ -217,14 +217,17 @@ def _matched(listed: Listed, weights: Int64Column) -> tuple[Alignment, Int64Colu
     common = _common_bytes(listed.sizes, weights)
     if not listed.is_ordered:
         return _matched_without_order(listed, weights, common)
-    by_order, order, is_placed = _aligned(listed, weights, common)
+    by_order, order, is_placed = _aligned(listed, weights)
     n_bytes = _bytes_of(by_order, weights)
     if listed.is_by_address:
         # Where some of the list is missing, addresses do not show what.
         is_whole = n_bytes >= _WHOLE_SHARE * int(listed.sizes.sum())
         return replace(by_order, is_certain=by_order.is_certain & is_whole), order
-    if n_bytes >= common:
+    if _is_complete(by_order, listed, weights):
         return by_order, order
+    mixed = _in_one_order(listed, weights, order, others=listed.others)
+    if _bytes_of(mixed, weights) > n_bytes:
+        by_order, n_bytes = mixed, _bytes_of(mixed, weights)
     if n_bytes < _TRUSTED_SHARE * common:
         by_order = replace(by_order, is_certain=np.zeros(len(weights), np.bool_))
     by_module = fit_windows(replace(listed, is_placed=is_placed), weights)
@@ -250,12 +253,12 @@ def _matched_without_order(
     return replace(by_order, is_certain=by_module.is_certain & is_same), order
 
 
-def _aligned(listed: Listed, weights: Int64Column, common: int) -> tuple[Alignment, Int64Column, bool]:
+def _aligned(listed: Listed, weights: Int64Column) -> tuple[Alignment, Int64Column, bool]:
     """Align with the order of Module.to and with that of named_parameters: what explains more is kept."""
     first = listed.is_placed is not False
     orders = [_order(listed, is_placed=is_placed) for is_placed in (first, not first)]
     pairs = _in_one_order(listed, weights, orders[0])
-    is_enough = listed.is_placed is not None and _bytes_of(pairs, weights) >= common
+    is_enough = listed.is_placed is not None and _is_complete(pairs, listed, weights)
     if is_enough or np.array_equal(orders[0], orders[1]):
         return pairs, orders[0], first
     others = _in_one_order(listed, weights, orders[1])
@@ -274,13 +277,23 @@ def _bytes_of(pairs: Alignment, weights: Int64Column) -> int:
     return int(weights[pairs.partner >= 0].sum())
 
 
-def _in_one_order(listed: Listed, weights: Int64Column, order: Int64Column) -> Alignment:
-    """Align with one order of the list.
+def _is_complete(pairs: Alignment, listed: Listed, weights: Int64Column) -> bool:
+    """Return whether no weight without a partner has, at any width, the size of a tensor without one."""
+    is_left = np.ones(len(listed.names), np.bool_)
+    is_left[pairs.partner[pairs.partner >= 0]] = False
+    sizes = np.stack((listed.sizes, *listed.others))
+    return not is_among(weights[pairs.partner < 0], sizes[:, is_left]).any()
+
+
+def _in_one_order(
+    listed: Listed, weights: Int64Column, order: Int64Column, *, others: tuple[Int64Column, ...] = ()
+) -> Alignment:
+    """Align with one order of the list; ``others`` are sizes that its tensors may have instead.
 
     Of pre-existing weights each of the allocator's pools by itself: only there do addresses rise with time,
     since a model that is built on an empty device fills segments from their beginning.
     """
-    sizes = [column[order] for column in (listed.sizes, *listed.others)]
+    sizes = [column[order] for column in (listed.sizes, *others)]
     if not listed.is_by_address:
         found = align(sizes[0], weights, *sizes[1:])
     else:
