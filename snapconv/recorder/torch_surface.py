@@ -226,8 +226,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch.Tensor", "to cuda cpu type type_as tolist numpy get_device data_ptr"),
         *_callables("torch.Tensor", "record_stream is_pinned pin_memory new new_tensor __torch_dispatch__"),
         *_values("torch.Tensor", "device is_cuda is_cpu"),
-        *_callables("torch.UntypedStorage", "data_ptr clone"),
-        *_callables("torch.UntypedStorage", "to", is_optional=True),  # not in torch 2.2
+        *_callables("torch.UntypedStorage", "data_ptr clone to"),
         *_values("torch.UntypedStorage", "device is_cuda _cdata"),
         *_values("torch.nn.parameter.UninitializedTensorMixin", "_allowed_methods"),
         _function("torch._tensor_str._str", "self"),
@@ -249,14 +248,13 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C", "_scatter", is_optional=True),
         *_callables("torch._C._nn", "_parse_to"),
         *_callables("torch._C", "_current_graph_task_id _dispatch_has_kernel_for_dispatch_key"),
-        *_callables("torch._C", "_current_autograd_node _storage_id _get_accelerator", is_optional=True),
-        *_values("torch._C", "_functorch", is_optional=True),
+        *_callables("torch._C", "_current_autograd_node _storage_id"),
+        *_callables("torch._C", "_get_accelerator", is_optional=True),
+        *_values("torch._C", "_functorch"),
         *_classes("torch._C", "DispatchKey DispatchKeySet DisableTorchFunction"),
-        *_classes("torch._ops", "HigherOrderOperator"),
         *_callables("torch._ops.OpOverload", "_can_decompose", is_optional=True),
         *_classes("torch.library", "Library"),
-        *_callables("torch.library.Library", "impl"),
-        *_callables("torch.library.Library", "_destroy", is_optional=True),
+        *_callables("torch.library.Library", "impl _destroy"),
         *_TRACEBACKS,
     ],
     Feature.SIMULATED_ANNOTATIONS: _ANNOTATIONS,
@@ -305,21 +303,6 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch.compiler", "set_stance", since=(2, 6)),
     ],
 }
-
-# Where nothing is computed and torch can compile for the simulation, besides:
-OF_COMPILING: list[Row] = [
-    *_callables("torch._dynamo", "reset"),
-    *_callables("torch.optim.Adam", "_init_group", is_optional=True),
-    *_callables("torch._dynamo.convert_frame.ConvertFrameAssert", "__call__"),
-    *_values("torch._dynamo.trace_rules", "SKIP_DIRS"),
-    *_callables("torch._dynamo.trace_rules", "add _recompile_re"),
-    *_callables(
-        "torch._C", "_len_torch_function_stack _pop_torch_function_stack _push_on_torch_function_stack"
-    ),
-    *_callables("torch._inductor.codecache.PyCodeCache", "load_by_key_path cache_clear"),
-    *_callables("torch._inductor.async_compile.AsyncCompile", "cpp_pybinding"),
-    *_callables("torch._inductor.cpp_builder", "get_cpp_compiler"),
-]
 
 
 Tensor: TypeAlias = Any

@@ -5,19 +5,37 @@ from the model of the caching allocator, and the tensors are computed on the CPU
 else of the recorder need know. Importing this imports no torch.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
 
+from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
-from snapconv.simulation.not_modelled import BLAS
-from snapconv.simulation.simulation_options import SimulationOptions
-
-if TYPE_CHECKING:
-    from snapconv.simulation.devices.machine import Machine
-    from snapconv.simulation.devices.workspace import Workspace
-    from snapconv.simulation.operations.tracker import Tracker
+from snapconv.recorder.observe.tensors import use_locations
+from snapconv.recorder.torch_features import Features, of_simulation, probe
+from snapconv.recorder.torch_surface import Feature
+from snapconv.simulation.cuda_classes import compiled_as_eager, patch_graphs
+from snapconv.simulation.cuda_functions import bind, patch_accelerator
+from snapconv.simulation.factories import (
+    patch_checkpoints,
+    patch_dlpack,
+    patch_factories,
+    patch_legacy_types,
+    patch_wrappers,
+    random_weights,
+)
+from snapconv.simulation.history import patch_annotations
+from snapconv.simulation.kernels import Kernels, add_gpu_choices, patch_autocast, patch_grouping
+from snapconv.simulation.machine import Machine, SimulationOptions
+from snapconv.simulation.operations import BLAS
+from snapconv.simulation.patches import Handler, Patches, dispatch_mode, patch_threads
+from snapconv.simulation.placements import patch_scripts
+from snapconv.simulation.process_groups import patch_process_groups, with_collectives
+from snapconv.simulation.tensors import TensorPatches, patch_storages
+from snapconv.simulation.tracker import Tracker, Workspace
 
 __all__ = ["Simulation", "SimulationOptions", "simulated"]
 
@@ -25,17 +43,17 @@ __all__ = ["Simulation", "SimulationOptions", "simulated"]
 class Simulation:
     """A simulation that is running."""
 
-    def __init__(self, machine: "Machine", tracker: "Tracker") -> None:
+    def __init__(self, machine: Machine, tracker: Tracker) -> None:
         self._machine = machine
         self._tracker = tracker
 
     @property
-    def workspaces(self) -> "tuple[Workspace, ...]":
+    def workspaces(self) -> tuple[Workspace, ...]:
         """The workspaces that the simulation has allocated by itself up to now."""
         return self._tracker.workspaces
 
     def notes(self) -> tuple[Note, ...]:
-        """What the user should know of this run, beyond what every simulation leaves out."""
+        """Return what the user should know of this run, beyond what every simulation leaves out."""
         return (
             *self._machine.changes,
             *self.faults(),
@@ -44,12 +62,9 @@ class Simulation:
         )
 
     def faults(self) -> tuple[Note, ...]:
-        """What a fault of ours has left to the CPU."""
-        return tuple(fault_note(guard) for guard in self._machine.guards if guard.failure is not None)
-
-    def _not_modelled(self) -> list[str]:
-        has_workspace = self._machine.options.cublas_workspace
-        return [what for what in self._machine.met if not (has_workspace and what == BLAS)]
+        """Return notes on what a fault of ours has left to the CPU."""
+        guard = self._tracker.guard
+        return () if guard.failure is None else (fault_note(guard),)
 
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
@@ -60,14 +75,102 @@ class Simulation:
             "total_bytes": options.total_bytes,
             "cublas_workspace": options.cublas_workspace,
             "n_devices": options.n_devices,
-            "not_modelled": self._not_modelled(),
+            "not_modelled": [
+                what for what in self._machine.met if not (options.cublas_workspace and what == BLAS)
+            ],
         }
+
+
+_is_running = [False]
 
 
 @contextmanager
 def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
     """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
-    from snapconv.simulation.simulation_session import running
-
     with running(options or SimulationOptions()) as (machine, tracker):
         yield Simulation(machine, tracker)
+
+
+@contextmanager
+def running(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
+    """Simulate devices for as long as the context lasts, for those who look inside."""
+    if _is_running[0]:
+        raise RecorderError("a simulation is running already: a process can have one at a time")
+    _is_running[0] = True
+    try:
+        _import_torch("torch.optim", "torch._dynamo")
+        with _patched(options) as (machine, tracker):
+            yield machine, tracker
+    finally:
+        _is_running[0] = False
+
+
+@contextmanager
+def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
+    """Replace what torch is asked about devices, from the first patch to the last restored attribute."""
+    features = probe(of_simulation)
+    machine = Machine(options)
+    machine.changes.extend(features.notes())
+    tracker = Tracker(machine)
+    with ExitStack() as stack:
+        patches = stack.enter_context(Patches(tracker.guard))
+        bind(machine, patches)
+        patch_accelerator(machine, patches)
+        tensors = TensorPatches(tracker)
+        tensors.apply(patches)
+        patch_storages(tracker, tensors, patches)
+        patch_factories(tracker, tensors, patches)
+        _patch_features(features, tracker, tensors, patches, stack.enter_context(Kernels()))
+        if options.random_weights:
+            stack.enter_context(random_weights(machine.notes, patches))
+        handle: Handler = tracker.handle
+        if Feature.SIMULATED_GROUPS in features:
+            handle = with_collectives(handle)
+        stack.callback(tracker.close)
+        stack.enter_context(use_locations(tracker.locate))
+        if Feature.SIMULATED_COMPILATION in features:
+            stack.enter_context(compiled_as_eager(machine, tensors.is_placed))
+
+        def enter_modes() -> ExitStack:
+            modes = ExitStack()
+            modes.enter_context(tracker.calls.mode())
+            modes.enter_context(dispatch_mode(handle))
+            return modes
+
+        patch_threads(enter_modes, patches)
+        stack.enter_context(enter_modes())
+        yield machine, tracker
+
+
+def _patch_features(
+    features: Features, tracker: Tracker, tensors: TensorPatches, patches: Patches, kernels: Kernels
+) -> None:
+    """Replace what a simulation can do without, as far as this torch has it."""
+    machine = tracker.machine
+    parts: dict[Feature, Callable[[], object]] = {
+        Feature.SIMULATED_GRAPHS: lambda: patch_graphs(machine, patches),
+        Feature.SIMULATED_DLPACK: lambda: patch_dlpack(patches),
+        Feature.SIMULATED_SCRIPTS: lambda: patch_scripts(tracker.doubts, patches),
+        Feature.SIMULATED_WRAPPERS: lambda: patch_wrappers(tracker, tensors, patches),
+        Feature.SIMULATED_TYPES: lambda: patch_legacy_types(patches),
+        Feature.SIMULATED_GROUPING: lambda: patch_grouping(patches),
+        Feature.SIMULATED_AUTOCAST: lambda: patch_autocast(patches, kernels),
+        Feature.SIMULATED_ATTENTION: lambda: add_gpu_choices(kernels, tensors.is_placed),
+        Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine.annotate, patches),
+        Feature.SIMULATED_GROUPS: lambda: patch_process_groups(tracker, patches),
+        Feature.SIMULATED_FILES: lambda: patch_checkpoints(tracker, patches),
+    }
+    for feature, patch in parts.items():
+        if feature in features:
+            patch()
+
+
+def _import_torch(*names: str) -> None:
+    """Import what looks at torch.cuda while it is imported, before that is changed.
+
+    torch.optim imports torch._dynamo at its first step, which lists torch.cuda's functions (2.13).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            import_module(name)

@@ -1,17 +1,30 @@
-"""Kernels of our own in torch's dispatcher, for as long as a simulation runs.
+"""What CUDA computes otherwise than the CPU: attention, dropout, autocast, and how optimizers group tensors.
 
-The dispatcher and not Python: so they hold for C++ callers too, and in every thread.
+A GPU's fused attention stores no matrix of scores, and its dropout keeps a mask of one byte per element; the
+CPU's do otherwise. The choice is made as for CUDA, the values are computed by the CPU's fused kernel.
+Dropout inside attention is accounted for and not applied: the CPU's kernel supports none.
+
+autocast for "cuda" is switched together with the CPU's, and casts as CUDA's does: CUDA takes softmax, norms
+and losses in float32, the CPU leaves most of them in low precision.
 """
 
 from collections.abc import Callable
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
+from snapconv.simulation.patches import Patches
+
 MakeKernel = Callable[[Any, Any], Callable[..., Any]]
+
+_FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels added to torch's own operations; leaving the context takes them out again."""
+    """Kernels of our own, added to torch's operations; leaving the context takes them out again.
+
+    In the dispatcher and not in Python: so they hold for C++ callers too, and in every thread.
+    """
 
     def __enter__(self) -> "Kernels":
         import torch
@@ -23,10 +36,7 @@ class Kernels:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        destroy = getattr(self._library, "_destroy", None)
-        if destroy is not None:
-            destroy()
-        del self._library  # where there is no _destroy, this does it
+        self._library._destroy()
 
     def add(self, name: str, key: str, make: MakeKernel) -> None:
         """Register ``make(operation, torch)`` unless this torch has a kernel there, or no such operation."""
@@ -38,3 +48,243 @@ class Kernels:
         if self._torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
             return
         self._library.impl(name, make(operation, self._torch), key)
+
+
+def add_gpu_choices(kernels: Kernels, is_placed: Callable[[Any], bool]) -> None:
+    """Let attention and dropout of tensors on a simulated device take CUDA's way."""
+    kernels.add("dropout", "AutogradCPU", lambda operation, torch: _dropout(operation, torch, is_placed))
+    kernels.add(
+        "scaled_dot_product_attention",
+        "AutogradCPU",
+        lambda operation, torch: _attention(operation, torch, is_placed),
+    )
+
+
+def _dropout(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
+    plain = _as_composed(operation, torch)
+
+    def dropout(tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001  # the operation's signature
+        # is_fused_kernel_acceptable in aten/src/ATen/native/Dropout.cpp
+        if train and 0 < p < 1 and tensor.numel() > 0 and is_placed(tensor):
+            return torch.native_dropout(tensor, p, train)[0]
+        return plain(tensor, p, train)
+
+    return dropout
+
+
+def _attention(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
+    aten = torch.ops.aten
+    plain = _as_composed(operation, torch)
+
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        tensors = (query, key, value)
+        has_learnt_mask = attn_mask is not None and attn_mask.requires_grad
+        if not is_placed(query) or enable_gqa or has_learnt_mask or not _is_fusable(tensors):
+            options = {"enable_gqa": True} if enable_gqa else {}
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
+        # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
+        is_low = query.dtype in (torch.float16, torch.bfloat16)
+        if is_low and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
+            return aten._scaled_dot_product_flash_attention.default(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
+        if torch.backends.cuda.mem_efficient_sdp_enabled():
+            needs_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+            return aten._scaled_dot_product_efficient_attention.default(
+                query,
+                key,
+                value,
+                _as_bias(attn_mask, query, torch),
+                needs_sums,
+                dropout_p,
+                is_causal,
+                scale=scale,
+            )[0]
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+
+    return attention
+
+
+def _as_composed(operation: Any, torch: Any) -> Callable[..., Any]:
+    """Return the operation as torch composes it of others, past our kernel.
+
+    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
+    """
+    return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def _is_fusable(tensors: tuple[Any, ...]) -> bool:
+    # The fused kernels broadcast neither samples nor heads (sdp_utils_cpp.h).
+    return all(
+        tensor.dim() == 4
+        and tensor.shape[:2] == tensors[0].shape[:2]
+        and tensor.stride(-1) == 1
+        and 0 < tensor.size(-1) <= _FLASH_MAX_HEAD_SIZE
+        and tensor.numel() > 0
+        and tensor.size(-1) == tensors[0].size(-1)
+        for tensor in tensors
+    )
+
+
+def _as_bias(attn_mask: Any, query: Any, torch: Any) -> Any:
+    """Turn a boolean mask into what is added to the scores (convert_boolean_attn_mask)."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+    if attn_mask is None:
+        return None
+    return attn_mask.expand(query.size(0), query.size(1), attn_mask.size(-2), attn_mask.size(-1))
+
+
+def cuda_only_operations() -> dict[Any, Callable[..., None]]:
+    """Return, by overload, functions that compute operations that only CUDA has.
+
+    Each fills the results that it is given, which have CUDA's shapes, by way of the CPU's fused kernel.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    forward = aten._scaled_dot_product_flash_attention_for_cpu.default
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+    def flash(results: Any, *args: Any, scale: Any = None) -> None:
+        q, k, v = args[:3]
+        is_causal = len(args) > 4 and args[4]
+        _fill(results, forward(q, k, v, 0.0, is_causal, scale=scale))
+
+    def flash_backward(results: Any, *args: Any, scale: Any = None) -> None:
+        is_causal = args[11]
+        _fill(results, backward(*args[:6], 0.0, is_causal, scale=scale))
+
+    def efficient(results: Any, *args: Any, scale: Any = None) -> None:
+        q, k, v, bias, has_sums = args[:5]
+        is_causal = len(args) > 6 and args[6]
+        values = forward(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
+        _fill(results, values if has_sums else values[:1])
+
+    def efficient_backward(results: Any, *args: Any, scale: Any = None) -> None:
+        grad, q, k, v, bias, out, sums = args[:7]
+        is_causal = len(args) > 11 and args[11]
+        # CUDA pads the sums of each row to a multiple of 32.
+        sums = sums[..., : q.size(-2)].contiguous()
+        _fill(results, backward(grad, q, k, v, out, sums, 0.0, is_causal, attn_mask=bias, scale=scale))
+
+    return {
+        aten._scaled_dot_product_flash_attention.default: flash,
+        aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
+        aten._scaled_dot_product_efficient_attention.default: efficient,
+        aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
+    }
+
+
+def _fill(results: Any, values: Any) -> None:
+    for result, value in zip(results, values, strict=False):
+        if result is not None:  # the gradient of what needs none
+            result[..., : value.size(-1)].copy_(value)
+
+
+# Run in float32 (AT_FORALL_FP32).
+_FLOAT32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
+    frobenius_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+    hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
+""".split()
+# Run with dtype=float32 where the caller gave none (AT_FORALL_FP32_SET_OPT_DTYPE).
+_FLOAT32_RESULT = """
+    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList
+    linalg_vector_norm linalg_matrix_norm
+""".split()
+
+
+def patch_autocast(patches: Patches, kernels: Kernels) -> None:
+    """Let what switches autocast for CUDA switch it for the CPU as well, and cast as CUDA's would."""
+    import torch
+
+    def also_cpu(real: Any) -> Any:
+        @wraps(real)
+        def switch(device_type: Any, *value: Any) -> Any:
+            if value and device_type == "cuda":
+                real("cpu", *value)
+            return real(device_type, *value)
+
+        return switch
+
+    patches.wrap(torch, "set_autocast_enabled", also_cpu)
+    patches.wrap(torch, "set_autocast_dtype", also_cpu)
+    for name in _FLOAT32:
+        kernels.add(name, "AutocastCPU", _float32_inputs)
+    for name in _FLOAT32_RESULT:
+        kernels.add(name, "AutocastCPU", _float32_result)
+
+
+def _float32_inputs(operation: Any, torch: Any) -> Callable[..., Any]:
+    """Cast every low-precision argument, and run the operation without autocast."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and _is_low(value, torch):
+            return value.to(torch.float32)
+        return value
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            kwargs = {key: cast(value) for key, value in kwargs.items()}
+            return operation(*map(cast, args), **kwargs)
+
+    return kernel
+
+
+def _float32_result(operation: Any, torch: Any) -> Callable[..., Any]:
+    """Request a float32 result unless the caller gave a type."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of softmax the type is a positional argument, however the caller wrote it.
+        given = (kwargs.get("dtype"), *args)
+        if _is_low(tensor, torch) and not any(isinstance(value, torch.dtype) for value in given):
+            kwargs["dtype"] = torch.float32
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operation(tensor, *args, **kwargs)
+
+    return kernel
+
+
+def _is_low(tensor: Any, torch: Any) -> bool:
+    return tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def patch_grouping(patches: Patches) -> None:
+    """Group by the device that a tensor reports, so that foreach kernels are chosen as on a GPU."""
+    import torch
+
+    patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
+
+
+def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+    """Do what torch._C's function of that name does: columns of the lists stay together.
+
+    The first list decides; in the others a tensor may be None, and a list may be empty.
+    """
+    groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+    for i, tensor in enumerate(lists[0]):
+        key = (tensor.device, tensor.dtype)
+        columns, indices = groups.setdefault(key, ([[] for _ in lists], []))
+        for column, values in zip(columns, lists, strict=True):
+            if values:
+                column.append(values[i])
+        if with_indices:
+            indices.append(i)
+    return groups

@@ -1,11 +1,15 @@
-"""Attributes replaced for a while, and put back as they were: also those that were not there.
+"""How torch is changed while a simulation runs: replaced attributes, and modes in every thread.
 
-What is called of ours in torch's place is guarded: where it fails, what was there does it, for the CPU.
+What is called of ours in torch's place is guarded: where it fails, the original does the work, for the CPU.
+Everything is put back as it was, also what was not there before.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import Any
 
@@ -15,9 +19,12 @@ from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
+Call = tuple[Any, Any, dict[str, Any]]
+Handler = Callable[[Any, Any, dict[str, Any]], Any]
+
 _ABSENT = object()
-# In place of an answer: what torch has there.
-WHAT_IS_THERE = object()
+# As a fallback: what torch has there.
+KEEP_ORIGINAL = object()
 
 
 class Patches:
@@ -40,12 +47,12 @@ class Patches:
             else:
                 setattr(owner, name, before)
 
-    def set(self, owner: Any, name: str, value: Any, *, otherwise: Any = WHAT_IS_THERE) -> None:
+    def set(self, owner: Any, name: str, value: Any, *, fallback: Any = KEEP_ORIGINAL) -> None:
         """Replace an attribute, or add one that the owner itself (not its bases) does not have.
 
-        ``otherwise`` is the answer of a function of ours that fails, where torch's own would not do.
+        ``fallback`` is the answer of a function of ours that fails, where torch's own would not do.
         """
-        guarded = self._guarded(value, inspect.getattr_static(owner, name, None), otherwise)
+        guarded = self._guarded(value, inspect.getattr_static(owner, name, None), fallback)
         self.set_unguarded(owner, name, guarded)
 
     def set_unguarded(self, owner: Any, name: str, value: Any) -> None:
@@ -54,50 +61,47 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def set_existing(self, owner: Any, name: str, value: Any, *, otherwise: Any = WHAT_IS_THERE) -> None:
+    def set_existing(self, owner: Any, name: str, value: Any, *, fallback: Any = KEEP_ORIGINAL) -> None:
         """Replace an attribute that this torch has; do nothing where it has none of that name."""
         if hasattr(owner, name):
-            self.set(owner, name, value, otherwise=otherwise)
+            self.set(owner, name, value, fallback=fallback)
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], *, otherwise: Any = None) -> None:
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], *, fallback: Any = None) -> None:
         """Replace an attribute by ``make(attribute)``; do nothing where there is none.
 
-        ``otherwise`` is what to call where ours fails, if the attribute itself would not do.
+        ``fallback`` is called where ours fails, if the attribute itself would not do.
         """
         if hasattr(owner, name):
             made = make(getattr(owner, name))
-            if otherwise is None:
+            if fallback is None:
                 self.set(owner, name, made)
             else:
-                self.set_unguarded(owner, name, self.instead(made, otherwise))
+                self.set_unguarded(owner, name, self.with_fallback(made, fallback))
 
-    def _guarded(self, value: Any, real: Any, otherwise: Any) -> Any:
+    def _guarded(self, value: Any, real: Any, fallback: Any) -> Any:
         if isinstance(value, property):
             return property(self.guarded(value.fget, lambda owner: real.__get__(owner, type(owner))))
-        if isinstance(value, staticmethod | classmethod):
-            return value
         if isinstance(value, FunctionType | MethodType | BuiltinFunctionType):
-            if otherwise is not WHAT_IS_THERE:
-                return self.guarded(value, lambda *_, **__: otherwise)
+            if fallback is not KEEP_ORIGINAL:
+                return self.guarded(value, lambda *_, **__: fallback)
             return self.guarded(value, real if callable(real) else lambda *_, **__: None)
         return value
 
-    def instead(self, work: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    def with_fallback(self, work: Any, fallback: Callable[..., Any]) -> Callable[..., Any]:
         """Have a function of ours done by another where it fails, which is given the same arguments."""
-        return instead(self._guard, work, otherwise)
+        return with_fallback(self._guard, work, fallback)
 
     def guarded(self, work: Any, real: Callable[..., Any]) -> Callable[..., Any]:
         """Have a function of ours done by another where it fails, which is given the CPU for a device."""
 
         def on_the_cpu(*arguments: Any, **named: Any) -> Any:
-            positional, by_name = for_the_cpu(arguments, named)
+            positional, by_name = name_the_cpu(arguments, named)
             return real(*positional, **by_name)
 
-        return instead(self._guard, work, on_the_cpu)
+        return with_fallback(self._guard, work, on_the_cpu)
 
 
-# Here, and not with the other guards: torch.compile reads no function of this folder.
-def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def with_fallback(guard: Guard, work: Callable[..., Any], fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Make what is called in a function's place, with another for the case that it fails.
 
     What neither of them can do is an error of the program's, and so is a refusal of ours.
@@ -105,7 +109,7 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
 
     @stands_in
     @functools.wraps(work)
-    def instead(*arguments: Any, **named: Any) -> Any:
+    def guarded(*arguments: Any, **named: Any) -> Any:
         try:
             result = work(*arguments, **named)
         except BaseException as failure:
@@ -120,7 +124,7 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
                 deliver_waiting()
             return result
         try:
-            result = otherwise(*arguments, **named)
+            result = fallback(*arguments, **named)
         except Exception:  # noqa: BLE001  # the first error has more information
             result = _ABSENT
         try:
@@ -131,18 +135,133 @@ def instead(guard: Guard, work: Callable[..., Any], otherwise: Callable[..., Any
             del kept  # it holds this frame, and with it the arguments
         return result
 
-    return instead
+    return guarded
 
 
-def for_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def name_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Name the CPU where a call names a CUDA device."""
-    return [_on_the_cpu(value) for value in arguments], {
-        name: "cpu" if name == "device" and value is not None else _on_the_cpu(value)
+    return [_cpu_for_cuda(value) for value in arguments], {
+        name: "cpu" if name == "device" and value is not None else _cpu_for_cuda(value)
         for name, value in named.items()
     }
 
 
-def _on_the_cpu(value: Any) -> Any:
+def _cpu_for_cuda(value: Any) -> Any:
     is_device = type(value).__name__ == "device" and getattr(value, "type", "") == "cuda"
     is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
     return "cpu" if is_device or is_name else value
+
+
+def is_ordinal(value: Any) -> bool:
+    """Say whether a device argument is a bare number: the accelerator's device of that number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def patch_threads(enter_modes: Callable[[], ExitStack], patches: Patches) -> None:
+    """Let every new thread of this process enter the modes before its own code: they are per thread."""
+    pid = os.getpid()
+
+    def make(real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def bootstrap(thread: Any) -> None:
+            if os.getpid() != pid:  # a forked worker computes on the CPU
+                real(thread)
+                return
+            with enter_modes():
+                real(thread)
+
+        return bootstrap
+
+    # Not `run`, which subclasses override.
+    patches.wrap(threading.Thread, "_bootstrap_inner", make)
+
+
+class Calls:
+    """The torch function that the user's code is in, per thread, with its arguments."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def current(self) -> Call | None:
+        """The innermost torch function call that is seen, or None outside of any."""
+        return getattr(self._local, "call", None)
+
+    @contextmanager
+    def within(self, func: Any, *args: Any) -> Iterator[None]:
+        """Let a call that is no torch function be the current one for as long as the context lasts."""
+        before = self.current
+        self._local.call = (func, args, {})
+        try:
+            yield
+        finally:
+            self._local.call = before
+
+    def mode(self) -> Any:
+        """Make the TorchFunctionMode that keeps ``current`` up to date.
+
+        It changes one thing only: a device that is a bare number is the simulated one of that number.
+        """
+        import torch
+        from torch.overrides import TorchFunctionMode
+
+        local = self._local
+
+        class CallMode(TorchFunctionMode):  # type: ignore[misc]
+            @stands_in
+            def __torch_function__(
+                self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+            ) -> Any:
+                before = getattr(local, "call", None)
+                kwargs = kwargs or {}
+                if is_ordinal(kwargs.get("device")):
+                    kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
+                elif func is torch.device and args and is_ordinal(args[0]):
+                    args = ("cuda", *args)
+                local.call = (func, args, kwargs)
+                try:
+                    result = func(*args, **kwargs)
+                finally:
+                    local.call = before
+                if waiting:
+                    deliver_waiting()
+                return result
+
+        return CallMode()
+
+
+def dispatch_mode(handle: Handler) -> Any:
+    """Make the TorchDispatchMode that hands every operation to a function.
+
+    In inference mode autograd is not there to take composite operations apart before they come here (`to`,
+    `linear`), though a GPU is given their parts. So they go its way after all, by our own kernels too.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    own = torch.Tensor.__torch_dispatch__
+
+    class OperationMode(TorchDispatchMode):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if any(kind.__torch_dispatch__ is not own for kind in types):
+                return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
+            if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
+                keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
+                # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is neither; to call
+                # it all the same would crash.
+                for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):
+                    if has_kernel(func.name(), key):
+                        with self:
+                            return func._op_dk(key, *args, **kwargs)
+            return handle(func, args, kwargs)
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # True wraps every single operation in torch._disable_dynamo, and nothing is compiled here.
+            return False
+
+    return OperationMode()

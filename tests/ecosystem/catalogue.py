@@ -33,7 +33,7 @@ class Program:
     # The step after which the snapshot was taken, counted as the program prints them.
     recorded_step: int = 2
     is_trained: bool = True
-    is_compiled: bool = False  # while values are computed, torch.compile is recorded as eager code
+    is_compiled: bool = False  # it is recorded as eager code
     notes: frozenset[str] = frozenset()  # those that its recording must have, besides the usual ones
     # Tests that fail today and why, by name, as test[mode], by mode, or all. What holds again fails the run.
     known_failures: Mapping[str, str] = field(default_factory=dict)

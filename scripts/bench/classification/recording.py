@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import torch
 from entries import ENTRIES, run_entry
+from gpu_stacks import add_surroundings
 from programs import Script
 from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -37,7 +38,7 @@ Range = tuple[int, int]
 # A script has no hub to ask, and one thread as every other entry.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _MAX_ENTRIES = 1_000_000
-# What torch.compile makes of a program is simulated where nothing is computed.
+# Compiled functions run as they are written; this entry is recorded without values all the same.
 WITHOUT_VALUES = frozenset(("compiled",))
 # Of some entries only: next to models as small as these, the workspace of a GPU would be most of the memory.
 WITH_WORKSPACE = frozenset(("cnn", "transformer", "amp"))
@@ -207,6 +208,7 @@ def _complete_stacks(raw: dict[str, Any]) -> None:
     for holder in (*raw["device_traces"][0], *blocks):
         if holder.get("frames") and holder.get("action", "alloc") == "alloc":
             holder["frames"] = _with_call_of_copy(holder["frames"])
+    add_surroundings(raw)
 
 
 def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:

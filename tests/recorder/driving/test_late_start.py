@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch")
 import snapconv  # noqa: E402  # needs torch to be of use
 from snapconv.recorder import environment  # noqa: E402
 from snapconv.recorder.captured import memory_history  # noqa: E402
-from snapconv.simulation import SimulationOptions  # noqa: E402
-from snapconv.simulation.simulation_session import running  # noqa: E402
+from snapconv.simulation import SimulationOptions, running  # noqa: E402
 from tests.recorder.driving.conftest import TRAINING  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")

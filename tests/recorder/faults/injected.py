@@ -4,8 +4,7 @@ from functools import partial
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_surface import Feature
-from snapconv.simulation import patches
-from snapconv.simulation.operations import tracker
+from snapconv.simulation import patches, tracker
 
 ERROR = "injected: it was meant to fail"
 
@@ -33,10 +32,12 @@ class Injection:
             lambda guard, original, work, **named: wrap_call(guard, original, self._of(guard, work), **named),
         )
 
-        instead = patches.instead
+        with_fallback = patches.with_fallback
         for module in (patches, tracker):
             monkeypatch.setattr(
-                module, "instead", lambda guard, work, other: instead(guard, self._of(guard, work), other)
+                module,
+                "with_fallback",
+                lambda guard, work, other: with_fallback(guard, self._of(guard, work), other),
             )
 
     def fail(self, names):

@@ -166,7 +166,7 @@ def own_names():
 
 
 def table():
-    rows = [row for rows in SURFACE.values() for row in rows] + torch_surface.OF_COMPILING
+    rows = [row for rows in SURFACE.values() for row in rows]
     return {part for row in rows for part in row.name.split(".")}
 
 

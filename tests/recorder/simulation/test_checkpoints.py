@@ -4,7 +4,6 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.simulation.after_import import after_import  # noqa: E402
 from tests.recorder.simulation.support import MIB  # noqa: E402
 
 pytestmark = [
@@ -185,30 +183,6 @@ def test_afterwards_the_library_is_as_it_was(library):
         library().from_pretrained("absent")
     with pytest.raises(OSError, match="no weights"):
         library().from_pretrained("absent")
-
-
-def test_a_hook_sees_its_module_once_when_it_is_imported(tmp_path, monkeypatch):
-    (tmp_path / "hooked_module.py").write_text("answer = 42\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    seen = []
-    with after_import({"hooked_module": lambda module: seen.append(module.answer)}):
-        assert seen == []
-        importlib.import_module("hooked_module")
-        importlib.reload(sys.modules["hooked_module"])
-    assert seen == [42]
-    del sys.modules["hooked_module"]
-
-
-def test_a_hook_sees_a_module_that_is_there_already(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hooked_module", SimpleNamespace(answer=1))
-    seen = []
-    with after_import({"hooked_module": lambda module: seen.append(module.answer)}):
-        assert seen == [1]
-
-
-def test_a_module_that_is_not_there_is_not_found_as_before():
-    with after_import({"hooked_module": print}), pytest.raises(ModuleNotFoundError, match="hooked_module"):
-        importlib.import_module("hooked_module")
 
 
 # --- the libraries themselves, where they are installed

@@ -12,8 +12,8 @@ from torch import nn  # noqa: E402
 
 from snapconv.recorder.observe.tensors import locate, plain_tensors  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.simulation.modes import Calls  # noqa: E402
-from snapconv.simulation.tensors.device_choice import DeviceChoice  # noqa: E402
+from snapconv.simulation.patches import Calls  # noqa: E402
+from snapconv.simulation.placements import DeviceChoice  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

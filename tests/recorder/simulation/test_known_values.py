@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.simulation.tensors.fake_storage import FakeStorages  # noqa: E402
+from snapconv.simulation.operations import FakeStorages  # noqa: E402
 from tests.recorder.simulation.support import sizes_allocated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")

@@ -7,7 +7,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.simulation.operations.compilation import can_compile  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -59,15 +58,6 @@ def test_what_is_never_called_or_has_nothing_on_the_device_is_not_noted(simulati
 def test_a_backend_that_compiles_nothing_is_not_noted(simulation):
     torch.compile(doubled, backend="eager")(torch.ones(4, device="cuda"))
     assert slugs(simulation) == []
-
-
-@pytest.mark.skipif(not can_compile(), reason="this torch does not compile beneath a mode")
-def test_what_is_compiled_is_not_noted():
-    torch._dynamo.reset()
-    with simulated(SimulationOptions(compute=False)) as simulation:
-        torch.compile(doubled)(torch.ones(4, device="cuda"))
-        assert slugs(simulation) == []
-    torch._dynamo.reset()
 
 
 def not_modelled(run, **options):

@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from snapconv.simulation import SimulationOptions
-from snapconv.simulation.devices.machine import Machine
-from snapconv.simulation.devices.workspace import BlasWorkspaces
-from snapconv.simulation.operations.in_place_sums import Transfers
-from snapconv.simulation.tensors.placements import Placement
+from snapconv.simulation.machine import Machine
+from snapconv.simulation.placements import Placement
+from snapconv.simulation.tracker import BlasWorkspaces, Transfers
 
 SCATTER = SimpleNamespace(name="index_put")
 

@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import snapconv.simulation as package  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from snapconv.simulation.devices.stack_surroundings import is_of_surroundings  # noqa: E402
 from tests.recorder.simulation.support import Block, events, recorded  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -24,11 +23,8 @@ def _simulation():
 
 
 def frames_of(snapshot, action="alloc"):
-    """The stacks of some events, without what stands around operation and script."""
-    return [
-        [frame for frame in entry["frames"] if not is_of_surroundings(frame["name"])]
-        for entry in events(snapshot, action)
-    ]
+    """The stacks of some events."""
+    return [entry["frames"] for entry in events(snapshot, action)]
 
 
 def is_python(frame):

@@ -6,10 +6,9 @@ import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.simulation import SimulationOptions
-from snapconv.simulation.devices.device_clock import Clock
-from snapconv.simulation.devices.workspace import workspace_bytes
+from snapconv.simulation.machine import Clock, out_of_memory_message
 from snapconv.simulation.patches import Patches
-from snapconv.simulation.simulated_errors import out_of_memory_message
+from snapconv.simulation.tracker import workspace_bytes
 
 MIB = 1 << 20
 

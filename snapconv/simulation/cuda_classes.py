@@ -1,12 +1,19 @@
-"""torch.cuda.Stream and torch.cuda.Event for a device that is the CPU: everything is done at once."""
+"""CUDA's streams, events, graphs and compiled functions: everything is done at once, as it is written."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from itertools import count
+from types import FunctionType
 from typing import Any, ClassVar
 
-from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.devices.machine import Machine
+from snapconv.notes import Note
+from snapconv.recorder.observe.tensors import named_tensors
+from snapconv.recorder.program.own_frames import for_program, stands_in
+from snapconv.simulation.machine import Machine
+from snapconv.simulation.patches import Patches
 
 CUDA_DEVICE_TYPE = 1
 # What a stream made by the user looks like in a snapshot: a pointer, never 0.
@@ -187,3 +194,153 @@ def _device_index(machine: Machine, device: Any) -> int:
 
     index = torch.device(device).index
     return machine.current_device if index is None else int(index)
+
+
+_GRAPHS_AS_EAGER = Note(
+    "graphs-as-eager",
+    "what CUDA graphs capture ran once, as it is written: their own memory pool is not in the capture, and "
+    "a replay does nothing, so that what it would compute stays as it was",
+)
+_OF_GRAPHS = (
+    *("capture_begin", "capture_end", "instantiate", "replay", "reset"),
+    *("enable_debug_mode", "debug_dump"),
+)
+# What names a pool in torch: a pair of numbers.
+_POOL = (0, 1)
+
+
+def patch_graphs(machine: Machine, patches: Patches) -> None:
+    """Let torch.cuda.graph and what is built on it run without graphs."""
+    import torch
+
+    def meet() -> None:
+        machine.meet("CUDA graphs")
+        machine.note(_GRAPHS_AS_EAGER)
+
+    class CUDAGraph:
+        """A graph of nothing. A class, since libraries annotate ``CUDAGraph | None``."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            meet()
+            return super().__new__(cls)
+
+        def pool(self) -> tuple[int, int]:
+            """Name the graph's memory pool."""
+            return _POOL
+
+    for name in _OF_GRAPHS:
+        setattr(CUDAGraph, name, _nothing)
+    CUDAGraph.__module__ = "torch.cuda.graphs"
+
+    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
+        meet()
+        return callables
+
+    graphs = torch.cuda.graphs
+    for owner in (torch.cuda, graphs):
+        patches.set_existing(owner, "CUDAGraph", CUDAGraph)
+        patches.set_existing(owner, "make_graphed_callables", make_graphed_callables)
+    patches.set_existing(graphs, "_graph_pool_handle", lambda: _POOL, fallback=_POOL)
+    patches.set(torch._C, "_host_emptyCache", lambda: None)
+    # A stream of the simulation must not outlive it.
+    patches.set(graphs.graph, "default_capture_stream", None)
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Do nothing."""
+
+
+IsPlaced = Callable[[Any], bool]
+
+_COMPILED = "compiled code"
+_AS_EAGER = Note(
+    "compiled-as-eager",
+    "what torch.compile was to compile ran as it is written, with the memory of eager mode; compiled, it has "
+    "less on a GPU as a rule",
+)
+# Backends that run a graph as it was written.
+_EAGER_BACKENDS = ("eager", "eager_debug", "eager_noexcept")
+
+
+@contextmanager
+def compiled_as_eager(machine: Machine, is_placed: IsPlaced) -> Iterator[None]:
+    """Let compiled functions run as they are written; note those that work on the device.
+
+    Their memory is then that of eager mode. That of the code that Inductor makes for a CPU would be no better
+    bound: what is fused is the CPU's choice. It was the same for a transformer, and took 15 times as long.
+    """
+    import torch
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    with Patches() as patches:
+        patches.wrap(_TorchDynamoContext, "__call__", lambda real: _noting(torch, machine, is_placed, real))
+        set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+        if set_stance is None:
+            # Not a patch of ours: what torch.compile's settings lose is gone for good.
+            run_eagerly = torch._dynamo.config.patch(disable=True)
+        else:
+            run_eagerly = set_stance("force_eager")
+        with run_eagerly:
+            yield
+
+
+def _noting(torch: Any, machine: Machine, is_placed: IsPlaced, real: Callable[..., Any]) -> Any:
+    """Note the first call of a compiled function that works on the device."""
+
+    @wraps(real)
+    def decorate(context: Any, function: Any) -> Any:
+        made = real(context, function)
+        if not isinstance(made, FunctionType) or _backend(context) in _EAGER_BACKENDS:
+            return made
+
+        @stands_in
+        @wraps(made)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _COMPILED not in machine.met and any(
+                map(is_placed, _tensors_within_reach(torch, function, (args, kwargs)))
+            ):
+                machine.meet(_COMPILED)
+                machine.note(_AS_EAGER)
+            return made(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _backend(context: Any) -> str:
+    """Find the name of what is to compile; torch wraps it several times."""
+    compiler: Any = getattr(context, "callback", None)
+    while (inner := _within(compiler)) is not None:
+        compiler = inner
+    return str(getattr(compiler, "compiler_name", ""))
+
+
+def _within(compiler: Any) -> Any:
+    older = getattr(compiler, "_torchdynamo_orig_callable", None)  # up to torch 2.7
+    return getattr(compiler, "_torchdynamo_orig_backend", older)
+
+
+def _tensors_within_reach(torch: Any, function: Any, arguments: Any) -> Iterator[Any]:
+    """List the tensors that a function is given, and those that it references itself."""
+    yield from (tensor for _, tensor in named_tensors(arguments))
+    inner = getattr(function, "__func__", function)
+    cells = getattr(inner, "__closure__", None) or ()
+    known = [getattr(function, "__self__", None), *(_content(cell) for cell in cells)]
+    names = getattr(getattr(inner, "__code__", None), "co_names", ())
+    known += [getattr(inner, "__globals__", {}).get(name) for name in names]
+    for value in known:
+        if isinstance(value, torch.nn.Module):
+            yield from value.parameters()
+            yield from value.buffers()
+        elif isinstance(value, torch.optim.Optimizer):
+            yield from (tensor for _, tensor in named_tensors(value.param_groups))
+        else:
+            yield from (tensor for _, tensor in named_tensors(value))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is in it yet
+        return None

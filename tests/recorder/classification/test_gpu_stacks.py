@@ -1,7 +1,10 @@
 """With what stands around operation and script, stacks are as deep as a GPU's, and say the same."""
 
+import copy
 import pickle
 import statistics
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 import snapconv
-from snapconv.simulation.devices.stack_surroundings import is_of_surroundings
 from tests.recorder.driving.conftest import run  # noqa: F401  # a fixture
 
+BENCH = Path(__file__).parents[3] / "scripts" / "bench" / "classification"
 SCRIPT = """
 import torch
 from torch import nn
@@ -63,8 +66,19 @@ MOST = 131
 
 
 @pytest.fixture
-def snapshot(run):  # noqa: F811
+def simulated(run):  # noqa: F811
     return run(SCRIPT, before="").snapshot
+
+
+@pytest.fixture
+def snapshot(simulated, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    import gpu_stacks
+
+    raw = copy.deepcopy(simulated)
+    gpu_stacks.add_surroundings(raw)
+    monkeypatch.delitem(sys.modules, "gpu_stacks")
+    return raw
 
 
 def events(snapshot, action, *, has_python):
@@ -91,38 +105,14 @@ def test_all_stacks_begin_with_the_walk_and_end_where_a_thread_begins(snapshot):
         assert is_engine == (names[-1] == "__clone3")
 
 
-def test_what_a_node_saved_is_freed_through_its_variable(snapshot):
-    found = 0
-    for frames in events(snapshot, "free_requested", has_python=False):
-        names = [frame["name"] for frame in frames]
-        for place, name in enumerate(names):
-            if "::release_variables(" in name:
-                assert names[place - 1].startswith("torch::autograd::SavedVariable::reset_data")
-                found += 1
-    assert found
-
-
-def without_surroundings(snapshot):
-    def stripped(frames):
-        return [frame for frame in frames if not is_of_surroundings(frame["name"])]
-
-    kept = pickle.loads(pickle.dumps(snapshot))
-    holders = [*kept["device_traces"][0], *kept["segments"]]
-    holders += [block for segment in kept["segments"] for block in segment["blocks"]]
-    for holder in holders:
-        if "frames" in holder:
-            holder["frames"] = stripped(holder["frames"])
-    return kept
-
-
 @pytest.mark.parametrize("is_bare", [False, True], ids=["capture", "bare"])
 @pytest.mark.parametrize("n_left", [None, 150], ids=["whole", "late"])
-def test_readers_find_the_same_without_them(snapshot, tmp_path, is_bare, n_left):
-    snapshot = {key: value for key, value in snapshot.items() if not (is_bare and key == "snapconv")}
-    if n_left:
-        snapshot["device_traces"] = [snapshot["device_traces"][0][-n_left:]]
+def test_readers_find_the_same_without_them(snapshot, simulated, tmp_path, is_bare, n_left):
     found = []
-    for number, one in enumerate((snapshot, without_surroundings(snapshot))):
+    for number, raw in enumerate((snapshot, simulated)):
+        one = {key: value for key, value in raw.items() if not (is_bare and key == "snapconv")}
+        if n_left:
+            one["device_traces"] = [one["device_traces"][0][-n_left:]]
         path = tmp_path / f"{number}.pickle"
         path.write_bytes(pickle.dumps(one))
         found.append(snapconv.load(path).columns())

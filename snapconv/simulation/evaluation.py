@@ -1,21 +1,26 @@
 """One operation -> its results: computed on the CPU, or evaluated by shape alone.
 
 In a simulation that computes nothing, only what is small and depends on known values is computed; see
-``known_values``. Knows nothing of mallocs.
+``values``. Knows nothing of mallocs.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.simulation.operations.attention_values import gpu_operations
-from snapconv.simulation.operations.dynamic_shapes import dynamic_shapes
-from snapconv.simulation.operations.known_values import KnownValues, has_values
-from snapconv.simulation.operations.operation_schemas import Kind, Operation, written_arguments
-from snapconv.simulation.operations.result_shapes import laid_out, map_tensors, result_shapes
-from snapconv.simulation.operations.values_read import ValuesRead
-from snapconv.simulation.simulated_errors import ValuesNeededError
-from snapconv.simulation.tensors.fake_storage import FakeStorages
-from snapconv.simulation.tensors.placements import Placement, Placements, tensors_in
+from snapconv.errors import RecorderError
+from snapconv.simulation.kernels import cuda_only_operations
+from snapconv.simulation.operations import (
+    FakeStorages,
+    Kind,
+    Operation,
+    dynamic_shapes,
+    laid_out,
+    map_tensors,
+    result_shapes,
+    written_arguments,
+)
+from snapconv.simulation.placements import Placement, Placements, tensors_in
+from snapconv.simulation.values import KnownValues, ValuesRead, has_values, users_place
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
 # on the CPU before it moves to the device. What comes back from the device neither.
@@ -49,7 +54,6 @@ class Invocation:
     """An operation that is called: with which arguments, what tensors are in them, and where those are."""
 
     run: Run
-
     operation: Operation
     func: Any
     args: Any
@@ -69,7 +73,7 @@ class Evaluation:
         self._tensor = torch.Tensor
         self._placements = placements
         self._values_read = values_read
-        self._gpu_operations = gpu_operations()
+        self._cuda_only = cuda_only_operations()
         self.fake_storages = None if compute else FakeStorages()
         self.known = KnownValues(placements)
 
@@ -80,19 +84,23 @@ class Evaluation:
             return self._compute(call), True
         is_known = has_values(call.inputs)
         if operation.kind is Kind.VALUE:
-            if operation.gives_values and not is_known:
-                self._values_read.add_value(operation.name)
-            return self._compute(call), True
+            return self._value(call, is_known=is_known), True
         if call.device is None and is_known:
             return self._on_the_cpu(call, self.fake_storages)
         if self._is_computed(call, is_known=is_known):
             return self._compute(call), True
-        if not is_known and (decided := self.known.decided_by_one(operation, call.args, call.inputs)):
+        if not is_known and (decided := self.known.decisive_arguments(operation, call.args, call.inputs)):
             return call.run(decided, call.kwargs), True
         return self._evaluate(call, self.fake_storages), False
 
+    def _value(self, call: Invocation, *, is_known: bool) -> Any:
+        """Return the number or the truth value that the program reads: zero where it was not computed."""
+        if call.operation.gives_values and not is_known:
+            self._values_read.add_value(call.operation.name)
+        return self._compute(call)
+
     def _compute(self, call: Invocation) -> Any:
-        fill = self._gpu_operations.get(call.func)
+        fill = self._cuda_only.get(call.func)
         if fill is None and call.device is None:
             return call.run(call.args, call.kwargs)
         if fill is None:
@@ -102,7 +110,7 @@ class Evaluation:
         def empty(meta: Any) -> Any:
             return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
 
-        shapes = result_shapes(call.func, call.args, call.kwargs)
+        shapes = _result_shapes(call)
         results = map_tensors(shapes, empty, self._tensor)
         fill(results, *call.args, **call.kwargs)
         return results
@@ -119,7 +127,7 @@ class Evaluation:
         def widened(tensor: Any) -> Any:
             return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
-        shapes = result_shapes(call.func, call.args, call.kwargs)
+        shapes = _result_shapes(call)
         types = iter([shape.dtype for shape in tensors_in((shapes,), self._tensor)])
         results = call.run(map_tensors(call.args, widened, self._tensor), call.kwargs)
         return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
@@ -127,7 +135,7 @@ class Evaluation:
     def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""
         if call.operation.is_uninitialised:
-            shape = result_shapes(call.func, call.args, call.kwargs)
+            shape = _result_shapes(call)
             if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
                 return fake_storages.like(shape), False
         return self._compute(call), True
@@ -138,8 +146,9 @@ class Evaluation:
         if not is_known:
             if not known.can_overwrite(call.operation, call.args, call.inputs):
                 return False
-            if known.is_small(call.tensors):
-                known.remember(call.inputs[0])
+            target = call.inputs[0]
+            if target is not None and known.is_small(call.tensors):
+                target.has_values = True
                 return True
             return False
         return known.is_small(call.tensors) and self._has_small_results(call)
@@ -156,10 +165,7 @@ class Evaluation:
             return True
         try:
             shapes = result_shapes(call.func, args, call.kwargs)
-        except (
-            ValuesNeededError,
-            RuntimeError,
-        ):  # it depends on the values; or the program will see an error
+        except RuntimeError:  # it depends on the values; or the program will see an error
             return True
         return self.known.is_small(tensors_in((shapes,), self._tensor))
 
@@ -197,22 +203,22 @@ class Evaluation:
         return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
 
     def _shapes(self, call: Invocation) -> Any:
-        def is_known(tensor: Any) -> bool:
-            return has_values([self._placements.of(tensor)])
-
-        return dynamic_shapes(
-            call.operation.name,
-            call.func,
-            call.args,
-            call.kwargs,
-            has_values=is_known,
-            on_unknown=self._values_read.add_shape,
-        )
+        try:
+            return dynamic_shapes(
+                call.operation.name,
+                call.func,
+                call.args,
+                call.kwargs,
+                has_values=lambda tensor: has_values([self._placements.of(tensor)]),
+                on_unknown=self._values_read.add_shape,
+            )
+        except NotImplementedError as error:
+            raise _values_needed(call) from error
 
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
         written = written_arguments(call.operation, call.args, call.kwargs)
-        sized = result_shapes(call.func, call.args, call.kwargs)
+        sized = _result_shapes(call)
         for tensor, meta in zip(
             tensors_in((written,), self._tensor), tensors_in((sized,), self._tensor), strict=True
         ):
@@ -223,3 +229,18 @@ class Evaluation:
     def _has_sparse(self, values: Any) -> bool:
         strided = self._torch.strided
         return any(tensor.layout is not strided for tensor in tensors_in(values, self._tensor))
+
+
+def _result_shapes(call: Invocation) -> Any:
+    try:
+        return result_shapes(call.func, call.args, call.kwargs)
+    except NotImplementedError as error:
+        raise _values_needed(call) from error
+
+
+def _values_needed(call: Invocation) -> RecorderError:
+    """Name the line of the program that needs values which are not computed."""
+    return RecorderError(
+        f"{users_place()}: {call.func} needs values, and the simulation computes none (--no-compute); "
+        "the shape of its result depends on them. Simulate with computation, or leave this line out."
+    )

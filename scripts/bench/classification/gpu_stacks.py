@@ -1,11 +1,13 @@
-"""What a GPU's stacks have around operation and script: the walk, the allocator, the interpreter, libc.
+"""Functions that stand around operation and script in a GPU's stacks: walk, allocator, interpreter, libc.
 
-Names and order are those of snapshots of real GPUs (torch 2.5 to 2.11, Linux); a reader of stacks has to find
-the same with them as without. Knows names alone, and nothing of what runs.
+A simulated capture has only what says something: the operation's functions in C++, Python's, the engine's.
+Names and order of the others are those of snapshots of real GPUs (torch 2.5 to 2.11, Linux); whoever reads
+stacks has to find the same with them as without. Knows names alone, and nothing of what runs.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 # (name, file, line), as a snapshot has a frame
 Frame = tuple[str, str, int]
@@ -86,24 +88,58 @@ _REDISPATCH = re.compile(r"at::_ops::(\w+)::redispatch\(c10::DispatchKeySet(?:, 
 _OF_AUTOGRAD = re.compile(r"(torch::autograd::VariableType::\(anonymous namespace\)::\w+)\((.*)\)")
 
 _KERNEL, _FUNCTOR = "at::(anonymous namespace)::wrapper_CUDA_", "c10::impl::wrap_kernel_functor_unboxed_"
-_ALL = (
-    *(_MALLOC, _EMPTY, _FREE, _OF_PYTHON_OBJECT, _CALL_OF_C, _CALL_OF_PYTHON, _CALL_OF_OBJECT),
-    *(_MAIN_THREAD, _PYTHON_THREAD, _ENGINE_THREAD),
-)
-_NAMES = frozenset(name for names in _ALL for name in names)
+_ENGINE = "torch::autograd::Engine::thread_main"
 
 
-def is_of_surroundings(name: str) -> bool:
-    """Whether a function is one of those that are added here."""
-    return name in _NAMES or name.startswith((_KERNEL, _FUNCTOR))
+def add_surroundings(raw: dict[str, Any]) -> None:
+    """Add to all stacks of a simulated snapshot, in place, what those of a GPU have besides.
+
+    Blocks and events share the lists of their frames before, and afterwards.
+    """
+    made: dict[tuple[int, bool], tuple[list[Any], list[Any]]] = {}
+    for holder in _holders(raw):
+        frames = holder.get("frames")
+        if not frames:
+            continue
+        key = id(frames), holder.get("action", "alloc").startswith("free")
+        if key not in made:  # the former list is kept: no other has its id meanwhile
+            made[key] = frames, _with_surroundings(frames, is_free=key[1])
+        holder["frames"] = made[key][1]
 
 
-def native(name: str) -> Frame:
+def _holders(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from (event for trace in raw["device_traces"] for event in trace)
+    for segment in raw["segments"]:
+        yield segment
+        yield from segment["blocks"]
+
+
+def _with_surroundings(frames: Sequence[dict[str, Any]], *, is_free: bool) -> list[dict[str, Any]]:
+    plain: list[Frame] = [(frame["name"], frame["filename"], frame["line"]) for frame in frames]
+    python = [place for place, frame in enumerate(plain) if _is_python(frame)]
+    first, end = (python[0], python[-1] + 1) if python else (len(plain), len(plain))
+    inner, script, engine = [frame[0] for frame in plain[:first]], plain[first:end], plain[end:]
+    is_engine = any(name.startswith(_ENGINE) for name, *_ in plain)
+    before = _before_a_free([*inner, *engine]) if is_free else _before_an_allocation(inner)
+    whole = [
+        *map(_native, (*before, *_with_functors(inner))),
+        *_with_interpreter(script, calls_torch=bool(inner) and not is_free),
+        *engine,
+        *map(_native, _thread(script, is_engine=is_engine)),
+    ]
+    return [{"name": name, "filename": filename, "line": line} for name, filename, line in whole]
+
+
+def _is_python(frame: Frame) -> bool:
+    return frame[1].endswith(".py") or frame[1].startswith("<")
+
+
+def _native(name: str) -> Frame:
     """Make the frame of a C++ function."""
     return name, _NO_FILE, 0
 
 
-def of_allocation(operation: Sequence[str]) -> list[str]:
+def _before_an_allocation(operation: Sequence[str]) -> list[str]:
     """Name what an allocation's stack has before the operation that requests it."""
     first = operation[0] if operation else ""
     if first.startswith("at::detail::empty_strided_generic"):
@@ -115,7 +151,7 @@ def of_allocation(operation: Sequence[str]) -> list[str]:
     return [*_MALLOC, *_EMPTY, f"{name}({arguments})", _functor(name, arguments)]
 
 
-def with_functors(operation: Sequence[str]) -> list[str]:
+def _with_functors(operation: Sequence[str]) -> list[str]:
     """Put what the dispatcher calls around the functions of autograd."""
     result = []
     for name in operation:
@@ -135,21 +171,21 @@ def _functor(function: str, arguments: str) -> str:
     )
 
 
-def of_free(cause: Sequence[str]) -> list[str]:
+def _before_a_free(cause: Sequence[Any]) -> list[str]:
     """Name what a free's stack has before what caused it."""
     return [*_FREE, *(() if cause else _OF_PYTHON_OBJECT)]
 
 
-def with_interpreter(python: Sequence[Frame], *, calls_torch: bool) -> list[Frame]:
+def _with_interpreter(python: Sequence[Frame], *, calls_torch: bool) -> list[Frame]:
     """Put the interpreter's functions around those of Python."""
-    result = [*map(native, _CALL_OF_C)] if calls_torch and python else []
+    result = [*map(_native, _CALL_OF_C)] if calls_torch and python else []
     for frame in python:
         calls = _CALL_OF_OBJECT if frame[0] in _OBJECT_CALLS else _CALL_OF_PYTHON
-        result += (frame, *map(native, calls))
+        result += (frame, *map(_native, calls))
     return result
 
 
-def of_thread(python: Sequence[Frame], *, is_engine: bool) -> tuple[str, ...]:
+def _thread(python: Sequence[Frame], *, is_engine: bool) -> tuple[str, ...]:
     """Name what a thread began with: the engine's, one of Python's, or the main one."""
     if is_engine:
         return _ENGINE_THREAD

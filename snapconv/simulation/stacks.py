@@ -7,21 +7,17 @@ are cut off and the engine's are put in their place.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from snapconv.allocator.allocator_trace import Frames
 from snapconv.recorder.captured.memory_history import name_every_function
-from snapconv.simulation.devices import stack_surroundings as surroundings
-from snapconv.simulation.devices.stack_surroundings import Frame, native
 
-_OWN_FOLDER = str(Path(__file__).parents[1])
+# (name, file, line), as a snapshot has a frame
+Frame = tuple[str, str, int]
+
+_OWN_FOLDER = str(Path(__file__).parent)
 # Files end as the system writes paths: on Windows with other slashes.
-_ENGINE_CALLS = (("_engine_run_backward", str(Path("torch/autograd/graph.py"))),)
-# These do more than call the engine: they count only where a node is being evaluated.
-_ENGINE_CALLS_BEFORE_2_3 = (
-    ("backward", str(Path("torch/autograd/__init__.py"))),
-    ("grad", str(Path("torch/autograd/__init__.py"))),
-)
+_ENGINE_CALL = ("_engine_run_backward", str(Path("torch/autograd/graph.py")))
 # What torch puts between a mode and its caller (torch/_compile.py, torch/_dynamo/eval_frame.py).
 _MODE_FRAMES = {
     ("inner", str(Path("torch/_compile.py"))),
@@ -42,15 +38,6 @@ _INTERPRETER = (
     *_PYTHON_IN_C,
     *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
 )
-# How compiled code requests memory (at::detail::empty_strided_cuda, seen with torch 2.6; guards.cpp).
-_EMPTY_OF_COMPILED = (
-    "at::detail::empty_strided_generic(c10::ArrayRef<long>, c10::ArrayRef<long>, c10::Allocator*, "
-    "c10::DispatchKeySet, c10::ScalarType)",
-    "at::detail::empty_strided_cuda(c10::ArrayRef<long>, c10::ArrayRef<long>, c10::ScalarType, "
-    "std::optional<c10::Device>)",
-    "torch::dynamo::(anonymous namespace)::_empty_strided_device(_object*, _object*, c10::DeviceType, bool)",
-)
-_COMPILED_CALLS = ("empty_for_compiled", str(Path(_OWN_FOLDER, "operations", "compilation.py")))
 # What a node frees once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
@@ -71,23 +58,16 @@ _ENGINE = (
 )
 
 
-class Capture:
+class Capture(NamedTuple):
     """One captured stack: torch's handle, and the node that the engine was evaluating.
 
-    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not; ``is_free``:
-    memory is freed there, and not allocated.
+    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
     """
 
-    __slots__ = ("handle", "has_cpp", "is_free", "node", "within")
-
-    def __init__(
-        self, handle: Any, node: str | None, within: tuple[str, ...], *, has_cpp: bool, is_free: bool
-    ) -> None:
-        self.handle = handle
-        self.is_free = is_free
-        self.node = node
-        self.within = within
-        self.has_cpp = has_cpp
+    handle: Any
+    node: str | None
+    within: tuple[str, ...]
+    has_cpp: bool
 
 
 class Stacks:
@@ -102,15 +82,14 @@ class Stacks:
 
         self._gather = torch._C._profiler.gather_traceback
         self._symbolise = torch._C._profiler.symbolize_tracebacks
-        self._current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
+        self._current_node = torch._C._current_autograd_node
         self._frames: dict[tuple[str, str, int], dict[str, object]] = {}
 
-    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = (), is_free: bool = False) -> Frames:
+    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = ()) -> Frames:
         """Note where the program stands."""
         node = self._current_node()
         handle = self._gather(True, False, has_cpp)  # python, script, cpp
-        capture = Capture(handle, _node_frame(node), within, has_cpp=has_cpp, is_free=is_free)
-        return [capture]  # type: ignore[list-item]
+        return [Capture(handle, _node_frame(node), within, has_cpp)]  # type: ignore[list-item]
 
     def symbolise(self, stacks: Iterable[list[Any]]) -> None:
         """Fill in the frames of all stacks that have none yet."""
@@ -120,7 +99,7 @@ class Stacks:
             name_every_function()
         found = self._symbolise([capture.handle for capture in captures])
         for stack, capture, frames in zip(pending.values(), captures, found, strict=True):
-            stack[:] = [self._shared(frame) for frame in _as_on_a_gpu(frames, capture)]
+            stack[:] = [self._shared(frame) for frame in _gpu_frames(frames, capture)]
 
     def _shared(self, frame: tuple[str, str, int]) -> dict[str, object]:
         """Return one dict per distinct frame, as torch's snapshots share them."""
@@ -137,33 +116,25 @@ def _node_frame(node: Any) -> str | None:
     name: str = node.name()
     if name.startswith("torch::autograd::"):
         return f"{name}::apply"
-    if _is_python_function(node):
+    if hasattr(type(node), "_forward_cls"):  # a function written in Python
         return "torch::autograd::PyNode::apply"
     return f"torch::autograd::generated::{name}::apply"
 
 
-def _is_python_function(node: Any) -> bool:
-    return hasattr(type(node), "_forward_cls")
-
-
-def _as_on_a_gpu(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
-    """Choose and order the frames: the allocator's, the operation's C++ ones, Python's, then the engine's."""
+def _gpu_frames(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
+    """Choose and order the frames: the operation's C++ ones, Python's, then the engine's."""
     python = [frame for frame in frames if _is_python(frame)]
-    own, is_engine = _without_engine_caller(_without_own(_without_detours(python)), capture.node)
-    result = [_plain(frame) for frame in own]
+    own, is_engine = _without_engine_caller(_without_own(_without_detours(python)))
+    result = [(frame["name"], frame["filename"], frame["line"]) for frame in own]
     if not capture.has_cpp:
         return result
-    is_compiled = any((frame["name"], frame["filename"]) == _COMPILED_CALLS for frame in python)
-    operation = [*_EMPTY_OF_COMPILED] if is_compiled else _operation_frames(frames) or _free_frames(frames)
+    operation = _operation_frames(frames) or _free_frames(frames)
     engine = _engine_frames(capture.node, operation) if is_engine else []
-    inner = [*capture.within, *operation]
-    before = surroundings.of_free([*inner, *engine]) if capture.is_free else surroundings.of_allocation(inner)
-    calls_torch = bool(operation) and not capture.is_free
-    return [
-        *map(native, (*before, *surroundings.with_functors(inner))),
-        *surroundings.with_interpreter(result, calls_torch=calls_torch),
-        *map(native, (*engine, *surroundings.of_thread(result, is_engine=is_engine))),
-    ]
+    return [*map(_native, (*capture.within, *operation)), *result, *map(_native, engine)]
+
+
+def _native(name: str) -> Frame:
+    return name, "??", 0
 
 
 def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
@@ -175,10 +146,6 @@ def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
 
 
 _APPLY_ARGUMENTS = "(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"
-
-
-def _plain(frame: dict[str, Any]) -> tuple[str, str, int]:
-    return frame["name"], frame["filename"], frame["line"]
 
 
 def _is_python(frame: dict[str, Any]) -> bool:
@@ -220,26 +187,16 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-def _without_engine_caller(
-    python: list[dict[str, Any]], node: str | None
-) -> tuple[list[dict[str, Any]], bool]:
+def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
     """Cut off what called the engine; return whether the engine is running.
 
     The outermost call counts: a nested one runs on the engine's own thread.
     """
-    last = _last_of(_ENGINE_CALLS, python)
-    if last is None and node is not None:
-        last = _last_of(_ENGINE_CALLS_BEFORE_2_3, python)
-    return (python, False) if last is None else (python[:last], True)
-
-
-def _last_of(functions: tuple[tuple[str, str], ...], python: list[dict[str, Any]]) -> int | None:
-    """Find the outermost frame of one of the functions, each a name and the end of its file."""
+    name, end = _ENGINE_CALL
     for i in range(len(python) - 1, -1, -1):
-        name, filename = python[i]["name"], python[i]["filename"]
-        if any(name == function and filename.endswith(file) for function, file in functions):
-            return i
-    return None
+        if python[i]["name"] == name and python[i]["filename"].endswith(end):
+            return python[:i], True
+    return python, False
 
 
 def _free_frames(frames: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
-"""torch._C's CUDA functions, answered by the simulated machine.
+"""torch._C's functions for CUDA and for accelerators, answered by the simulated machine.
 
-torch.cuda's own Python code stays as it is and finds, on a build without CUDA, the functions that it
-calls. The names are those of torch 2.1 to 2.13.
+torch.cuda's own Python code stays as it is and finds, on a build without CUDA, the functions that it calls.
+The names are those of torch 2.5 to 2.15; torch.accelerator came with 2.6.
 """
 
 import os
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from snapconv.simulation.devices.machine import Machine
-from snapconv.simulation.devices.statistics import Statistics
-from snapconv.simulation.devices.streams import CUDA_DEVICE_TYPE, stream_classes
-from snapconv.simulation.patches import Patches
+from snapconv.simulation.cuda_classes import CUDA_DEVICE_TYPE, stream_classes
+from snapconv.simulation.history import Statistics
+from snapconv.simulation.machine import Machine
+from snapconv.simulation.patches import KEEP_ORIGINAL, Patches, is_ordinal
 
 DEVICE_NAME = "simulated GPU (snapconv)"
 # The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash attention).
@@ -21,7 +21,7 @@ _N_MULTIPROCESSORS = 132
 
 # What a function answers where ours fails and None would not do: as a device with nothing on it would.
 # Never what torch has there: that of a build with CUDA would look for a driver.
-_OTHERWISE: dict[str, Any] = {
+_FALLBACKS: dict[str, Any] = {
     "getDeviceCount": 1,
     "getDevice": 0,
     "memoryStats": Statistics().as_nested_dict([], max_split_size=-1),
@@ -47,7 +47,7 @@ def bind(machine: Machine, patches: Patches) -> None:
 
     for group in (_devices, _memory, _recording, _history, _streams, _others):
         for name, function in group(machine).items():
-            patches.set(torch._C, f"_cuda_{name}", function, otherwise=_OTHERWISE.get(name))
+            patches.set(torch._C, f"_cuda_{name}", function, fallback=_FALLBACKS.get(name))
     _patch_cuda(machine, patches, torch)
     _patch_streams(machine, patches, torch)
 
@@ -197,13 +197,13 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set(cuda, "_initialized", True)
     patches.set(cuda, "_queued_calls", [])
     patches.set(cuda, "_cudart", _runtime(machine, patches))
-    patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid, otherwise=False)
-    patches.set(cuda, "_exchange_device", exchange, otherwise=0)
+    patches.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != pid, fallback=False)
+    patches.set(cuda, "_exchange_device", exchange, fallback=0)
     # Another function: torch.compile keeps a table of both and wants none of them twice.
-    patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index), otherwise=0)
-    patches.set(cuda, "device_count", lambda: len(machine.devices), otherwise=1)
+    patches.set(cuda, "_maybe_exchange_device", lambda index: exchange(index), fallback=0)
+    patches.set(cuda, "device_count", lambda: len(machine.devices), fallback=1)
     properties = _properties(machine)
-    patches.set(cuda, "_get_device_properties", lambda index: properties, otherwise=properties)
+    patches.set(cuda, "_get_device_properties", lambda index: properties, fallback=properties)
     patches.set(
         cuda, "default_generators", tuple(torch.Generator() for _ in machine.devices)
     )  # they drive nothing: the CPU's generator does
@@ -214,7 +214,7 @@ def _patch_cuda(machine: Machine, patches: Patches, torch: Any) -> None:
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     patches.set_existing(cuda, "nvtx", _nvtx())
     # Optimizers of torch 2.5 ask for it, in a build for CUDA of the driver.
-    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False, otherwise=False)
+    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False, fallback=False)
 
 
 def _runtime(machine: Machine, patches: Patches) -> SimpleNamespace:
@@ -222,7 +222,7 @@ def _runtime(machine: Machine, patches: Patches) -> SimpleNamespace:
     total_bytes = machine.options.total_bytes
     error = SimpleNamespace(success=0)
     return SimpleNamespace(
-        cudaMemGetInfo=patches.instead(machine.free_and_total, lambda *_: (total_bytes, total_bytes)),
+        cudaMemGetInfo=patches.with_fallback(machine.free_and_total, lambda *_: (total_bytes, total_bytes)),
         cudaError=error,
         cudaGetErrorString=lambda code: "no error",
         cudaProfilerStart=lambda: error.success,
@@ -283,3 +283,91 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
     """Do what DataParallel's C++ does: one chunk to each device."""
     chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
     return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
+
+
+# Answers where ours fails, as of a device with nothing on it: torch's own would look for a real one.
+_ACCELERATOR_FALLBACKS: dict[str, Any] = {
+    "getDeviceIndex": 0,
+    "setDeviceIndex": None,
+    "exchangeDevice": 0,
+    "maybeExchangeDevice": 0,
+    "synchronizeDevice": None,
+    "isAllocatorInitialized": True,
+    "emptyCache": None,
+    "getDeviceStats": Statistics().as_nested_dict([], max_split_size=-1),
+    "resetPeakStats": None,
+    "setAllocatorSettings": None,
+    "getAllocatorSettings": "",
+    "emptyHostCache": None,
+    "resetAccumulatedStats": None,
+}
+
+
+def patch_accelerator(machine: Machine, patches: Patches) -> None:
+    """Make CUDA the current accelerator."""
+    import torch
+
+    def exchange(index: int) -> int:
+        before, machine.current_device = machine.current_device, index
+        return before
+
+    answers: dict[str, Any] = {
+        "getAccelerator": lambda: torch.device("cuda"),
+        "getDeviceIndex": lambda: machine.current_device,
+        "setDeviceIndex": exchange,
+        "exchangeDevice": exchange,
+        "maybeExchangeDevice": exchange,
+        "synchronizeDevice": machine.synchronize,
+        "isAllocatorInitialized": lambda: True,
+        "emptyCache": machine.empty_cache,
+        "getDeviceStats": machine.memory_stats,
+        "getMemoryInfo": machine.free_and_total,
+        "resetPeakStats": machine.reset_peaks,
+        "setAllocatorSettings": machine.set_settings,
+        "getAllocatorSettings": lambda: "",
+        "emptyHostCache": lambda: None,
+        "resetAccumulatedStats": lambda index: machine.device(index).statistics.reset_accumulated(),
+    }
+    for name, answer in answers.items():
+        fallback = _ACCELERATOR_FALLBACKS.get(name, KEEP_ORIGINAL)
+        patches.set_existing(torch._C, f"_accelerator_{name}", answer, fallback=fallback)
+    # Not functions of ours, but torch's, whose parts are simulated.
+    for name, of_torch in (("getStream", torch.cuda.current_stream), ("setStream", torch.cuda.set_stream)):
+        if hasattr(torch._C, f"_accelerator_{name}"):
+            patches.set_unguarded(torch._C, f"_accelerator_{name}", of_torch)
+    # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
+    patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
+    hooks: dict[str, Any] = {
+        "device_count": lambda: len(machine.devices),
+        "get_current_device": lambda: machine.current_device,
+        "set_current_device": exchange,
+        "exchange_device": exchange,
+        "maybe_exchange_device": exchange,
+    }
+    for name, answer in hooks.items():
+        patches.set_existing(torch._C, f"_accelerator_hooks_{name}", answer)
+    patches.wrap(torch._C._nn, "_parse_to", _with_ordinals)
+    if hasattr(torch, "accelerator"):
+        patches.set_existing(torch.accelerator, "is_available", lambda: True)
+        patches.set_existing(torch.accelerator, "device_count", lambda: len(machine.devices))
+
+
+def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
+
+    C++ code has no accelerator, and sees where the tensor's values are.
+    """
+    import torch
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        other = args[0] if args else kwargs.get("tensor")
+        if isinstance(other, torch.Tensor):
+            rest = {key: value for key, value in kwargs.items() if key != "tensor"}
+            return real(other.device, other.dtype, *args[1:], **rest)
+        if args and is_ordinal(args[0]):
+            args = (torch.device("cuda", args[0]), *args[1:])
+        if is_ordinal(kwargs.get("device")):
+            kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
+        return real(*args, **kwargs)
+
+    return parse_to

@@ -14,11 +14,9 @@ from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.simulation.modes import Handler
-from snapconv.simulation.not_modelled import NCCL
-from snapconv.simulation.operations.tracker import Tracker
-from snapconv.simulation.patches import Patches
-from snapconv.simulation.tensors.placements import tensors_in
+from snapconv.simulation.patches import Handler, Patches
+from snapconv.simulation.placements import tensors_in
+from snapconv.simulation.tracker import Tracker
 
 _ONE_RANK = Note(
     "simulated-nccl",
@@ -31,27 +29,14 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 _NCCL_VERSION = (2, 27, 3)
 # Their first argument stays as it is: there is no other rank to receive from (schemas of torch 2.13).
 _IN_PLACE = {
-    "allreduce_",
-    "allreduce_coalesced_",
-    "broadcast_",
-    "reduce_",
-    "barrier",
-    "monitored_barrier_",
-    "check_for_nan",
+    *("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_"),
+    *("barrier", "monitored_barrier_", "check_for_nan"),
 }
 # Their first argument receives the second.
 _COPIES = {
-    "allgather_",
-    "_allgather_base_",
-    "allgather_coalesced_",
-    "allgather_into_tensor_coalesced_",
-    "reduce_scatter_",
-    "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_",
-    "scatter_",
-    "gather_",
-    "alltoall_",
-    "alltoall_base_",
+    *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
+    *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+    *("scatter_", "gather_", "alltoall_", "alltoall_base_"),
 }
 
 
@@ -120,7 +105,7 @@ def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., 
             )
         real(*args, **kwargs)
         tracker.machine.note(_ONE_RANK)
-        tracker.machine.meet(NCCL)
+        tracker.machine.meet("NCCL")
 
     return init_process_group
 
@@ -183,6 +168,7 @@ def _reducer_class(tracker: Tracker, real: type) -> type:
 def _refuse_shards(torch: Any, patches: Patches) -> None:
     """Refuse what spreads a model over ranks, before any of it is made."""
     from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
 
     def refuse(what: str) -> Callable[..., Any]:
         def refused(*_args: Any, **_kwargs: Any) -> Any:
@@ -194,10 +180,6 @@ def _refuse_shards(torch: Any, patches: Patches) -> None:
         return refused
 
     patches.set(FullyShardedDataParallel, "__init__", refuse("FullyShardedDataParallel"))
-    try:
-        from torch.distributed.tensor import DTensor
-    except ImportError:  # before torch 2.5
-        from torch.distributed._tensor import DTensor
     patches.set(
         DTensor, "__new__", staticmethod(refuse("DTensor (of FSDP2's fully_shard, or of tensor parallelism)"))
     )

@@ -1,13 +1,15 @@
 """The simulated devices: an allocator, counters and streams each, one clock and one history for all.
 
-Everything that torch's C++ side would answer about memory is answered here. Knows no tensors.
+Everything that torch's C++ side would answer about memory is answered here. Knows no tensors, and imports no
+torch before it has to raise torch's own error.
 """
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
@@ -15,15 +17,52 @@ from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
-from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.devices.device_clock import Clock
-from snapconv.simulation.devices.simulated_history import History
-from snapconv.simulation.devices.simulated_stacks import Stacks
-from snapconv.simulation.devices.statistics import Statistics
-from snapconv.simulation.simulated_errors import out_of_memory_message
-from snapconv.simulation.simulation_options import SimulationOptions
+from snapconv.simulation.history import History, Statistics
+from snapconv.simulation.stacks import Stacks
 from snapconv.units import counted
+
+GIB = 1 << 30
+
+# The memory of the simulated device by default: an 80 GB card.
+DEFAULT_TOTAL_BYTES = 80 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """How the simulated GPU behaves.
+
+    ``compute`` False evaluates shapes only: no values, next to no memory or time. ``capacity_bytes``
+    None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
+    that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
+    use per device and stream. ``random_weights`` builds a library's model from its configuration where its
+    weights are not at hand. ``n_devices`` is how many devices the script sees.
+    """
+
+    compute: bool = True
+    capacity_bytes: int | None = None
+    cublas_workspace: bool = False
+    random_weights: bool = False
+    n_devices: int = 1
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of each simulated device."""
+        return DEFAULT_TOTAL_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
+
+class Clock:
+    """Epoch microseconds. Successive readings never decrease, whatever happens to the system's clock."""
+
+    def __init__(self) -> None:
+        # The trace's clock is the epoch's; perf_counter makes it steady.
+        self._start_us = time.time_ns() // 1000
+        self._start_counter = time.perf_counter_ns()
+
+    def __call__(self) -> int:
+        """Return now."""
+        return self._start_us + (time.perf_counter_ns() - self._start_counter) // 1000
+
 
 Observer = Callable[[int, int, int, int], object]
 
@@ -52,7 +91,6 @@ class Device:
     allocator: CachingAllocator
     statistics: Statistics
     stream: int = 0
-    blas_streams: set[int] = field(default_factory=set)
 
 
 class Machine:
@@ -79,10 +117,6 @@ class Machine:
         self.notes: dict[str, Note] = {}
         # What of torch has changed, so that the simulation does without.
         self.changes: list[Note] = []
-        # What a fault of ours may have ended.
-        self.guards: list[Guard] = []
-        # Names of models that were built without their weights.
-        self.random_weights: list[str] = []
         # What is not modelled and the program came upon, in that order.
         self.met: dict[str, None] = {}
         self._lock = threading.RLock()
@@ -148,7 +182,10 @@ class Machine:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
                 observer(index, error.segment_bytes, error.capacity, error.free_bytes)
-            raise for_program(_torch_error(out_of_memory_message(error, device=index))) from None
+            import torch
+
+            raised: Exception = torch.cuda.OutOfMemoryError(out_of_memory_message(error, device=index))
+            raise for_program(raised) from None
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics
@@ -170,7 +207,7 @@ class Machine:
                 return
         frames = None
         if self.history.wants_free_frames:
-            frames = self.stacks.capture(has_cpp=self.history.has_cpp, is_free=True)
+            frames = self.stacks.capture(has_cpp=self.history.has_cpp)
         self._alone(self.devices[index].allocator.free, addr, frames=frames)
 
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +293,7 @@ class Machine:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
         self.settle()
         segments, traces = self._alone(self._read)
-        self.stacks.symbolise(_stacks_of(segments) + _stacks_of_entries(traces))
+        self.stacks.symbolise(_stacks(segments, traces))
         return {
             "segments": segments,
             "device_traces": traces if include_traces else [[] for _ in self.devices],
@@ -277,6 +314,10 @@ class Machine:
         self.settle()
         self._alone(switch, *args, **kwargs)
 
+    def annotate(self, name: str, stage: str) -> None:
+        """Keep the begin or the end of a ``record_function`` range."""
+        self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
+
     def traceback_of(self, addr: int) -> Frames | None:
         """Return the allocation stack of a live block, by its address."""
         self.settle()
@@ -292,19 +333,36 @@ class Machine:
 _SETTINGS_OF_2_13 = {"max_round_threshold": 0, "max_cached_size": 0}
 
 
-def _stacks_of(segments: list[dict[str, Any]]) -> list[list[Any]]:
-    found = [segment["frames"] for segment in segments]
-    return found + [block["frames"] for segment in segments for block in segment["blocks"]]
+def _stacks(segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> list[list[Any]]:
+    """List the stacks of segments, blocks and events."""
+    holders = [*segments, *(block for segment in segments for block in segment["blocks"])]
+    holders += [entry for trace in traces for entry in trace if "frames" in entry]
+    return [holder["frames"] for holder in holders]
 
 
-def _stacks_of_entries(traces: list[list[dict[str, Any]]]) -> list[list[Any]]:
-    return [entry["frames"] for trace in traces for entry in trace if "frames" in entry]
+def out_of_memory_message(error: ModelOutOfMemory, *, device: int) -> str:
+    """Write torch's message for the model's figures (malloc in CUDACachingAllocator.cpp, 2.13)."""
+    in_use = error.capacity - error.free_bytes
+    unallocated = error.reserved_bytes - error.allocated_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {_format(error.segment_bytes)}. "
+        f"GPU {device} has a total capacity of {_format(error.capacity)} of which "
+        f"{_format(error.free_bytes)} is free. "
+        f"Process {os.getpid()} has {_format(in_use)} memory in use. "
+        f"Of the allocated memory {_format(error.allocated_bytes)} is allocated by PyTorch, and "
+        f"{_format(unallocated)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
+        "See documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
 
 
-def _torch_error(message: str) -> Exception:
-    """Make torch's out-of-memory error, whose place has changed over the versions."""
-    import torch
-
-    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    error = kind(message)
-    return error if isinstance(error, Exception) else RecorderError(message)
+def _format(n_bytes: int) -> str:
+    """Write bytes as torch's format_size does, which has no unit above GiB."""
+    if n_bytes <= 1024:
+        return f"{n_bytes} bytes"
+    for power, unit in ((1, "KiB"), (2, "MiB")):
+        if n_bytes <= 1024 ** (power + 1):
+            return f"{n_bytes / 1024**power:.2f} {unit}"
+    return f"{n_bytes / 1024**3:.2f} GiB"

@@ -1,0 +1,423 @@
+"""Functions that make tensors: of data, of files, of other tensors' memory, and whole models.
+
+Replaced is what would request a CUDA device from C++ code that it does not have. Factories without data
+(zeros, randn, …) need nothing: the operation mode sees their device. Where nothing is computed, a file of
+weights needs no more than its header: a tensor of it has its shape and type, and as little memory as any
+other tensor without values; what is small is read.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any
+
+from snapconv.notes import Note
+from snapconv.recorder.program.moments import when_imported
+from snapconv.recorder.program.own_frames import calls_original
+from snapconv.simulation.patches import Patches
+from snapconv.simulation.placements import Placement
+from snapconv.simulation.tensors import TensorPatches
+from snapconv.simulation.tracker import Tracker
+
+
+def patch_factories(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
+    """Replace what makes tensors of data, or of a file, on a device given by name."""
+    import torch
+
+    _list_constructors()
+    patches.wrap(torch, "tensor", lambda real: _from_data(torch, tracker, tensors, real))
+    patches.wrap(torch, "as_tensor", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
+    patches.wrap(torch, "asarray", lambda real: _from_data(torch, tracker, tensors, real, may_share=True))
+    patches.set(torch.Tensor, "new_tensor", _new_tensor(torch))
+    patches.wrap(torch.Tensor, "new", lambda real: _new(torch, real))
+    patches.set(torch, "Generator", _generator_class(torch, tracker))
+    patches.wrap(
+        torch.serialization, "default_restore_location", lambda real: _restore(tracker, tensors, real)
+    )
+
+
+def _list_constructors() -> None:
+    """Let torch make its table of what a default device is for, before any of it is replaced.
+
+    It does so once, when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
+    """
+    from torch.utils import _device
+
+    getattr(_device, "_device_constructors", tuple)()
+
+
+def _from_data(
+    torch: Any, tracker: Tracker, tensors: TensorPatches, real: Any, *, may_share: bool = False
+) -> Any:
+    @wraps(real)
+    def make(data: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None:
+            device = data.device if isinstance(data, torch.Tensor) else _default_device()
+        index = tensors.index_of(device)
+        if index is None:
+            return real(data, *args, **kwargs)
+        if may_share and isinstance(data, torch.Tensor):
+            return data.to(device=device, dtype=kwargs.get("dtype"))
+        requires_grad = kwargs.pop("requires_grad", False)
+        made = real(data, *args, **kwargs | {"device": "cpu"})
+        return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
+
+    return make
+
+
+def _default_device() -> Any:
+    """Return the device of torch.set_default_device or ``with torch.device(…)``.
+
+    torch.get_default_device() makes a tensor to find out, and so would end here again.
+    """
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    contexts = (
+        mode for mode in reversed(_get_current_function_mode_stack()) if isinstance(mode, DeviceContext)
+    )
+    context = next(contexts, None)
+    return "cpu" if context is None else context.device
+
+
+def _new_tensor(torch: Any) -> Any:
+    def new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
+        defaults = {"dtype": self.dtype, "device": self.device}
+        given = {key: value for key, value in kwargs.items() if value is not None}
+        return torch.tensor(data, **defaults | given)
+
+    return new_tensor
+
+
+def _new(torch: Any, real: Any) -> Any:
+    """Make ``x.new(data)`` a tensor beside ``x``; of a size, the operation mode sees it."""
+
+    @wraps(real)
+    def new(self: Any, *args: Any, **kwargs: Any) -> Any:
+        no_data = torch.Size | torch.Tensor | torch.UntypedStorage | torch.TypedStorage
+        is_data = len(args) == 1 and hasattr(args[0], "__len__") and not isinstance(args[0], no_data)
+        if is_data and not kwargs and self.is_cuda:
+            return torch.tensor(args[0], dtype=self.dtype, device=self.device)
+        return real(self, *args, **kwargs)
+
+    return new
+
+
+def _generator_class(torch: Any, tracker: Tracker) -> type:
+    """Make a torch.Generator that takes a CUDA device; the CPU's algorithm is behind all of them."""
+    real = torch.Generator
+
+    class OfAnyKind(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            # torch.default_generator is older than this class.
+            return isinstance(value, real) if cls is Generator else super().__instancecheck__(value)
+
+    class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            made = super().__new__(cls, device="cpu")
+            made._named_device = torch.device(device)
+            return made
+
+        @property
+        def device(self) -> Any:
+            named = self._named_device
+            if named.type == "cuda" and named.index is None:
+                return torch.device("cuda", tracker.machine.current_device)
+            return named
+
+    return Generator
+
+
+def _restore(tracker: Tracker, tensors: TensorPatches, real: Any) -> Any:
+    """Load storages that were saved on, or are mapped to, a CUDA device."""
+
+    @wraps(real)
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return real(storage, location)
+        index = tensors.index_of(location)
+        untyped = getattr(storage, "_untyped_storage", storage)
+        if index is not None and untyped.nbytes():
+            tracker.place(untyped, index)
+        return storage
+
+    return restore
+
+
+def patch_wrappers(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
+    """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
+
+    The wrapper itself would have C++ code look for a CUDA device, so it is made for the CPU, and only reports
+    that it is on the device; what it is made of is tracked as any tensor is.
+    """
+    import torch
+
+    def make_for(real: Callable[..., Any]) -> Any:
+        @wraps(real)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            device = kwargs.get("device")
+            index = None if device is None else tensors.index_of(device)
+            if index is None:
+                return real(*args, **kwargs)
+            made = real(*args, **kwargs | {"device": torch.device("cpu")})
+            # Address 0 is that of tensors without bytes: nothing is allocated, and nothing freed.
+            tracker.placements.add(made.untyped_storage(), Placement(index, 0, 0, has_values=True))
+            return made
+
+        return staticmethod(make)
+
+    patches.wrap(torch.Tensor, "_make_wrapper_subclass", make_for)
+
+
+def patch_legacy_types(patches: Patches) -> None:
+    """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
+    import torch
+
+    for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
+        cpu_type = getattr(torch, f"{name}Tensor")
+        made = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": cpu_type.dtype})
+        patches.set_existing(torch.cuda, f"{name}Tensor", made)
+    patches.wrap(torch, "set_default_tensor_type", _set_default_type)
+
+
+def _set_default_type(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Take torch.cuda.FloatTensor or its name apart: into an element type and a device."""
+    import torch
+
+    @wraps(real)
+    def set_default_tensor_type(kind: Any) -> None:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            kind = getattr(torch.cuda, kind.rpartition(".")[2])
+        if isinstance(kind, _LegacyType):
+            torch.set_default_dtype(kind.dtype)
+            torch.set_default_device("cuda")
+        else:
+            real(kind)
+
+    return set_default_tensor_type
+
+
+class _LegacyType(type):
+    dtype: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a tensor of data, or an uninitialised one of a size."""
+        import torch
+
+        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        size = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+        return torch.empty(size, dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        import torch
+
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype
+
+
+@dataclass(frozen=True)
+class _Capsule:
+    """What stands for a tensor on the device."""
+
+    tensor: Any
+
+
+def patch_dlpack(patches: Patches) -> None:
+    """Share the memory of a tensor on the device: a real capsule would come back as one of the CPU."""
+    import torch
+    from torch.utils import dlpack
+
+    for module in (torch, dlpack):
+        patches.wrap(module, "to_dlpack", _exported)
+        patches.wrap(module, "from_dlpack", lambda real: _imported(torch, real), fallback=_shared)
+    patches.wrap(torch.Tensor, "__dlpack__", _exported)
+
+
+def _shared(given: Any, *_: Any, **__: Any) -> Any:
+    """Return what lies in a capsule of ours, or is a tensor itself."""
+    return getattr(given, "tensor", given).detach()
+
+
+def _exported(real: Any) -> Any:
+    @wraps(real)
+    def to_dlpack(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return _Capsule(tensor.detach()) if tensor.is_cuda else real(tensor, *args, **kwargs)
+
+    return to_dlpack
+
+
+def _imported(torch: Any, real: Any) -> Any:
+    @wraps(real)
+    def from_dlpack(given: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(given, _Capsule):
+            return given.tensor.detach()
+        if isinstance(given, torch.Tensor) and given.is_cuda:
+            return given.detach()
+        return real(given, *args, **kwargs)
+
+    return from_dlpack
+
+
+def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
+    """Let torch.load and safetensors leave large tensors in their files."""
+    import torch
+
+    if tracker.evaluation.fake_storages is None:
+        return
+    # torch.load reads from its file one storage after the other.
+    reader = torch._C.PyTorchFileReader
+    patches.wrap(reader, "get_storage_from_record", lambda real: _unread(torch, tracker, real))
+    # safetensors maps its file, and makes each tensor by torch.asarray of a piece of it (0.4 to 0.8).
+    patches.wrap(torch, "asarray", lambda real: _of_a_file(torch, tracker, real))
+
+
+def _unread(torch: Any, tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a storage without values where reading it would take memory; torch requests it by its bytes."""
+
+    @wraps(real)
+    def get_storage_from_record(reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
+        if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):
+            return real(reader, name, n_bytes, kind)
+        return torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
+
+    return get_storage_from_record
+
+
+def _of_a_file(torch: Any, tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the values from a tensor that is made of a storage: its memory is a file's, and is never read."""
+
+    @wraps(real)
+    def asarray(data: Any, *args: Any, **kwargs: Any) -> Any:
+        made = real(data, *args, **kwargs)
+        if isinstance(data, torch.UntypedStorage):
+            tracker.take_values(made)
+        return made
+
+    return asarray
+
+
+Built = Callable[[object], None]
+PatchLibrary = Callable[[ModuleType, Patches, Built], None]
+
+# Where the errors of an unreachable hub come from that are no OSError.
+_NETWORK_PACKAGES = {"httpx", "requests", "urllib3", "huggingface_hub"}
+# What from_pretrained takes that names where the configuration is.
+_WHERE = ("subfolder", "revision", "cache_dir", "local_files_only", "token", "trust_remote_code")
+
+
+@contextmanager
+def random_weights(notes: dict[str, Note], patches: Patches) -> Iterator[None]:
+    """Let transformers, diffusers and timm build what they cannot load.
+
+    Their own loading is tried first. Only what fails because there is no file, or no network to fetch it by,
+    is built with weights as for training from the beginning; without a configuration the error stays.
+    """
+    names: dict[str, None] = {}
+
+    def built(name: object) -> None:
+        names.setdefault(str(name))
+        message = (
+            f"there are no weights here for {', '.join(names)}: random ones stand for them, made from the "
+            "configuration"
+        )
+        notes["random-weights"] = Note("random-weights", message)
+
+    with ExitStack() as hooks:
+        for name, patch in _LIBRARIES.items():
+            work = partial(_patch_library, name, patch, patches, built)
+            hooks.enter_context(when_imported(name, work))
+        yield
+
+
+def _patch_library(name: str, patch: PatchLibrary, patches: Patches, built: Built) -> None:
+    patch(sys.modules[name], patches, built)
+
+
+def _is_absence(error: Exception) -> bool:
+    """Whether an error means that a file is not there, or cannot be fetched."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NETWORK_PACKAGES
+
+
+def _patch_transformers(module: ModuleType, patches: Patches, built: Built) -> None:
+    """Give from_pretrained an empty state where there is no file: all of it is initialised then."""
+    kind = module.PreTrainedModel
+    real = kind.from_pretrained.__func__
+
+    @calls_original
+    def from_pretrained(cls: Any, /, name: Any = None, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+        try:
+            return real(cls, name, *args, config=config, **kwargs)
+        except Exception as error:
+            if not _is_absence(error) or name is None or kwargs.get("state_dict") is not None:
+                raise
+            found = _configuration_of_transformers(cls, name, config, kwargs)
+            if found is None:
+                raise
+        made = real(cls, None, *args, config=found, state_dict={}, **kwargs)
+        built(name)
+        return made
+
+    patches.set(kind, "from_pretrained", classmethod(from_pretrained))
+
+
+def _configuration_of_transformers(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+    if config is not None and not isinstance(config, (str, bytes)) and hasattr(config, "to_dict"):
+        return config
+    where = {key: kwargs[key] for key in _WHERE if key in kwargs}
+    try:
+        return cls.config_class.from_pretrained(config or name, **where)
+    except Exception:  # noqa: BLE001  # whatever it is: the error that the program gets is that of the weights
+        return None
+
+
+def _patch_diffusers(module: ModuleType, patches: Patches, built: Built) -> None:
+    kind = module.ModelMixin
+    real = kind.from_pretrained.__func__
+
+    @calls_original
+    def from_pretrained(cls: Any, /, name: Any, **kwargs: Any) -> Any:
+        try:
+            return real(cls, name, **kwargs)
+        except Exception as error:
+            if not _is_absence(error) or kwargs.get("output_loading_info"):
+                raise
+            where = {key: kwargs[key] for key in _WHERE if key in kwargs}
+            try:
+                config = cls.load_config(name, **where)
+            except Exception:  # noqa: BLE001  # as above
+                config = None
+            if config is None:
+                raise
+        made = cls.from_config(config)
+        built(name)
+        dtype = kwargs.get("torch_dtype")
+        return (made.to(dtype) if dtype is not None else made).eval()
+
+    patches.set(kind, "from_pretrained", classmethod(from_pretrained))
+
+
+def _patch_timm(module: ModuleType, patches: Patches, built: Built) -> None:
+    """Leave a model as timm has built it where its weights cannot be loaded into it."""
+    real = module.load_pretrained
+
+    @calls_original
+    def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            real(model, *args, **kwargs)
+        except Exception as error:
+            if not _is_absence(error):
+                raise
+            built(type(model).__name__)
+
+    patches.set(module, "load_pretrained", load_pretrained)
+
+
+_LIBRARIES: dict[str, PatchLibrary] = {
+    "transformers.modeling_utils": _patch_transformers,
+    "diffusers.models.modeling_utils": _patch_diffusers,
+    "timm.models._builder": _patch_timm,
+}
