@@ -235,18 +235,17 @@ WITHOUT_A_GUARD = {
     # Guarded by hand, as they are called often: the tests below let what they do fail.
     "patches.py __torch_function__", "iteration.py before", "iteration.py after",
     # They hand on what a guard runs, and do nothing else that could fail.
-    "tensor_attributes.py method", "modes.py __torch_function__",
-    "modes.py __torch_dispatch__", "schedule.py step",
+    "tensors.py method", "patches.py __torch_dispatch__", "schedule.py step",
     # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
-    "placements.py forget", "doubts.py forget", "saved_tensors.py __del__",
+    "placements.py forget", "saved_tensors.py __del__",
     # Before torch 2.8: each appends to a list, or takes the last of it away.
     "saved_tensors.py push", "saved_tensors.py pop",
     # Objects of the simulated device with fixed answers.
-    "streams.py __new__", "streams.py is_capturing",
-    "streams.py synchronize", "factories.py __new__",
+    "cuda_classes.py __new__", "cuda_classes.py is_capturing",
+    "cuda_classes.py synchronize", "factories.py __new__",
     # Called by our own code, with the standard library or the allocator's model in between.
-    "device_clock.py __call__", "machine.py listen", "capture_folder.py _os_errors", "driver.py _own_turn",
-    "device_choice.py next_copy_to", "marks.py <genexpr>",
+    "machine.py __call__", "machine.py listen", "capture_folder.py _os_errors", "driver.py _own_turn",
+    "placements.py next_copy_to", "marks.py <genexpr>",
     "replacements.py replaced", "replacements.py step_hooks",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
@@ -270,7 +269,7 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
     watched = re.sub(r"(sys.exit|raise SystemExit)", r"sys.setprofile(None); \1", script)
     done = run(watched, before="import sys; sys.setprofile(sys._watch_of_a_test)\n", options=OPTIONS)
     assert done.code == 7, done.err
-    by_guard = {name for name in entered if name.startswith(("guard.py ", "patches.py instead"))}
+    by_guard = {name for name in entered if name.startswith(("guard.py ", "patches.py guarded"))}
     assert by_guard
     assert entered - by_guard <= WITHOUT_A_GUARD
 
