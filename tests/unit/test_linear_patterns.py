@@ -42,8 +42,8 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
         yield from (
             (f"{rule.slug} {part}", getattr(rule, part), 0, "search") for part in ("function", "file")
         )
-    for rule in OPTIMIZER_RULES:
-        yield from ((f"{rule.name} {part}", getattr(rule, part), 0, "search") for part in ("name", "file"))
+    for known in OPTIMIZER_RULES:
+        yield from ((f"{known.name} {part}", getattr(known, part), 0, "search") for part in ("name", "file"))
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
         if module.split(".")[0] not in NOT_OF_FILES:
