@@ -97,7 +97,7 @@ def check(
 
 
 def _printer(output_format: str) -> "Callable[[CheckedFile], None]":
-    from snapconv.writers.text.check_text import check_lines, github_lines, junit_text
+    from snapconv.writers.text.check import check_lines, github_lines, junit_text
 
     return {
         "text": lambda found: print_lines(check_lines(found), sys.stdout),

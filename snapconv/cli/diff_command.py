@@ -58,8 +58,8 @@ def diff(
     Lines are matched by file, function and order, also where they moved; never by address.
     """
     from snapconv.answers.check import Budgets
-    from snapconv.writers.text.check_text import fenced
-    from snapconv.writers.text.diff_text import diff_lines
+    from snapconv.writers.text.check import fenced
+    from snapconv.writers.text.diff import diff_lines
 
     allowed = allowance_of(fail_over)
     options = ReadOptions(project_root, include, path_map)

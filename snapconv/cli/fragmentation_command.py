@@ -31,7 +31,7 @@ def fragmentation(
 
     Free memory helps only a request of its own pool and stream, and only in one piece.
     """
-    from snapconv.writers.text.fragmentation_text import fragmentation_lines
+    from snapconv.writers.text.fragmentation import fragmentation_lines
 
     question = None if at is None else moment_question(at)
     options = ReadOptions(project_root, include, path_map)

@@ -17,7 +17,7 @@ def growth(
     An iteration is a step of the optimizer; three are the fewest that can show growth.
     """
     from snapconv.answers.growth import report_growth
-    from snapconv.writers.text.growth_text import growth_lines
+    from snapconv.writers.text.growth import growth_lines
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
     found = [report_growth(analysis) for analysis in session.devices]

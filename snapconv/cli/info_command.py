@@ -8,7 +8,8 @@ from snapconv.cli.terminal import print_json, print_lines, progress_bar
 
 def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Show what a snapshot file is: torch version, devices, events, settings, history."""
-    from snapconv.describe import describe
+    from snapconv.answers.info import describe
+    from snapconv.writers.text.info import info_lines
     from snapconv.writers.text.note_text import note_lines
 
     with progress_bar(shown=not quiet) as progress:
@@ -17,6 +18,6 @@ def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> N
         return
     print_lines(note_lines(facts.notes), sys.stderr)
     if as_json:
-        print_json(facts.values(), n_bytes=facts.n_bytes)
+        print_json(facts.to_json(), n_bytes=facts.n_bytes)
     else:
-        print_lines(facts.lines(), sys.stdout)
+        print_lines(info_lines(facts), sys.stdout)

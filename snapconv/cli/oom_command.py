@@ -55,7 +55,7 @@ def oom(
     Each remedy is tried by a replay. Of several devices, it is about those with a failed allocation. Without
     one in the file, it is about the dump.
     """
-    from snapconv.writers.text.oom_text import oom_lines
+    from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
         raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
@@ -85,7 +85,7 @@ def oom(
 
 def _explain_text(name: str, *, as_json: bool) -> None:
     from snapconv.answers.oom.message import explain_message
-    from snapconv.writers.text.oom_text import message_lines
+    from snapconv.writers.text.oom import message_lines
 
     found = explain_message(_text_of(name))
     if as_json:

@@ -18,7 +18,7 @@ def verdict(
     `snapconv FILE` does the same.
     """
     from snapconv.answers.verdict import find_verdict
-    from snapconv.writers.text.verdict_text import verdict_lines
+    from snapconv.writers.text.verdict import verdict_lines
 
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
     found = [find_verdict(analysis) for analysis in session.devices]

@@ -134,7 +134,7 @@ def what_if(
 
 def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
     from snapconv.answers.what_if import NotModelled
-    from snapconv.writers.text.what_if_text import what_if_lines
+    from snapconv.writers.text.what_if import what_if_lines
 
     devices = [one.device.device for one in session.devices]
     found = [each or NotModelled(device) for device, each in zip(devices, trials, strict=True)]

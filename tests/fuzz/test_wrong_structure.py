@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import snapconv
+from snapconv.answers.info import describe
 from snapconv.answers.verdict import find_verdict
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.describe import describe
 from snapconv.errors import SnapconvError
 from tests.builders import write_anew
 from tests.drawn_inputs import SEED, drawn

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from snapconv.answers.info import describe
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.describe import describe
 from snapconv.errors import InputError
 from snapconv.files import files_of, is_capture, snapshot_file, stem_of_outputs, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.paths import PathMap
+from snapconv.writers.text.info import info_lines
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 
@@ -119,4 +120,4 @@ def test_the_recorded_project_moves_with_the_files_in_it(tmp_path):
 def test_info_shows_what_the_recorder_wrote(tmp_path):
     facts = describe(recorded(tmp_path))
     assert facts.recorder["command"] == "train.py --fast"
-    assert "  recorded by snapconv 0.1.0: train.py --fast" in list(facts.lines())
+    assert "  recorded by snapconv 0.1.0: train.py --fast" in list(info_lines(facts))

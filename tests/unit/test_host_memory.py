@@ -9,10 +9,11 @@ import pytest
 
 import snapconv
 from snapconv.answers.device_notes import device_notes
+from snapconv.answers.info import describe
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.describe import describe
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.units import HOST, device_kind, device_name, parse_device
+from snapconv.writers.text.info import info_lines
 from tests.builders import START_US, TraceBuilder, frame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -209,7 +210,7 @@ def test_info_names_it_beside_the_devices_and_counts_it_as_none(both):
         (0, "cuda", 2 << 20),
         (HOST, "host", 12_288),
     ]
-    assert any(line.startswith("  host  4 events") for line in facts.lines())
+    assert any(line.startswith("  host  4 events") for line in info_lines(facts))
 
 
 def test_the_summary_the_notes_and_the_json_call_it_host(both, capsys):

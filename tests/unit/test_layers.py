@@ -31,7 +31,7 @@ LAYERS = (
     {"analysis"},
     {"answers"},
     {"writers"},
-    {"convert", "describe"},
+    {"convert"},
     {"view"},
     {"session"},
     {"export"},

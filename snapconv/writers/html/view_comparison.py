@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from snapconv.answers.diff import Change, ComparedRow, FileDiff
 from snapconv.writers.html.column_encoding import page_text
-from snapconv.writers.text.diff_text import line_name
+from snapconv.writers.text.diff import line_name
 
 
 def comparison_facts(report: FileDiff) -> dict[str, object] | None:

@@ -1,4 +1,4 @@
-"""Rows of a size and what has it, as every summary shows them: the largest few, and the sum of the rest."""
+"""Rows of a size and its name, as every summary shows them, and sentences broken into lines."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,14 +6,16 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes, shortened
 
 MOST_ROWS = 5
-_WIDTH = 14
+# Of a terminal.
+WIDTH = 80
+_SIZE_WIDTH = 14
 # A terminal of 80 columns, less the size and the spaces before and behind it.
 _MOST_TEXT, _MOST_PLACE = 62, 28
 
 
 def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
     """A size in its column, and what has it."""
-    return f"  {format_bytes(n_bytes, like=like):>{_WIDTH}}  {text}"
+    return f"  {format_bytes(n_bytes, like=like):>{_SIZE_WIDTH}}  {text}"
 
 
 def size_rows(
@@ -59,3 +61,15 @@ def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator:
     shown = separator.join(shortened(name, _MOST_TEXT) for name in names[:n_most])
     more = len(names) - n_most
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def wrapped(text: str, indent: str, *, head: str = "", width: int = WIDTH) -> Iterator[str]:
+    """Break a sentence into lines of the terminal's width; ``head`` begins the first."""
+    begin = line = head or indent
+    for word in text.split():
+        if len(line) + len(word) + 1 > width and line != begin:
+            yield line.rstrip()
+            begin = line = indent
+        line += f"{word} "
+    if line.strip():
+        yield line.rstrip()

@@ -4,7 +4,7 @@ import pytest
 
 import snapconv
 from snapconv.answers.diff import Change, Difference, compare_files, paired
-from snapconv.writers.text.diff_text import diff_lines
+from snapconv.writers.text.diff import diff_lines
 from tests.builders import MIB, TraceBuilder, frame
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import snapconv
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.writers.text.oom_text import oom_lines
+from snapconv.writers.text.oom import oom_lines
 from tests.builders import MIB, frame
 
 LINE = [frame("forward", "/home/me/project/model.py", 5)]

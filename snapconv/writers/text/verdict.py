@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from snapconv.answers.verdict import FileVerdict
 from snapconv.units import device_name
-from snapconv.writers.text.oom_text import wrapped
-from snapconv.writers.text.size_rows import cut, size_row, where
+from snapconv.writers.text.size_rows import cut, size_row, where, wrapped
 
 
 def verdict_lines(found: FileVerdict, file: str) -> Iterator[str]:

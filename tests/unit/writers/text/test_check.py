@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.answers.check import Check, CheckedFile
-from snapconv.writers.text.check_text import check_lines, fenced, github_lines, junit_text
+from snapconv.writers.text.check import check_lines, fenced, github_lines, junit_text
 
 HELD, BROKEN = Check("peak allocated", 0, 100, 100), Check("peak reserved", 1, 100, 101)
 UNKNOWN = Check("growth per iteration", 0, 0, 0, "the file has no trace")

@@ -11,10 +11,9 @@ from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.category_lines import category_lines
 from snapconv.writers.text.moment_summary import place_of, pool_shown
-from snapconv.writers.text.size_rows import cut, size_row, where
+from snapconv.writers.text.size_rows import WIDTH, cut, size_row, where, wrapped
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
-_WIDTH = 80
 _NOT_IN_FILE = "not in this file (context, libraries, processes)"
 
 
@@ -59,10 +58,10 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
     operation = "" if request.operation in ("", "unknown") else f" by {request.operation}"
     text = f"  requested{operation}: a block of {size}, for it {segment} of the device"
-    yield cut(text, n_most=_WIDTH)
+    yield cut(text, n_most=WIDTH)
     pool = "the default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f", in module {request.module}" if request.module else ""
-    yield cut(f"    of {pool}, stream {request.stream}{module}", n_most=_WIDTH)
+    yield cut(f"    of {pool}, stream {request.stream}{module}", n_most=WIDTH)
     for line in request.lines[:_N_CALLERS]:
         yield f"    {cut(where(line))}"
     if not request.lines:
@@ -141,19 +140,7 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         yield "    this request alone: what would have come after it is not in the file"
     assumptions = dict.fromkeys(text for remedy in remedies.tried for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
-        yield f"    estimated: {text}"[:_WIDTH]
-
-
-def wrapped(text: str, indent: str) -> Iterator[str]:
-    """A sentence in lines of the terminal's width."""
-    line = indent
-    for word in text.split():
-        if len(line) + len(word) + 1 > _WIDTH and line.strip():
-            yield line.rstrip()
-            line = indent
-        line += f"{word} "
-    if line.strip():
-        yield line.rstrip()
+        yield f"    estimated: {text}"[:WIDTH]
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, by_line
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.text.growth_text import growth_lines
+from snapconv.writers.text.growth import growth_lines
 
 KEEP, LOG, MAIN = (SourceLine(f"{name}.py", 5, name) for name in ("keep", "log", "main"))
 

@@ -12,10 +12,11 @@ import pytest
 import snapconv
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.describe import describe
+from snapconv.answers.info import describe
 from snapconv.errors import InputError, NotASnapshotError
+from snapconv.writers.text.info import info_lines
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 MIB = 1 << 20
 FRAMES = [{"name": "forward", "filename": "/home/me/project/net.py", "line": 7}]
 
@@ -40,7 +41,7 @@ def facts_of(tmp_path):
 
 
 def shown(facts):
-    return "\n".join(facts.lines())
+    return "\n".join(info_lines(facts))
 
 
 def test_a_device_is_counted_at_the_dump(facts_of):
@@ -178,13 +179,13 @@ def test_a_long_annotation_is_cut_short_for_a_person_only(facts_of):
     raw["external_annotations"] = [annotation("x" * 3000, "START")]
     facts = facts_of(raw)
     assert facts.annotations == {"x" * 3000: 1}
-    assert max(map(len, facts.lines())) < 200
+    assert max(map(len, info_lines(facts))) < 200
     assert f"{'x' * 80}… (2920 characters more) (1)" in shown(facts)
 
 
 def test_the_values_are_plain_enough_for_json(facts_of):
     facts = facts_of(model_with_two_blocks().snapshot())
-    assert json.loads(json.dumps(facts.values())) == json.loads(json.dumps(asdict(facts)))
+    assert json.loads(json.dumps(facts.to_json())) == json.loads(json.dumps(asdict(facts)))
 
 
 def test_progress_is_shown_in_stages(tmp_path):
@@ -213,14 +214,14 @@ def test_the_times_of_a_capture_are_counted():
     facts = describe(capture)
     assert facts.times.n_calls == len(timing["calls"]["iteration"])
     assert facts.times.iterations == (3,)
-    (line,) = [line for line in facts.lines() if "times:" in line]
+    (line,) = [line for line in info_lines(facts) if "times:" in line]
     assert "by the clock of the CPU; timed iterations: 3" in line
 
 
 def test_a_snapshot_without_times_has_none():
     facts = describe(FIXTURES / "transformer.capture" / "snapshot.pickle")
     assert facts.times is None
-    assert not [line for line in facts.lines() if "times:" in line]
+    assert not [line for line in info_lines(facts) if "times:" in line]
 
 
 def test_times_that_are_damaged_are_an_error(tmp_path):

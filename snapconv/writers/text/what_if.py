@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from snapconv.answers.what_if import NotModelled, SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import place
+from snapconv.writers.text.size_rows import place, wrapped
 
 _COLUMNS = (11, 11, 8, 11)
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
@@ -34,7 +34,7 @@ def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
     if trials.check.is_exact:
         yield "  under its own settings, the model gives the file's segments to the byte"
     for reason in trials.estimated:
-        yield from _wrapped("estimated: ", reason)
+        yield from wrapped(reason, "    ", head="  estimated: ", width=78)
 
 
 def _columns(*cells: str) -> str:
@@ -74,17 +74,6 @@ def _trial_lines(tried: Tried) -> Iterator[str]:
         f"{'':{_INDENT}}{format_bytes(state.reserved_bytes)} reserved; in its pool "
         f"{format_bytes(failed.pool_free_bytes)} free, in one piece {format_bytes(failed.pool_largest_bytes)}"
     )
-
-
-def _wrapped(head: str, text: str, *, width: int = 78) -> Iterator[str]:
-    """A sentence on as many lines as it needs."""
-    line = f"  {head}"
-    for word in text.split(" "):
-        if len(line) + len(word) + 1 > width and line.strip() != head.strip():
-            yield line.rstrip()
-            line = "    "
-        line += f"{word} "
-    yield line.rstrip()
 
 
 def _capacity(trials: SettingTrials) -> str:

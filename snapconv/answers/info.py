@@ -1,6 +1,5 @@
-"""What a file is, without converting it: the facts behind ``snapconv info``."""
+"""Facts of a file, without an analysis: torch, devices, events, settings, history; for ``snapconv info``."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,11 +13,7 @@ from snapconv.replay.history_verdict import decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
-from snapconv.units import counted, device_kind, device_name, format_bytes, format_duration_us, shortened
-
-# Names and commands come from the file, which may have a text of any length.
-_MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
-_MOST_ITERATIONS = 8
+from snapconv.units import device_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +68,9 @@ class FileFacts:
     times: TimesFacts | None
     notes: tuple[Note, ...]
 
-    def values(self) -> dict[str, object]:
-        """Plain values for JSON."""
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
         return asdict(self)
-
-    def lines(self) -> Iterator[str]:
-        """The facts for a person."""
-        protocol = "" if self.pickle_protocol is None else f", protocol {self.pickle_protocol}"
-        yield f"{self.path}: memory snapshot, {self.format}{protocol}, {format_bytes(self.n_bytes)}"
-        yield f"  written by {self.written_by}; {counted(self.n_visible_devices, 'visible device')}"
-        frames = counted(self.n_frames, "distinct frame")
-        yield f"  {counted(self.n_stacks, 'distinct stack')} of {frames}"
-        for facts in self.devices:
-            yield from _device_lines(facts)
-        if self.settings:
-            yield f"  allocator settings: {_settings_text(self.settings)}"
-        if self.recorder:
-            entries = (self.recorder.get(key, "") for key in ("snapconv", "command"))
-            yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
-        if self.times:
-            yield _times_line(self.times)
-        if self.annotations:
-            first = list(self.annotations.items())[:8]
-            shown = ", ".join(f"{shortened(name, _MOST_OF_NAME)} ({count})" for name, count in first)
-            more = len(self.annotations) - 8
-            yield f"  annotations: {shown}" + (f" and {more} more" if more > 0 else "")
-
-
-def _settings_text(settings: dict[str, str]) -> str:
-    """The settings with a meaning: empty, zero and off ones are left out."""
-    silent = {"", "0", "0.0", "False", "-1"}
-    divisions = settings.get("roundup_power2_divisions", "")
-    if all(part.endswith(":0") for part in divisions.split(",")):
-        silent.add(divisions)
-    shown_settings = (
-        (key, shortened(text, _MOST_OF_NAME)) for key, text in settings.items() if text not in silent
-    )
-    shown = ", ".join(f"{key}={text}" for key, text in shown_settings)
-    return shown or "all at their defaults"
 
 
 def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
@@ -186,34 +146,3 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         history=history.verdict.value,
         history_reason=history.reason,
     )
-
-
-def _times_line(times: TimesFacts) -> str:
-    numbers = ", ".join(map(str, times.iterations[:_MOST_ITERATIONS]))
-    more = len(times.iterations) - _MOST_ITERATIONS
-    shown = f"{numbers} and {more} more" if more > 0 else numbers or "none"
-    device = shortened(times.device_name, _MOST_OF_NAME)
-    return (
-        f"  times: {counted(times.n_calls, 'call')} of {device_name(times.device)} ({device}), "
-        f"by the clock of the {'GPU' if times.clock == 'cuda' else 'CPU'}; timed iterations: {shown}"
-    )
-
-
-def _device_lines(facts: DeviceFacts) -> Iterator[str]:
-    duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
-    yield f"  {device_name(facts.device)}  {counted(facts.n_events, 'event')}{duration}"
-    if facts.actions:
-        yield "    " + ", ".join(f"{name} {count}" for name, count in facts.actions.items())
-    yield (
-        f"    {counted(facts.n_segments, 'segment')} with {counted(facts.n_blocks, 'block')}, "
-        f"{facts.n_live_blocks} of them live; "
-        f"{counted(facts.n_pools, 'pool')}, {counted(facts.n_streams, 'stream')}"
-    )
-    reserved, active = format_bytes(facts.reserved_bytes), format_bytes(facts.active_bytes)
-    yield f"    at the dump: reserved {reserved}, active {active}"
-    if facts.n_checked_sizes:
-        yield (
-            f"    block sizes: {facts.n_checked_sizes} of the trace checked at the dump, "
-            f"{facts.n_different_sizes} differ"
-        )
-    yield f"    history: {facts.history} ({facts.history_reason})"
