@@ -63,35 +63,23 @@ def test_context_alloc_gives_a_free_the_stack_of_its_allocation():
     assert [names_of(entry)[0] for entry in trace] == ["make_it_here"] * 4
 
 
-def test_context_state_keeps_the_stack_with_the_block_only():
-    memory._record_memory_history(context="state", **PYTHON)
+@pytest.mark.parametrize(
+    ("options", "n_events", "is_in_block", "is_in_events"),
+    [
+        ({"context": "state"}, 2, True, False),
+        ({"context": None}, 2, False, False),
+        ({"enabled": "state"}, 1, True, True),
+    ],
+    ids=["context state", "no context", "enabled state"],
+)
+def test_a_stack_is_kept_with_the_block_the_events_or_neither(options, n_events, is_in_block, is_in_events):
+    memory._record_memory_history(**PYTHON, **options)
     x = make_it_here()
     snapshot = memory._snapshot()
 
-    assert "make_it_here" in names_of(live_block(snapshot))
-    assert all("frames" not in entry for entry in snapshot["device_traces"][0])
+    assert ("make_it_here" in names_of(live_block(snapshot))) == is_in_block
+    assert [("frames" in entry) for entry in snapshot["device_traces"][0]] == [is_in_events] * n_events
     assert x.is_cuda
-
-
-def test_context_none_keeps_no_stack():
-    memory._record_memory_history(context=None)
-    x = make_it_here()
-    snapshot = memory._snapshot()
-
-    assert live_block(snapshot)["frames"] == []
-    assert len(snapshot["device_traces"][0]) == 2
-    assert all("frames" not in entry for entry in snapshot["device_traces"][0])
-    assert x.is_cuda
-
-
-def test_enabled_state_keeps_one_event_and_the_blocks_stacks():
-    memory._record_memory_history("state", **PYTHON)
-    x = [make_it_here(), make_it_here()]
-    snapshot = memory._snapshot()
-
-    assert [entry["action"] for entry in snapshot["device_traces"][0]] == ["alloc"]
-    assert "make_it_here" in names_of(live_block(snapshot))
-    assert len(x) == 2
 
 
 def test_enabled_none_forgets_the_trace_and_keeps_the_blocks_stacks():

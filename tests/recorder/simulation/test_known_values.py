@@ -172,6 +172,14 @@ def test_what_is_large_is_not_computed(simulation):
     assert len(simulation.notes()) == 1
 
 
+def assert_modes_agree(step):
+    allocated = []
+    for compute in (True, False):
+        with simulated(SimulationOptions(compute=compute)):
+            allocated.append(sizes_allocated(step))
+    assert allocated[0] == allocated[1]
+
+
 def test_both_modes_go_the_way_that_a_mask_decides():
     def step():
         mask, x = padded_mask().cuda(), torch.randn(4, 8, 64, 32, device="cuda", requires_grad=True)
@@ -182,11 +190,7 @@ def test_both_modes_go_the_way_that_a_mask_decides():
         y[mask.bool()[:, None].expand(-1, 8, -1)].sum().backward()
         return x
 
-    allocated = []
-    for compute in (True, False):
-        with simulated(SimulationOptions(compute=compute)):
-            allocated.append(sizes_allocated(step))
-    assert allocated[0] == allocated[1]
+    assert_modes_agree(step)
 
 
 def test_a_gradient_has_the_layout_that_convolutions_give_it_on_a_gpu_in_both_modes():
@@ -197,11 +201,7 @@ def test_a_gradient_has_the_layout_that_convolutions_give_it_on_a_gpu_in_both_mo
         (F.conv2d(x.sin(), weight, padding=1).permute(0, 2, 3, 1).contiguous() ** 2).sum().backward()
         return weight
 
-    allocated = []
-    for compute in (True, False):
-        with simulated(SimulationOptions(compute=compute)):
-            allocated.append(sizes_allocated(step))
-    assert allocated[0] == allocated[1]
+    assert_modes_agree(step)
 
 
 def test_what_only_cuda_has_a_kernel_for_is_computed_in_a_wider_type():

@@ -28,24 +28,30 @@ def doubled(x):
     return x.sin() * 2
 
 
-@needs_stances
-def test_a_compiled_function_that_ran_as_written_gives_a_note(simulation):
-    torch.compile(doubled)(torch.ones(4, device="cuda"))
-    assert slugs(simulation) == ["compiled-as-eager"]
-    assert "compiled code" in simulation.values()["not_modelled"]
-
-
-@needs_stances
-@pytest.mark.parametrize("how", ["torch.compile", "Module.compile"])
-def test_a_compiled_module_that_ran_as_written_gives_a_note(simulation, how):
+def compiled_in_place():
     model = nn.Linear(4, 4).cuda()
-    if how == "Module.compile":
-        model.compile()
-    else:
-        model = torch.compile(model)
-    assert slugs(simulation) == []
-    model(torch.ones(2, 4, device="cuda"))
-    assert slugs(simulation) == ["compiled-as-eager"]
+    model.compile()
+    return model
+
+
+COMPILED = {
+    "a function": lambda: torch.compile(doubled),
+    "a module": lambda: torch.compile(nn.Linear(4, 4).cuda()),
+    "a module in place": compiled_in_place,
+}
+
+
+@needs_stances
+@pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
+@pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
+def test_what_was_to_be_compiled_and_ran_as_written_gives_a_note(make, compute):
+    torch._dynamo.reset()
+    with simulated(SimulationOptions(compute=compute)) as simulation:
+        compiled = make()
+        assert slugs(simulation) == []
+        compiled(torch.ones(2, 4, device="cuda"))
+        assert slugs(simulation) == ["compiled-as-eager"]
+        assert "compiled code" in simulation.values()["not_modelled"]
 
 
 def test_what_is_never_called_or_has_nothing_on_the_device_is_not_noted(simulation):

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
-from tests.recorder.simulation import odd_features, odd_training  # noqa: E402
+from tests.recorder.simulation.odd_features import CASES, TRAINING  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
 
 # torch deprecates features that scripts still use, and warns of some choices of its own.
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
-@pytest.mark.parametrize("run", odd_features.CASES + odd_training.CASES, ids=lambda run: run.__name__)
+@pytest.mark.parametrize("run", CASES + TRAINING, ids=lambda run: run.__name__)
 def test_it_runs_unmodified(run, compute):
     with simulated(SimulationOptions(compute=compute)):
         run()
@@ -128,7 +128,7 @@ def test_blocks_belong_to_the_stream_that_was_current():
 # lbfgs goes another way with other values; in evaluation the CPU's batch normalisation, unlike CUDA's, keeps
 # no statistics.
 DIFFERENT = ("lbfgs", "normalisations")
-BY_SHAPE = [run for run in odd_training.CASES if run.__name__ not in DIFFERENT]
+BY_SHAPE = [run for run in TRAINING if run.__name__ not in DIFFERENT]
 
 
 @pytest.mark.parametrize("run", BY_SHAPE, ids=lambda run: run.__name__)

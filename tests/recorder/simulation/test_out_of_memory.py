@@ -18,11 +18,6 @@ def _small_device():
 
 @pytest.mark.usefixtures("_small_device")
 class TestSmallDevice:
-    def test_what_fits_fits(self):
-        x = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-
-        assert torch.cuda.memory_reserved() == 100 * MIB == x.nbytes
-
     def test_one_segment_more_raises_torchs_error_with_its_figures(self):
         kept = torch.empty(80 * MIB, dtype=torch.uint8, device="cuda")
 
@@ -81,21 +76,20 @@ class TestSmallDevice:
         assert kept.is_cuda
 
 
-@pytest.mark.parametrize(("conf", "fits"), [("0.5", 50), ("1.0", 100)])
-def test_the_fraction_of_the_settings_is_all_that_the_process_gets(monkeypatch, conf, fits):
+@pytest.mark.parametrize(
+    ("conf", "own", "fits"),
+    [("0.5", None, 50), ("1.0", None, 100), ("0.5", 0.75, 74)],
+    ids=["settings", "all", "the program's own"],
+)
+def test_the_fraction_is_all_that_the_process_gets(monkeypatch, conf, own, fits):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"per_process_memory_fraction:{conf}")
     with simulated(SimulationOptions(compute=False, capacity_bytes=100 * MIB)):
+        if own is not None:
+            torch.cuda.set_per_process_memory_fraction(own)
         kept = torch.empty(fits * MIB, dtype=torch.uint8, device="cuda")
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(1, device="cuda")
         assert kept.is_cuda
-
-
-def test_a_fraction_that_the_program_sets_wins_over_that_of_the_settings(monkeypatch):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.5")
-    with simulated(SimulationOptions(compute=False, capacity_bytes=100 * MIB)):
-        torch.cuda.set_per_process_memory_fraction(0.75)
-        assert torch.empty(74 * MIB, dtype=torch.uint8, device="cuda").is_cuda
 
 
 def test_garbage_is_collected_above_the_threshold_of_what_the_fraction_leaves(monkeypatch):

@@ -162,13 +162,6 @@ class TestBothTargets:
         assert sizes_allocated(lambda: x.resize_(1000)) == [4000]
         assert sizes_allocated(lambda: x.resize_(5)) == []
 
-    def test_a_deep_copy_has_memory_of_its_own(self):
-        import copy
-
-        layer = nn.Linear(8, 8, bias=False, device="cuda")
-
-        assert sizes_allocated(lambda: copy.deepcopy(layer)) == [8 * 8 * 4]
-
 
 def test_attention_stores_one_float_per_row_and_head_instead_of_a_matrix_of_scores():
     batch, length, width, n_heads = 2, 128, 64, 4

@@ -104,6 +104,9 @@ def test_backward_is_the_engines_alone():
         if name.startswith("torch::autograd::generated::") and "::apply(" in name
     }
     assert nodes == {"PowBackward0", "ReluBackward0", "AddmmBackward0"}
+    freed = [f for f in frames_of(snapshot, "free_requested") if "thread_main" in f[-1]["name"]]
+    assert freed
+    assert not [frame for frames in freed for frame in frames if is_python(frame)]
 
 
 def test_backward_has_no_frame_at_all_with_python_stacks():
@@ -157,14 +160,3 @@ def test_a_custom_functions_backward_shows_its_python_frames():
     python = [frame["name"] for frame in frames if is_python(frame)]
     assert python == ["backward", "apply"]
     assert any(frame["name"].startswith("torch::autograd::PyNode::apply") for frame in frames)
-
-
-def test_frees_in_backward_are_the_engines_too():
-    layer, x = nn.Linear(8, 8, device="cuda"), torch.randn(2, 8, device="cuda")
-    loss = layer(x).relu().square().sum()
-    with recorded(stacks="all") as snapshot:
-        loss.backward()
-
-    engine = [f for f in frames_of(snapshot, "free_requested") if "thread_main" in f[-1]["name"]]
-    assert engine
-    assert not [frame for frames in engine for frame in frames if is_python(frame)]
