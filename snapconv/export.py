@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.event_window import (
+from snapconv.answers.memory_report import build_memory_report
+from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
+from snapconv.answers.times import time_report_of, times_of_device
+from snapconv.answers.views.event_window import (
     EventWindow,
     Range,
     whole_window,
@@ -18,11 +21,8 @@ from snapconv.answers.event_window import (
     window_of_events,
     window_of_iterations,
 )
-from snapconv.answers.live_stacks import LiveStacks, find_live_stacks
-from snapconv.answers.memory_report import build_memory_report
-from snapconv.answers.moments import PEAK, MomentQuestion, find_moment
-from snapconv.answers.times import time_report_of, times_of_device
-from snapconv.answers.trace_tracks import TrackGroup, memory_group, times_group
+from snapconv.answers.views.live_stacks import LiveStacks, find_live_stacks
+from snapconv.answers.views.trace_tracks import TrackGroup, memory_group, times_group
 from snapconv.errors import InputError
 from snapconv.files import checked_output, most_bytes_of_output, new_files, os_errors, timing_file
 from snapconv.notes import Note

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
 from snapconv.answers.allocator_replay.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.check import Budgets, Check, check_budgets
-from snapconv.answers.device_notes import file_notes
 from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.memory_tree import MemoryTree, TreeBy, find_tree
 from snapconv.answers.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
+from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.timeline_levels import timeline_level
+from snapconv.answers.tree import MemoryTree, TreeBy, find_tree
+from snapconv.answers.views.timeline_levels import timeline_level
 from snapconv.answers.what_if import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
@@ -95,7 +95,7 @@ class Session:
     def at(
         self, moment: str | MomentQuestion = "peak", *, device_total: int | None = None
     ) -> tuple[MomentState, ...]:
-        """What is live on every device at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
+        """Describe the live memory at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
 
         ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
         a text that is no moment, InputError where a device has no such moment.
@@ -113,7 +113,7 @@ class Session:
     def tree(
         self, moment: str | MomentQuestion = "peak", *, by: str = "line", all_frames: bool = False
     ) -> tuple[MemoryTree, ...]:
-        """The live memory of every device as a tree, by ``line``, ``module``, ``operation`` or ``category``.
+        """Arrange the live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
 
         Raises what ``at`` raises.
         """
@@ -152,7 +152,7 @@ class Session:
         return found, remedies
 
     def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
-        """What is reserved and not in use on every device, at a moment; by default at three of them.
+        """Describe what is reserved and not in use on every device, at a moment; by default at three of them.
 
         These are the dump, the peak and the worst moment. Raises what ``at`` raises.
         """
@@ -201,7 +201,7 @@ class Session:
         return find_fragmentation(analysis, moments, details_at=moments[0])
 
     def compared_with(self, old: "Session") -> FileDiff:
-        """What is different from an older file, device by device."""
+        """Compare with an older file, device by device."""
         return compare_files(old.analysis, self.analysis)
 
     def check(self, budgets: Budgets, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
@@ -234,7 +234,7 @@ class Session:
         return write_view_of(files, Path(output), force=force)
 
     def columns(self, device: int | None = None, *, table: str = "allocations") -> dict[str, NDArray[Any]]:
-        """A table of a device (by default of the first) by column, for pandas, polars and Arrow.
+        """Return a table of a device (by default of the first) by column, for pandas, polars and Arrow.
 
         ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own columns and
         no copies: read-only, -1 where there is no value. Names of categories, operations and modules are
@@ -255,7 +255,7 @@ class Session:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the peak of every device, what it is made of, and the timeline."""
+        """Return what a notebook shows: the peak of every device, what it is made of, and the timeline."""
         levels = [
             timeline_level(found.replay, found.classification.category, most_bins=PICTURE_BINS)
             for found in self.devices
@@ -264,7 +264,7 @@ class Session:
         return head_html(name, list(zip(self.at(), levels, strict=True)), self.notes)
 
     def report(self, device: int | None = None) -> MemoryReport:
-        """The finished figures of one device (its ordinal; by default the first in the file).
+        """Return the finished figures of one device (its ordinal; by default the first in the file).
 
         Raises KeyError for a device that the file does not have.
         """

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
-from snapconv.answers.device_notes import file_notes
 from snapconv.answers.diff import compare_files
+from snapconv.answers.notes import file_notes
 from snapconv.answers.times import module_times, time_report_of, times_of_device
 from snapconv.errors import OutputWriteError
 from snapconv.files import checked_output, os_errors
@@ -16,9 +16,8 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.writers.html.column_encoding import page_text
 from snapconv.writers.html.notebook_html import page_html
 from snapconv.writers.html.page_writer import ViewFile, write_page
-from snapconv.writers.html.view_comparison import comparison_facts
 from snapconv.writers.html.view_device import view_device, vocabulary
-from snapconv.writers.html.view_file import file_facts, times_facts
+from snapconv.writers.html.view_file import comparison_facts, file_facts, times_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def _checked_output(inputs: Sequence[Path], given: Path | None, *, force: bool) 
 
 
 def _devices(snapshots: list[Snapshot], device: int | None) -> list[tuple[DeviceSnapshot, ...]]:
-    """The devices to show of each file, before they are analysed: of two files one of each."""
+    """Return the devices to show of each file, before they are analysed: of two files one of each."""
     if len(snapshots) == 1 or device is not None:
         return [chosen_devices(snapshot, device) for snapshot in snapshots]
     shown = _compared(*([one.device for one in snapshot.devices] for snapshot in snapshots))
@@ -108,7 +107,7 @@ def _devices(snapshots: list[Snapshot], device: int | None) -> list[tuple[Device
 
 
 def _compared(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
-    """The device of each file that a comparison shows: the first that both have, else the first of each."""
+    """Return the device of each file that a comparison shows: the first common one, or each first."""
     common = next((number for number in old if number in new), None)
     return (old[0], new[0]) if common is None else (common, common)
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from snapconv.analysis import Iteration
 from snapconv.answers.annotations import AnnotatedSpans
-from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
@@ -31,7 +30,14 @@ from snapconv.answers.memory_report import (
     WeightEntry,
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
-from snapconv.answers.peak import BreakdownRow, CategoryTotal, LineTotal, ModuleTotal, MomentState
+from snapconv.answers.peak import (
+    BreakdownRow,
+    CategoryTotal,
+    DeviceMemory,
+    LineTotal,
+    ModuleTotal,
+    MomentState,
+)
 from snapconv.answers.report_frames import ReportStacks, report_stacks
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column

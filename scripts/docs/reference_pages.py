@@ -13,11 +13,11 @@ import snapconv
 from scripts.docs import catalogs
 from snapconv.answers import explanation
 from snapconv.answers.fragmentation import Fragmentation
-from snapconv.answers.memory_tree import MemoryTree
 from snapconv.answers.oom.failed_allocation import OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.peak import MomentState
+from snapconv.answers.tree import MemoryTree
 from snapconv.answers.verdict import FileVerdict
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES

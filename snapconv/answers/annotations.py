@@ -95,7 +95,7 @@ def totals_by_annotation(snapshot: Snapshot, found: AnnotatedSpans) -> tuple[Ann
 
 
 def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
-    """The program's names of the spans that an event is in, outermost first; texts of tensors are none."""
+    """Return the program's names of the spans around an event, outermost first; texts of tensors are none."""
     spans = find_spans(analysis.snapshot, analysis.device)
     is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
     names = dict.fromkeys(analysis.snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
@@ -103,7 +103,7 @@ def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
 
 
 def find_span_lanes(snapshot: Snapshot, spans: AnnotationSpans, *, most: int) -> SpanLanes:
-    """The longest of the spans that have events and a length, at most so many."""
+    """Return the longest of the spans that have events and a length, at most so many."""
     ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
     length = spans.last_event - spans.first_event
     shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)

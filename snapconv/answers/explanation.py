@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.tensor_names import owner_names
+from snapconv.answers.views.tensor_names import owner_names
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import EVIDENCE_WORTH, reason_of
 from snapconv.classification.rule_order import opinions as opinions_of

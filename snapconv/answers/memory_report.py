@@ -19,10 +19,10 @@ from snapconv.answers.annotations import (
     annotated_spans,
     totals_by_annotation,
 )
-from snapconv.answers.device_notes import device_notes
 from snapconv.answers.fragmentation import FreeMemory
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.moments import FoundMoment
+from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import (
     FailedAllocation,
     failed_allocations,

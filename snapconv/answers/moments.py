@@ -107,7 +107,7 @@ def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMome
 
 
 def worst_event(analysis: DeviceAnalysis) -> int:
-    """The first event after which the most is reserved and not in use; -1: before the first event."""
+    """Return the first event after which the most is reserved and not in use; -1: before the first event."""
     reserved, active = analysis.replay.reserved, analysis.replay.active
     if not len(reserved.after):
         return -1

@@ -3,6 +3,10 @@
 The peak is one moment among others: what is said of it can be said of every event. ``live`` marks
 allocations, as ``AllocationTable.live_at`` does; every sum is of these. Rows with the most bytes come first,
 but for categories, which have their own order.
+
+The memory of the device outside torch (contexts, libraries, NCCL and other processes) is in no file. With the
+device's total, and what the driver had free, it is what is left; without, it is not known, and never taken
+for nothing.
 """
 
 from collections import defaultdict
@@ -14,8 +18,8 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import annotations_at
-from snapconv.answers.device_memory import DeviceMemory, device_memory
 from snapconv.answers.moments import FoundMoment
+from snapconv.answers.oom.message import read_message
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import of_fullest
 from snapconv.classification.size_references import SMALL_BYTES
@@ -32,8 +36,9 @@ from snapconv.columns import (
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
+from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
-from snapconv.units import counted, device_kind
+from snapconv.units import HOST, counted, device_kind
 
 # Of the bytes of all weights: each model may have a few that are not trained, and a copy lack a few.
 _NEARLY = 0.95
@@ -60,6 +65,26 @@ _DYNAMIC_CLASSES = (
     ("communication", (Category.COMMUNICATION,)),
     ("unknown", (Category.UNKNOWN,)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory of a device at a moment; None: not known.
+
+    ``total_from`` says who gave the total. ``free_bytes`` is the driver's, which torch writes at a failed
+    allocation alone: ``measured_event`` is the one that it is of. ``outside_bytes`` was in use then and not
+    torch's. At other moments ``at_most_bytes`` is the most that can have been. ``is_simulated``: there was no
+    device, and nothing outside torch.
+    """
+
+    total_bytes: int | None
+    total_from: str | None
+    reserved_bytes: int
+    free_bytes: int | None
+    measured_event: int | None
+    outside_bytes: int | None
+    at_most_bytes: int | None
+    is_simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +258,44 @@ def state_at(
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
     )
+
+
+def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
+    """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
+    total, total_from = _total(analysis, given_total)
+    events, reserved = analysis.device.events, analysis.replay.reserved
+    failed = np.flatnonzero(events.action == Action.OOM)
+    before = failed[failed <= event]
+    measured = int(before[-1]) if len(before) else int(failed[0]) if len(failed) else None
+    free = int(events.addr[measured]) if measured is not None else None
+    outside = None
+    if total is not None and free is not None and measured is not None:
+        outside = max(total - free - reserved.at(measured), 0)
+    return DeviceMemory(
+        total_bytes=total,
+        total_from=total_from,
+        reserved_bytes=reserved.at(event),
+        free_bytes=free if measured == event else None,
+        measured_event=measured,
+        outside_bytes=outside,
+        at_most_bytes=None if total is None else max(total - reserved.peak, 0),
+        is_simulated=analysis.snapshot.metadata is not None and analysis.snapshot.metadata.is_simulated,
+    )
+
+
+def _total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str | None]:
+    """Return the device's total: as given, as recorded, or as torch's message in a capture has it."""
+    device = analysis.device.device
+    if given is not None:
+        return given, "given"
+    if analysis.snapshot.metadata is None or device == HOST:
+        return None, None
+    if total := analysis.snapshot.metadata.device_bytes.get(device):
+        return total, "recorded"
+    message = read_message(analysis.snapshot.metadata.ended_detail)
+    if message.total_bytes is not None and message.device == device:
+        return message.total_bytes, "torch's message"
+    return None, None
 
 
 def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:

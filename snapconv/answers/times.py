@@ -272,7 +272,7 @@ def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[Ru
 
 
 def _chosen(timing: Timing, mine: list[int]) -> list[int]:
-    """The frames that a call's row has, of those of the project.
+    """Return the frames that a call's row has, of those of the project.
 
     Skyline keeps those whose ``self`` is a module. Where a call has none of them, as a loss that the training
     loop computes, it has all frames of the project.

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.device_notes import device_notes
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import find_growth
 from snapconv.answers.moments import worst_event
+from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, sums_by

@@ -18,7 +18,7 @@ from snapconv.answers.allocator_replay.batch_scale import MOST_BYTES, ScaledSize
 from snapconv.answers.allocator_replay.calls import AllocatorCalls, find_calls
 from snapconv.answers.allocator_replay.model_check import ModelCheck, check_model
 from snapconv.answers.allocator_replay.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
-from snapconv.answers.device_memory import device_memory
+from snapconv.answers.peak import device_memory
 from snapconv.errors import InputError, SettingError
 from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay

@@ -19,7 +19,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import print_lines
 
 if TYPE_CHECKING:
-    from snapconv.answers.event_window import Range
+    from snapconv.answers.views.event_window import Range
     from snapconv.export import Exported
     from snapconv.session import Session
 
@@ -122,7 +122,7 @@ def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:
 def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "Range | None":
     if text and instead_of:
         raise typer.BadParameter("give --events or --iterations, not both", param_hint=option)
-    from snapconv.answers.event_window import parse_range
+    from snapconv.answers.views.event_window import parse_range
 
     try:
         return None if text is None else parse_range(text)

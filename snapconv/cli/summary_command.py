@@ -28,10 +28,10 @@ def summary(
 
     It is what `snapconv to-sqlite` prints, for any moment, and writes no file.
     """
-    from snapconv.writers.text.moment_summary import moment_lines, moment_values
+    from snapconv.writers.text.moment_text import moment_lines
 
     question, total = moment_question(at), device_total_of(device_total)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
     states = session.at(question, device_total=total)
-    answer(session, ((moment_values(state), moment_lines(state)) for state in states), as_json=as_json)
+    answer(session, ((state.to_json(), moment_lines(state)) for state in states), as_json=as_json)

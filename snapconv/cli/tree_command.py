@@ -34,10 +34,10 @@ def tree(
 
     By operation or category, each has such a tree; by module, a module has those that it calls below it.
     """
-    from snapconv.writers.text.tree_text import tree_lines, tree_values
+    from snapconv.writers.text.moment_text import tree_lines
 
     question = moment_question(at)
     options = ReadOptions(project_root, include, path_map, rules)
     session = read_session(snapshot, options, device=device)
     found = session.tree(question, by=by, all_frames=all_frames)
-    answer(session, ((tree_values(one), tree_lines(one, n_most=rows)) for one in found), as_json=as_json)
+    answer(session, ((one.to_json(), tree_lines(one, n_most=rows)) for one in found), as_json=as_json)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from snapconv.analysis import analyze_device
-from snapconv.answers.device_notes import device_notes
+from snapconv.answers.notes import device_notes
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot

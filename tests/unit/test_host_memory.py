@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 import snapconv
-from snapconv.answers.device_notes import device_notes
 from snapconv.answers.info import describe
+from snapconv.answers.notes import device_notes
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.units import HOST, device_kind, device_name, parse_device

@@ -10,11 +10,10 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.fragmentation import FreeMemory, free_memory
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
-from snapconv.answers.peak import MomentState, state_at
+from snapconv.answers.peak import DeviceMemory, MomentState, state_at
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.errors import InputError, SettingError
 from snapconv.replay.memory_layout import MemoryLayout, layouts

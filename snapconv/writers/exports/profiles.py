@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from snapconv.answers.live_stacks import LiveStacks, StackFrame
+from snapconv.answers.views.live_stacks import LiveStacks, StackFrame
 from snapconv.files import most_bytes_of_part
 from snapconv.json_text import write_json
 from snapconv.notes import Note
@@ -51,7 +51,7 @@ def with_short_stacks(found: LiveStacks, n_bytes: int) -> tuple[LiveStacks, tupl
 
 
 def _length(frames: Sequence[StackFrame], stacks: Sequence[Sequence[int]]) -> int:
-    """The characters of all stacks as text; escaped, a character takes a few more."""
+    """Return the characters of all stacks as text; escaped, a character takes a few more."""
     lengths = [1 + len(frame.label) for frame in frames]
     return sum(lengths[row] for stack in stacks for row in stack)
 
@@ -76,7 +76,7 @@ def write_folded(temporary: Path, found: LiveStacks) -> None:
 
 
 def _folded_name(label: str) -> str:
-    """A frame as a folded line may have it: no semicolon, which separates frames, and no end of a line."""
+    """Write a frame for a folded line: without semicolons, which separate frames, and ends of lines."""
     return printable(label).replace(";", ",") or "?"
 
 
@@ -141,7 +141,7 @@ def write_pprof(temporary: Path, found: LiveStacks) -> None:
 
 
 def profile_of(found: LiveStacks) -> bytes:
-    """The profile, not yet compressed."""
+    """Return the profile, not yet compressed."""
     texts = _Texts()
     content = b"".join(_fields(found, texts))
     return content + b"".join(text_field(_STRING, text) for text in texts.known)

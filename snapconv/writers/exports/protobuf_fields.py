@@ -20,20 +20,20 @@ def varint(number: int) -> bytes:
 
 
 def number_field(field: int, number: int) -> bytes:
-    """A field with an integer, an enumeration or a truth value."""
+    """Encode a field with an integer, an enumeration or a truth value."""
     return varint(field << 3 | _VARINT) + varint(number)
 
 
 def bytes_field(field: int, content: bytes) -> bytes:
-    """A field with another message, or with packed numbers."""
+    """Encode a field with another message, or with packed numbers."""
     return varint(field << 3 | _LENGTH) + varint(len(content)) + content
 
 
 def text_field(field: int, text: str) -> bytes:
-    """A field with a text; what UTF-8 has not is escaped."""
+    """Encode a field with a text; what UTF-8 has not is escaped."""
     return bytes_field(field, text.encode("utf-8", "backslashreplace"))
 
 
 def packed_field(field: int, numbers: list[int]) -> bytes:
-    """A repeated field of integers."""
+    """Encode a repeated field of integers."""
     return bytes_field(field, b"".join(map(varint, numbers)))

@@ -45,7 +45,7 @@ class Redaction:
         self._names: dict[str, dict[str, int]] = {}
 
     def frame(self, function: str, filename: str) -> tuple[str, str]:
-        """The function's name and the file's, as they may be given away."""
+        """Redact a function's name and its file's, as they may be given away."""
         path = normal(filename)
         if found := _OF_TORCH.search(path):
             return function, f"/redacted/site-packages/{found[1]}"
@@ -56,11 +56,11 @@ class Redaction:
         return shown, self._file(path)
 
     def target(self, target: str) -> str:
-        """What a node calls: an operation of torch, or nothing."""
+        """Return what a node calls: an operation of torch, or nothing."""
         return target if _TARGET.fullmatch(target) else ""
 
     def text(self, text: str) -> str:
-        """An annotation, or any other text on an event."""
+        """Redact an annotation, or any other text on an event."""
         if not text or _OF_TORCH_TEXT.fullmatch(text):
             return text
         if found := _OPTIMIZER.fullmatch(text):
@@ -69,7 +69,7 @@ class Redaction:
         return self._numbered("annotation", text)
 
     def settings(self, entries: Entries) -> Entries:
-        """The settings that torch has, with values as torch writes them."""
+        """Redact the settings: those that torch has, with values as torch writes them."""
         return tuple(_public_settings(entries))
 
     def _file(self, path: str) -> str:

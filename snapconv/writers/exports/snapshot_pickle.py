@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.event_window import EventWindow
+from snapconv.answers.views.event_window import EventWindow
 from snapconv.columns import BoolColumn, sums_by
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.stacks.paths import is_native
@@ -47,7 +47,7 @@ def write_snapshot(
 
 
 def snapshot_of(analysis: DeviceAnalysis, window: EventWindow, options: SnapshotOptions) -> Raw:
-    """The dictionary of the smaller snapshot, as torch would have written it just after the window."""
+    """Return the dictionary of the smaller snapshot, as torch would have written it just after the window."""
     writing = _Writing(analysis, window, options)
     device = analysis.device
     traces: list[list[Raw]] = [[] for _ in range(device.device)]
@@ -79,7 +79,7 @@ class _Writing:
         self._texts: dict[int, str] = {}
 
     def events(self) -> list[Raw]:
-        """The trace of the window."""
+        """Return the trace of the window."""
         events = self._analysis.device.events.take(self._window.rows)
         optional: list[tuple[str, Any, Callable[[int], object]]] = [
             ("time_us", events.time_us, int),
@@ -105,7 +105,7 @@ class _Writing:
         return entries
 
     def all_segments(self) -> list[Raw]:
-        """The segments just after the window, with their blocks."""
+        """Return the segments just after the window, with their blocks."""
         segments, blocks = self._window.layout.segments, list(self._blocks())
         first = np.searchsorted([segment for segment, _ in blocks], np.arange(len(segments) + 1)).tolist()
         allocated, active, requested = self._totals()
@@ -139,13 +139,13 @@ class _Writing:
         return found
 
     def settings(self) -> Raw:
-        """The allocator's settings, of the types that torch gives them."""
+        """Return the allocator's settings, of the types that torch gives them."""
         entries = self._snapshot.settings_entries
         entries = self._redaction.settings(entries) if self._redaction else entries
         return {key: _typed(key, value) for key, value in entries}
 
     def annotations(self) -> list[Raw]:
-        """The ranges of record_function that have a part in the window, with both of their ends."""
+        """Return the ranges of record_function that have a part in the window, with both of their ends."""
         notes, times = self._snapshot.annotations, self._analysis.device.events.time_us
         if times is None or self._window.last < 0:
             return []
@@ -169,7 +169,7 @@ class _Writing:
         return np.asarray(((freed >= 0) & (freed <= self._window.last)) | unrequested)
 
     def _totals(self) -> tuple[list[int], list[int], list[int]]:
-        """What is allocated, active and requested in every segment."""
+        """Return what is allocated, active and requested in every segment."""
         blocks, n = self._window.layout.blocks, len(self._window.layout.segments)
         in_use = np.where(self._is_pending()[blocks.allocation], 0, blocks.n_bytes)
         requested = self._analysis.allocations.requested_bytes[blocks.allocation]
@@ -232,7 +232,7 @@ _Annotation = tuple[int, bool, int, int]
 
 
 def _overlapping(rows: list[_Annotation], since: int, until: int) -> list[_Annotation]:
-    """The starts and ends of the ranges that are not over before a time, or begin after another."""
+    """Return the starts and ends of the ranges that are not over before a time, or begin after another."""
     open_at: dict[int, list[int]] = {}
     kept: set[int] = set()
     for i, (name, is_start, _, time) in enumerate(rows):

@@ -70,7 +70,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _affinity(column: Column) -> str:
-    """What SQLite makes of a declared type (section 3.1 of its page on data types)."""
+    """Return what SQLite makes of a declared type (section 3.1 of its page on data types)."""
     declared = column.sql_type.split()[0].upper()
     if "INT" in declared:
         return "integer"
@@ -78,7 +78,7 @@ def _affinity(column: Column) -> str:
 
 
 def _chunks(rows: TableRows) -> Iterator[Iterable[Row]]:
-    """The rows some at a time, None for NULL."""
+    """Yield the rows some at a time, None for NULL."""
     stand_ins = [column.stands_for_null for column in rows.table.columns]
     for start in range(0, rows.n_rows, CHUNK_ROWS):
         chunk = rows.chunk(start, min(start + CHUNK_ROWS, rows.n_rows))
@@ -86,7 +86,7 @@ def _chunks(rows: TableRows) -> Iterator[Iterable[Row]]:
 
 
 def _or_null(value: Value, stand_in: int | None) -> Value:
-    """The value as SQLite would give it back, which knows no truth values, and no NaN."""
+    """Return the value as SQLite would give it back, which knows no truth values, and no NaN."""
     if (stand_in is not None and value == stand_in) or value != value:
         return None
     return int(value) if isinstance(value, bool) else value

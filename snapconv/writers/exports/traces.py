@@ -8,7 +8,7 @@ debug_annotation.proto.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from snapconv.answers.trace_tracks import CounterTrack, Slice, SliceTrack, TrackGroup
+from snapconv.answers.views.trace_tracks import CounterTrack, Slice, SliceTrack, TrackGroup
 from snapconv.json_text import write_json
 from snapconv.writers.exports.protobuf_fields import bytes_field, number_field, text_field
 

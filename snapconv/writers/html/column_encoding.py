@@ -36,7 +36,7 @@ class EncodedColumn:
     base64: bytes
 
     def entry(self) -> list[int]:
-        """What the page's directory has of it."""
+        """Return what the page's directory has of it."""
         return [self.n, self.width, self.kind]
 
 
@@ -63,7 +63,7 @@ def encode_values(values: object) -> bytes:
 
 
 def page_text(text: str) -> str:
-    """A text of a file as a page shows it: no longer than a person reads, nothing invisible in it."""
+    """Write a text of a file as a page shows it: no longer than a person reads, nothing invisible in it."""
     return printable(shortened(text, MOST_TEXT))
 
 

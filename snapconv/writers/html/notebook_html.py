@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.answers.peak import MomentState
-from snapconv.answers.timeline_levels import TimelineLevel
+from snapconv.answers.views.timeline_levels import TimelineLevel
 from snapconv.classification.categories import Category
 from snapconv.notes import Note
 from snapconv.units import counted, format_bytes, format_share, printable, shortened
@@ -38,12 +38,12 @@ _MOST_OF_PAGE, _PAGE_HEIGHT = 16 << 20, 900
 
 
 def head_html(name: str, states: Sequence[tuple[MomentState, TimelineLevel]], notes: Iterable[Note]) -> str:
-    """What a file is made of at the peak of every device, its timeline, and the notes."""
+    """Show what a file is made of at the peak of every device, its timeline, and the notes."""
     return "\n".join(_lines(name, states, tuple(notes)))
 
 
 def page_html(page: Path) -> str:
-    """The page in a frame of its own, which reaches nothing of the notebook; one that is large is only named.
+    """Put the page in a frame of its own, which reaches nothing of the notebook; name one that is too large.
 
     Raises OSError where it cannot be read.
     """
@@ -84,7 +84,7 @@ def _lines(
 
 
 def _timeline(level: TimelineLevel) -> str:
-    """The allocated bytes over the events, by category: the most of every bin, so that no spike is lost."""
+    """Draw the allocated bytes by category: the most of every bin of events, so that no spike is lost."""
     greatest = int(level.at_max.sum(axis=1).max()) if len(level) else 0
     if greatest <= 0:
         return ""
@@ -102,7 +102,7 @@ def _timeline(level: TimelineLevel) -> str:
 
 
 def _outline(below: NDArray[np.float64], above: NDArray[np.float64], step: float) -> str:
-    """The points around what lies between two curves, each value as wide as a step."""
+    """Return the points around what lies between two curves, each value as wide as a step."""
     tops = [(x, y) for i, y in enumerate(above.tolist()) for x, y in ((i, y), (i + 1, y))]
     bottoms = [(x, y) for i, y in enumerate(below.tolist()) for x, y in ((i, y), (i + 1, y))]
     return " ".join(f"{x * step:.1f},{_HEIGHT - y:.1f}" for x, y in (*tops, *reversed(bottoms)))

@@ -7,11 +7,11 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import SpanLanes, find_span_lanes
-from snapconv.answers.device_notes import device_notes
-from snapconv.answers.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
-from snapconv.answers.tensor_names import tensor_names
-from snapconv.answers.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
+from snapconv.answers.notes import device_notes
 from snapconv.answers.verdict import FileVerdict, find_verdict
+from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
+from snapconv.answers.views.tensor_names import tensor_names
+from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.rule_catalog import reason_of
 from snapconv.columns import Int64Column, distinct
@@ -21,8 +21,7 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
-from snapconv.writers.html.view_rows import base_addr, view_rows
-from snapconv.writers.html.view_stacks import view_stacks
+from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
 from snapconv.writers.text.size_rows import where
 
 # Bins of the level of detail that the page's first picture is made of: more than a screen's pixels. A picture
@@ -190,7 +189,7 @@ def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
 
 
 def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:
-    """The times of every first, second, fourth … event and of the last one, in so many bytes; and which."""
+    """Return the times of every first, second, fourth … event and the last, in so many bytes; and which."""
     if times is None or not len(times):
         return 1, {} if times is None else {"time": encode_column(times)}
     step = 1
@@ -219,7 +218,7 @@ def _segment_columns(found: SegmentLifetimes, streams: Int64Column, base: int) -
 
 
 def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
-    """The slug of every reason, and what it means; a user's own rule has no more than its name."""
+    """Return the slug of every reason, and what it means; a user's own rule has no more than its name."""
     found = []
     for slug in analysis.classification.reasons:
         try:
@@ -231,7 +230,7 @@ def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
 
 
 def vocabulary() -> dict[str, object]:
-    """The words that all devices share."""
+    """Return the words that all devices share."""
     return {
         "categories": [category.label for category in Category],
         "evidence": [evidence.label for evidence in Evidence],

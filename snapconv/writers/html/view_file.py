@@ -1,12 +1,15 @@
-"""What a page shows of a file as a whole: where it comes from, its settings, and a capture's times."""
+"""What a page shows of a file as a whole: its origin, settings and times, and what differs from another."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
+from snapconv.answers.diff import Change, ComparedRow, FileDiff
 from snapconv.answers.times import LineTime, ModuleTime, TimeReport, TimeTotal
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import page_text
+from snapconv.writers.text.diff import line_name
 
 _SILENT = {"", "0", "0.0", "False", "-1"}
 
@@ -63,3 +66,28 @@ def _line(row: LineTime) -> dict[str, object]:
         "forward_ms": row.forward_ms,
         "backward_ms": row.backward_ms,
     }
+
+
+def comparison_facts(report: FileDiff) -> dict[str, object] | None:
+    """Return the rows of the pair of devices, and the settings that differ; None where there is no pair."""
+    if not report.devices:
+        return None
+    (found, *_) = report.devices
+    return {
+        "category": _rows(found.categories),
+        "line": [_row(line_name(row), row.change) for row in found.lines],
+        "module": _rows(found.modules),
+        "operation": _rows(found.operations),
+        "settings": [
+            [page_text(setting.name), page_text(setting.old or ""), page_text(setting.new or "")]
+            for setting in report.settings
+        ],
+    }
+
+
+def _rows(rows: Iterable[ComparedRow]) -> list[list[object]]:
+    return [_row(row.name, row.change) for row in rows]
+
+
+def _row(name: str, change: Change) -> list[object]:
+    return [page_text(name), change.old_bytes, change.new_bytes, change.difference.value]

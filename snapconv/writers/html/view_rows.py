@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import Int64Column
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
+from snapconv.snapshot.load import Snapshot
+from snapconv.stacks.paths import is_python
+from snapconv.stacks.project_frames import Project
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
 
 # Odd numbers without a pattern (2^64 / golden ratio, and of splitmix64), which spread the bits of a key.
 _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
@@ -63,13 +66,13 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
 
 
 def base_addr(analysis: DeviceAnalysis) -> int:
-    """The lowest address of the device: a page's numbers are exact up to 2^53, and these may not be."""
+    """Return the lowest address of the device: a page's numbers are exact up to 2^53, these may not be."""
     found = (analysis.allocations.addr, analysis.device.segments.addr)
     return min((int(column.min()) for column in found if len(column)), default=0)
 
 
 def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:
-    """What allocations of one kind have in common; ids one higher, so that 0 is none."""
+    """Return what allocations of one kind have in common; ids one higher, so that 0 is none."""
     table, found = analysis.allocations, analysis.classification
     return {
         "stack": table.stack_id,
@@ -87,7 +90,7 @@ def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[A
 
 
 def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
-    """The kind of every row, numbered by first appearance, and the first row of every kind.
+    """Return the kind of every row, numbered by first appearance, and the first row of every kind.
 
     One number stands for a row's keys, and is checked: should two kinds share it, rows are compared in full.
     """
@@ -109,3 +112,48 @@ def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
     is_first[first] = True
     number = (np.cumsum(is_first) - 1)[first]
     return number[kind], np.flatnonzero(is_first)
+
+
+_NATIVE, _PYTHON, _PROJECT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStacks:
+    """``frames``: names, files and lines; ``columns``: the frames of every stack, root first."""
+
+    columns: dict[str, EncodedColumn]
+    frames: dict[str, object]
+
+
+def view_stacks(snapshot: Snapshot, project: Project, stack_ids: Int64Column) -> ViewStacks:
+    """Take these stacks (-1: one without frames), in this order, and the frames that they have."""
+    stacks = snapshot.stacks
+    listed = [stacks.frames_of(stack)[::-1] for stack in stack_ids.tolist()]
+    flat = np.concatenate(listed) if listed else np.zeros(0, np.int32)
+    used, frame = np.unique(flat, return_inverse=True)
+    lengths = np.array([len(frames) for frames in listed], np.int64)
+    columns = {"stack_length": encode_column(lengths), "stack_frame": encode_column(frame.reshape(-1))}
+    return ViewStacks(columns, _frames(snapshot, project, used.tolist()))
+
+
+def _frames(snapshot: Snapshot, project: Project, used: list[int]) -> dict[str, object]:
+    frames = snapshot.stacks.frames
+    files: dict[str, int] = {}
+    names: dict[str, int] = {}
+    rows = []
+    for frame in used:
+        is_mine = bool(project.is_project[frame])
+        path = project.relative_paths[frame] if is_mine else frames.filenames[frame]
+        origin = _PROJECT if is_mine else _PYTHON if is_python(frames.filenames[frame]) else _NATIVE
+        file_id = files.setdefault(page_text(path), len(files))
+        name_id = names.setdefault(page_text(frames.names[frame]), len(names))
+        rows.append((name_id, file_id, int(frames.lines[frame]), origin))
+    name_ids, file_ids, lines, origins = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return {
+        "names": list(names),
+        "files": list(files),
+        "name": name_ids,
+        "file": file_ids,
+        "line": lines,
+        "origin": origins,
+    }

@@ -112,7 +112,7 @@ def stack_frame_rows(found: ReportStacks) -> TableRows:
     stacks, ids = found.table, found.stack_id
 
     def chunk(start: int, stop: int) -> Iterable[Row]:
-        """Number the frames of the stacks; the chunk may begin and end in the middle of a stack."""
+        """Yield the frames of the stacks, numbered; the chunk may begin and end in the middle of a stack."""
         positions = np.arange(start, stop)
         rows = np.searchsorted(stacks.offsets, positions, side="right") - 1
         columns = (ids[rows], positions - stacks.offsets[rows], stacks.frame_ids[start:stop])
@@ -134,7 +134,7 @@ def entry_frame_rows(
     offsets = np.cumsum([0, *(len(known(entry.frames)) for entry in entries)])
 
     def chunk(start: int, stop: int) -> Iterator[Row]:
-        """Number the frames; the chunk may begin and end in the middle of an entry."""
+        """Yield the frames, numbered; the chunk may begin and end in the middle of an entry."""
         first, last = (np.searchsorted(offsets, (start, stop - 1), side="right") - 1).tolist()
         for number in range(first, last + 1):
             before = int(offsets[number])

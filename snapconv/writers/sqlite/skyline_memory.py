@@ -170,7 +170,7 @@ def _rows(report: MemoryReport) -> list[TableRows]:
 
 
 def _correlation_rows(n_weights: int, n_activations: int) -> Iterator[Row]:
-    """Number weights, then activations, as one sequence."""
+    """Yield weights, then activations, numbered as one sequence."""
     for weight_id in range(1, n_weights + 1):
         yield weight_id, weight_id, WEIGHT
     for activation_id in range(1, n_activations + 1):

@@ -9,7 +9,7 @@ from snapconv.units import device_name
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes as they go to stderr, each once: one that several devices have names them all."""
+    """Write notes as they go to stderr, each once: one that several devices have names them all."""
     devices: dict[tuple[str, str, bool], list[int]] = {}
     for note in dict.fromkeys(notes):
         found = devices.setdefault((note.slug, note.message, note.device is None), [])
@@ -20,12 +20,12 @@ def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
 
 
 def short_note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
+    """Write notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
     return note_lines(tuple(replace(note, message=_first_clause(note.message)) for note in notes))
 
 
 def _named(devices: list[int]) -> str:
-    """The names of devices, in a row as the first and the last."""
+    """Return the names of devices, in a row as the first and the last."""
     first, last = devices[0], devices[-1]
     if len(devices) > 2 and devices == list(range(first, last + 1)):
         return f"{device_name(first)} to {device_name(last)}"

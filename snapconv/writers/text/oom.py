@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from snapconv.answers.device_memory import DeviceMemory
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.category_lines import category_lines
-from snapconv.writers.text.moment_summary import place_of, pool_shown
-from snapconv.writers.text.size_rows import WIDTH, cut, size_row, where, wrapped
+from snapconv.writers.text.moment_text import place_of, pool_shown
+from snapconv.writers.text.size_rows import WIDTH, category_lines, cut, size_row, where, wrapped
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_IN_FILE = "not in this file (context, libraries, processes)"

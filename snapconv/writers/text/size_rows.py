@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
+from snapconv.answers.peak import CategoryTotal
+from snapconv.columns import Int64Column, distinct
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, format_bytes, shortened
+from snapconv.units import counted, format_bytes, format_share, shortened
 
 MOST_ROWS = 5
 # Of a terminal.
@@ -14,14 +18,14 @@ _MOST_TEXT, _MOST_PLACE = 62, 28
 
 
 def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
-    """A size in its column, and what has it."""
+    """Write a size in its column, and what has it."""
     return f"  {format_bytes(n_bytes, like=like):>{_SIZE_WIDTH}}  {text}"
 
 
 def size_rows(
     rows: Sequence[tuple[int, str]], noun: str, *, like: int, rest: tuple[int, str] | None = None
 ) -> Iterator[str]:
-    """The first rows, how many more there are with their sum, and the ``rest`` if it has any bytes."""
+    """Yield the first rows, how many more there are with their sum, and the ``rest`` if it has any bytes."""
     for n_bytes, text in rows[:MOST_ROWS]:
         yield size_row(n_bytes, cut(text), like=like)
     more = rows[MOST_ROWS:]
@@ -34,30 +38,30 @@ def size_rows(
 
 
 def cut(text: str, *, n_most: int = _MOST_TEXT) -> str:
-    """A text that fits on its line, behind a size: names and paths come from the file."""
+    """Cut a text so that it fits on its line, behind a size: names and paths come from the file."""
     return text if len(text) <= n_most else f"{text[: n_most - 1]}…"
 
 
 def where(line: SourceLine | None) -> str:
-    """A line of the project as an editor takes it, with its function."""
+    """Write a line of the project as an editor takes it, with its function."""
     return f"{line.place} in {line.function}" if line else "no line of the project"
 
 
 def place(line: SourceLine | None) -> str:
-    """A line of the project by its file alone, of which the end counts most."""
+    """Write a line of the project by its file alone, of which the end counts most."""
     if line is None:
         return "no line of the project"
     return line.place if len(line.place) <= _MOST_PLACE else f"…{line.place[1 - _MOST_PLACE :]}"
 
 
 def project_shown(root: str | None, includes: Iterable[str]) -> str:
-    """What counted as the project."""
+    """Name what counted as the project."""
     included = ", ".join(includes)
     return f"below {root or '(no project found)'}" + (f" and in {included}" if included else "")
 
 
 def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator: str = ", ") -> str:
-    """A few names, and how many more there are."""
+    """Write a few names, and how many more there are."""
     shown = separator.join(shortened(name, _MOST_TEXT) for name in names[:n_most])
     more = len(names) - n_most
     return f"{shown} and {more} more" if more > 0 else shown
@@ -73,3 +77,30 @@ def wrapped(text: str, indent: str, *, head: str = "", width: int = WIDTH) -> It
         line += f"{word} "
     if line.strip():
         yield line.rstrip()
+
+
+def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:
+    """Yield the categories that have memory, largest first, with their shares."""
+    nonzero = [total for total in categories if total.n_allocations]
+    for total in sorted(nonzero, key=lambda total: -total.block_bytes):
+        size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
+        allocations = "allocation" if total.n_allocations == 1 else "allocations"
+        models = f": {total.n_models} models of equal sizes" if total.n_models else ""
+        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{models}"
+
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Int64Column, *, width: int = 60) -> str:
+    """Draw values from 0 to their greatest in at most so many characters; empty where there are none."""
+    if not len(values):
+        return ""
+    starts = distinct(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.int64))
+    most = np.maximum.reduceat(values, starts)
+    greatest = int(most.max())
+    if greatest <= 0:
+        return ""
+    # Only nothing looks like nothing.
+    levels = np.ceil(np.clip(most, 0, None) / greatest * (len(_LEVELS) - 1)).astype(np.int64)
+    return "".join(_LEVELS[level] for level in levels.tolist())

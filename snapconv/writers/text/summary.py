@@ -20,9 +20,7 @@ from snapconv.units import (
     format_share,
     shortened,
 )
-from snapconv.writers.text.category_lines import category_lines
-from snapconv.writers.text.size_rows import project_shown, where
-from snapconv.writers.text.sparkline import sparkline
+from snapconv.writers.text.size_rows import category_lines, project_shown, sparkline, where
 
 _N_LINES = 5
 _N_CALLERS = 3
@@ -36,7 +34,7 @@ def summary_lines(
     *,
     curve: bool = False,
 ) -> Iterator[str]:
-    """The summary of all devices, and of the times where there are any, line by line.
+    """Yield the summary of all devices, and of the times where there are any, line by line.
 
     With ``curve`` the allocated bytes are drawn in a line of blocks, for a terminal that can show them.
     """
@@ -86,7 +84,7 @@ def _naming_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _oom_lines(report: MemoryReport) -> Iterator[str]:
-    """The first failed allocation: what comes after it is the program giving up, or trying again."""
+    """Show the first failed allocation: what comes after it is the program giving up, or trying again."""
     if not report.oom_events:
         return
     oom, *more = report.oom_events
@@ -128,7 +126,7 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:
-    """The modules with most memory at the peak: by their paths where known, or by the lines that call them.
+    """Show the modules with most memory at the peak: by their paths, or by the lines that call them.
 
     A single line that calls the model adds nothing to the lines of the project.
     """
@@ -142,7 +140,7 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _annotation_lines(report: MemoryReport) -> Iterator[str]:
-    """The program's own names for parts of the trace, with the highest peak of each."""
+    """Show the program's own names for parts of the trace, with the highest peak of each."""
     found = report.annotation_totals
     if not found:
         return
@@ -158,7 +156,7 @@ def _annotation_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _growth_lines(report: MemoryReport) -> Iterator[str]:
-    """The growth that a note warns of."""
+    """Show the growth that a note warns of."""
     if not any(note.slug == "growth" for note in report.notes):
         return
     yield "  grows: added by every iteration, and not freed since"

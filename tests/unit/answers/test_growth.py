@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from snapconv.analysis import analyze_device
-from snapconv.answers.device_notes import device_notes
 from snapconv.answers.growth import Confidence, Fate, find_growth, report_growth
+from snapconv.answers.notes import device_notes
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts

@@ -1,12 +1,15 @@
-"""What is said of the memory at a moment: groups of modules, and models of equal sizes."""
+"""What is said of a moment: groups of modules, models of equal sizes, and memory that is not torch's."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from snapconv.answers.peak import ModuleTotal, group_modules, n_models
+import snapconv
+from snapconv.answers.peak import ModuleTotal, device_memory, group_modules, n_models
 from snapconv.session import load
+from tests.builders import MIB, TraceBuilder
 from tests.classified_jobs import APPLY, ENGINE, FORWARD, MAIN, STEP, ZERO_GRAD, Job
 
 
@@ -137,3 +140,48 @@ def test_the_largest_layers_of_two_networks_are_no_models(found):
     for addr in [job.alloc(ENGINE, size) for size in generator]:
         job.free(addr, ZERO_GRAD)
     assert found(job) is None
+
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+
+def memory_of(tmp_path, event, *, metadata=None, total=None):
+    trace = TraceBuilder().segment(20 * MIB).alloc(MIB).oom(30 * MIB, 4 * MIB).segment(8 * MIB)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(trace.snapshot(**({"snapconv": metadata} if metadata else {}))))
+    session = snapconv.load(path)
+    return device_memory(session.devices[0], event, given_total=total)
+
+
+def test_at_a_failed_allocation_it_is_what_is_neither_free_nor_reserved(tmp_path):
+    found = memory_of(tmp_path, 2, total=100 * MIB)
+    assert (found.free_bytes, found.reserved_bytes, found.outside_bytes) == (4 * MIB, 20 * MIB, 76 * MIB)
+    assert (found.total_from, found.measured_event) == ("given", 2)
+
+
+def test_elsewhere_it_is_that_of_the_failed_allocation_and_at_most_the_rest(tmp_path):
+    found = memory_of(tmp_path, 3, total=100 * MIB)
+    assert (found.free_bytes, found.outside_bytes, found.measured_event) == (None, 76 * MIB, 2)
+    assert found.at_most_bytes == 72 * MIB  # 28 MiB were reserved at the end
+
+
+def test_without_a_total_it_is_not_known(tmp_path):
+    found = memory_of(tmp_path, 2)
+    assert (found.total_bytes, found.outside_bytes, found.at_most_bytes) == (None, None, None)
+
+
+def test_the_total_is_the_recorders_or_that_of_torchs_own_message(tmp_path):
+    devices = [{"device": 0, "total_bytes": 200 * MIB, "max_memory_allocated": 1}]
+    found = memory_of(tmp_path, 2, metadata={"version": 1, "devices": devices})
+    assert (found.total_bytes, found.total_from) == (200 * MIB, "recorded")
+    text = (
+        "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 300.00 MiB of which"
+    )
+    ended = {"how": "oom", "detail": text}
+    found = memory_of(tmp_path, 2, metadata={"version": 1, "ended": ended})
+    assert (found.total_bytes, found.total_from) == (300 * MIB, "torch's message")
+
+
+def test_a_simulated_device_has_nothing_outside():
+    session = snapconv.load(FIXTURES / "transformer.capture")
+    assert device_memory(session.devices[0], 0).is_simulated

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.live_stacks import find_live_stacks
 from snapconv.answers.moments import find_moment, parse_moment
+from snapconv.answers.views.live_stacks import find_live_stacks
 from snapconv.cli.app import main
 from snapconv.writers.exports.profiles import with_short_stacks
 from tests.builders import MIB, TraceBuilder, frame
@@ -276,8 +276,8 @@ def test_where_one_line_for_each_end_is_too_much_only_the_bytes_remain(tmp_path)
 
 def test_the_bound_grows_with_the_file(tmp_path):
     import snapconv
-    from snapconv.answers.live_stacks import find_live_stacks
     from snapconv.answers.moments import END, find_moment
+    from snapconv.answers.views.live_stacks import find_live_stacks
 
     stack = [frame("f" * 300, "/home/me/project/net.py", i + 1) for i in range(3000)]
     session = snapconv.load(TraceBuilder().segment(2 * MIB).alloc(512, frames=stack).write(tmp_path / "x"))

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.answers.segment_lifetimes import find_segment_lifetimes
+from snapconv.answers.views.segment_lifetimes import find_segment_lifetimes
 from snapconv.replay.device_replay import replay
 from snapconv.replay.memory_layout import layouts
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import ADDR, MIB, TraceBuilder
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 
 
 @pytest.fixture

@@ -60,20 +60,20 @@ def parse_range(text: str) -> Range:
 
 
 def window_of_events(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
-    """The window of some events; raises InputError where the device has fewer."""
+    """Return the window of some events; raises InputError where the device has fewer."""
     first, last = _within(analysis, wanted, len(analysis.device.events), "event")
     return _window(analysis, first, last)
 
 
 def window_of_iterations(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
-    """The window of some iterations; raises InputError where the device has fewer."""
+    """Return the window of some iterations; raises InputError where the device has fewer."""
     first, last = _within(analysis, wanted, len(analysis.iterations), "iteration")
     iterations = analysis.iterations
     return _window(analysis, max(iterations[first].first_event, 0), iterations[last].last_event)
 
 
 def whole_window(analysis: DeviceAnalysis) -> EventWindow:
-    """The window of all events; also of a device without any."""
+    """Return the window of all events; also of a device without any."""
     return _window(analysis, 0, len(analysis.device.events) - 1)
 
 
@@ -127,7 +127,7 @@ def _window(analysis: DeviceAnalysis, first: int, last: int) -> EventWindow:
 
 
 def _waiting_requests(allocations: AllocationTable, first: int, last: int) -> Int64Column:
-    """The requests before the window that free blocks which were still in use by a stream when it begins."""
+    """Return the requests before the window to free blocks that a stream still uses when it begins."""
     requested, end = allocations.free_requested_event, allocations.end_event
     is_waiting = (requested >= 0) & (requested < first) & ((end >= first) | (end < 0))
     return np.sort(requested[is_waiting])

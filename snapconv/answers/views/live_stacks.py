@@ -102,7 +102,7 @@ class _Frames:
         self._rows: dict[int, int] = {}
 
     def of_stack(self, stack_id: int) -> tuple[int, ...]:
-        """The rows of a stack's frames, outermost first."""
+        """Return the rows of a stack's frames, outermost first."""
         files = self._stacks.frames.filenames
         names = self._stacks.frames.names
         ids = self._stacks.frames_of(stack_id).tolist()

@@ -90,7 +90,7 @@ class _Reserved:
             place += len(rest)
 
     def finish(self) -> None:
-        """What is still there was there before the first event."""
+        """End the walk: what is still there was there before the first event."""
         self.found += [(piece, -1) for piece in self._pieces]
 
 

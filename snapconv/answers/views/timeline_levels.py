@@ -63,7 +63,7 @@ def _n_before(events: Int64Column, wanted: EventColumn) -> Int64Column:
 
 
 def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> TimelineLevel:
-    """The finest level with at most so many bins, of a power of two of events each."""
+    """Return the finest level with at most so many bins, of a power of two of events each."""
     n_events = len(replay.allocated.after)
     events_per_bin = 1
     while n_events > events_per_bin * most_bins:
@@ -87,7 +87,7 @@ def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> T
 
 
 def _first_extremes(values: Int64Column, events_per_bin: int) -> Int64Column:
-    """The first event of every bin with its greatest value."""
+    """Return the first event of every bin with its greatest value."""
     n_whole = len(values) // events_per_bin
     whole = values[: n_whole * events_per_bin].reshape(n_whole, events_per_bin)
     first = np.arange(n_whole, dtype=np.int64) * events_per_bin

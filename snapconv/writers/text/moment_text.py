@@ -1,19 +1,17 @@
-"""One moment of a device for the terminal, and as JSON-ready values."""
+"""The memory of a moment for the terminal: its figures, and its largest part as a tree."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 
-from snapconv.answers.device_memory import DeviceMemory
-from snapconv.answers.peak import MomentState, group_modules
-from snapconv.units import counted, device_kind, device_name, format_bytes
-from snapconv.writers.text.category_lines import category_lines
-from snapconv.writers.text.size_rows import names_in_a_line, project_shown, size_rows, where
+from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
+from snapconv.answers.tree import MemoryTree, TreeNode
+from snapconv.units import counted, device_name, format_bytes
+from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
 
 NOT_IN_FILE = "not in this file (context, libraries)"
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
-    """The memory at a moment, line by line."""
+    """Write the memory at a moment, line by line."""
     allocated = state.allocated_bytes
     yield f"{device_name(state.device)}  {state.moment}, {place_of(state)}"
     reserved = format_bytes(state.reserved_bytes)
@@ -53,7 +51,7 @@ def place_of(state: MomentState) -> str:
 
 
 def outside_line(memory: DeviceMemory) -> Iterator[str]:
-    """What of the device is not torch's, in a line; where that is not known, the line says so."""
+    """Say what of the device is not torch's, in a line; where that is not known, the line says so."""
     if memory.is_simulated:
         return
     whole = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
@@ -68,16 +66,50 @@ def outside_line(memory: DeviceMemory) -> Iterator[str]:
 
 
 def pool_shown(pool: tuple[int, int] | None) -> str:
-    """A memory pool as people know it."""
+    """Name a memory pool as people know it."""
     if pool is None:
         return "pool not known"
     return "default pool" if pool == (0, 0) else f"private pool {pool}"
 
 
-def moment_values(state: MomentState) -> dict[str, object]:
-    """The same for machines."""
-    return {"kind": device_kind(state.device), **asdict(state)}
-
-
 def _counted(name: str, n_allocations: int) -> str:
     return f"{name}, {counted(n_allocations, 'allocation')}"
+
+
+MOST_NODES = 30
+_WIDTH = 80
+
+
+def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
+    """Yield the largest nodes, each below the one that it is part of."""
+    where = "" if tree.event is None else f", after event {tree.event}"
+    allocated = format_bytes(tree.allocated_bytes)
+    yield f"{device_name(tree.device)}  {allocated} at {tree.moment}{where}, by {tree.by}"
+    if not tree.nodes:
+        return
+    yield f"  {'with below':>12} {'itself':>12} {'blocks':>7}"
+    shown = _largest(tree.nodes, n_most)
+    for number in shown:
+        node = tree.nodes[number]
+        size = format_bytes(node.block_bytes, like=tree.allocated_bytes)
+        itself = format_bytes(node.self_bytes, like=tree.allocated_bytes) if node.self_bytes else ""
+        head = f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}"
+        yield head + _cut(node.name, _WIDTH - len(head))
+    left_out = set(range(len(tree.nodes))) - set(shown)
+    if left_out:
+        largest = max(tree.nodes[number].block_bytes for number in left_out)
+        most = format_bytes(largest, like=tree.allocated_bytes)
+        yield f"  {len(left_out)} more of at most {most} each: --rows {len(tree.nodes)} shows all"
+    if tree.n_cut_stacks:
+        stacks = counted(tree.n_cut_stacks, "stack")
+        yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
+
+
+def _largest(nodes: Sequence[TreeNode], n_most: int) -> list[int]:
+    """Return the positions of the largest nodes, in order; none without the one that it is part of."""
+    by_size = sorted(range(len(nodes)), key=lambda number: (-nodes[number].block_bytes, number))
+    return sorted(by_size[:n_most])
+
+
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: max(width - 1, 0)]}…"

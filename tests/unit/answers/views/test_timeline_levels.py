@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from snapconv.answers import timeline_levels
-from snapconv.answers.timeline_levels import bytes_by_category, timeline_level
+from snapconv.answers.views import timeline_levels
+from snapconv.answers.views.timeline_levels import bytes_by_category, timeline_level
 from snapconv.classification.categories import Category
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot

@@ -4,7 +4,7 @@ The lines are the project's, outermost first. By module, operation or category, 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 import numpy as np
@@ -16,7 +16,7 @@ from snapconv.columns import Int64Column, sums_by
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-from snapconv.units import shortened
+from snapconv.units import device_kind, shortened
 
 # A stack may have very many frames with long names, and many stacks the same: a tree is in proportion to the
 # file. No real file comes near this; of a node, its numbers are that large as JSON.
@@ -62,6 +62,10 @@ class MemoryTree:
     project_root: str | None
     nodes: tuple[TreeNode, ...]
     n_cut_stacks: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, with every node."""
+        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 def find_tree(
@@ -111,7 +115,7 @@ class _Place:
         self.n_blocks += n_blocks
 
     def _sorted(self) -> list["_Place"]:
-        """The places right below it, smallest first."""
+        """Return the places right below it, smallest first."""
         return sorted(self.below.values(), key=lambda place: (place.block_bytes, place.name))
 
 
@@ -159,7 +163,7 @@ def _sums(analysis: DeviceAnalysis, rows: Int64Column, by: TreeBy) -> Iterator[t
 def _paths(
     analysis: DeviceAnalysis, by: TreeBy, *, all_frames: bool
 ) -> Callable[[int, int], tuple[str, ...]]:
-    """What gives the names on the way to a group and a stack, outermost first."""
+    """Return a function that gives the names on the way to a group and a stack, outermost first."""
     names: dict[int, str] = {}
     frames = analysis.snapshot.stacks.frames
 
@@ -191,7 +195,7 @@ def _paths(
 
 
 def _module_path(name: str) -> tuple[str, ...]:
-    """The modules around a module, and itself: of a path by its dots, else by the lines of its calls."""
+    """Return the modules around a module, and itself: by the dots of its path, or the lines of its calls."""
     if ".py" in name:
         return tuple(shortened(part, _MOST_OF_NAME) for part in reversed(name.split(WITHIN)))
     parts = name.split(".", _MOST_OF_MODULES)

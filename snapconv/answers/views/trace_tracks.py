@@ -62,7 +62,7 @@ class TrackGroup:
 
 
 def memory_group(analysis: DeviceAnalysis) -> TrackGroup:
-    """The memory of a device: its curves, by category too, and what the program did meanwhile."""
+    """Return the memory of a device: its curves, by category too, and what the program did meanwhile."""
     times = event_times(analysis)
     tracks = [SliceTrack("iterations", tuple(_iterations(analysis, times)))]
     tracks.append(SliceTrack("phases", tuple(_phases(analysis, times))))
@@ -76,7 +76,7 @@ def memory_group(analysis: DeviceAnalysis) -> TrackGroup:
 
 
 def times_group(timing: Timing, *, begin_us: float) -> TrackGroup:
-    """The times of a capture's operations: their lengths are measured, their places are not.
+    """Return the times of a capture's operations: their lengths are measured, their places are not.
 
     Each iteration has its forward, laid end to end in the order of the calls, then its backward in the
     opposite order, then the optimizer.
@@ -92,7 +92,7 @@ def times_group(timing: Timing, *, begin_us: float) -> TrackGroup:
 
 
 def event_times(analysis: DeviceAnalysis) -> Int64Column:
-    """The time of every event; where the file has none, its number."""
+    """Return the time of every event; where the file has none, its number."""
     events = analysis.device.events
     return np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
 
@@ -117,7 +117,7 @@ def _counter(name: str, curve: Curve, times: Int64Column) -> CounterTrack:
 
 
 def _by_category(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[CounterTrack]:
-    """The allocated bytes of every category that the device has."""
+    """Yield the allocated bytes of every category that the device has."""
     rows, category = analysis.allocations, analysis.classification.category
     for one in Category:
         mine = np.flatnonzero(category == one)
@@ -144,7 +144,7 @@ def _iterations(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]
 
 
 def _phases(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]:
-    """The runs of events of one phase, cut where an iteration ends."""
+    """Yield the runs of events of one phase, cut where an iteration ends."""
     phase, iteration = analysis.phases.phase, analysis.phases.iteration
     if not len(phase):
         return

@@ -8,7 +8,7 @@ import pytest
 from snapconv.cli.terminal import shows_blocks
 from snapconv.notes import Note
 from snapconv.writers.text.note_text import short_note_lines
-from snapconv.writers.text.sparkline import sparkline
+from snapconv.writers.text.size_rows import sparkline
 
 
 def test_the_greatest_value_is_a_full_block_and_nothing_is_blank():
