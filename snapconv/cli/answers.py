@@ -101,7 +101,7 @@ def answer(
     session: "Session", found: Iterable[tuple[dict[str, object], Iterable[str]]], *, as_json: bool
 ) -> None:
     """Print the notes, and the answer for every device: its values and its lines."""
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     answers = list(found)
     print_lines(note_lines(session.notes), sys.stderr)

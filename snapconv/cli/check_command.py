@@ -83,7 +83,7 @@ def check(
     above it.
     """
     from snapconv.answers.check import CheckedFile
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     budgets = read_limits(Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     options = ReadOptions(project_root, include, path_map, rules)

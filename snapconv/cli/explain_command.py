@@ -41,8 +41,8 @@ def explain(
     """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
     from snapconv.answers.explanation import parse_question
     from snapconv.session import load
-    from snapconv.writers.text.explanation_text import explanation_lines
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.explanation import explanation_lines
+    from snapconv.writers.text.notes import note_lines
 
     try:
         parse_question(question)

@@ -105,7 +105,7 @@ def export(
 
 
 def _report(session: "Session", made: "Exported") -> None:
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
     print_lines([f"written: {path}" for path in made.files], sys.stdout)

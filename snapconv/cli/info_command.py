@@ -10,7 +10,7 @@ def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> N
     """Show what a snapshot file is: torch version, devices, events, settings, history."""
     from snapconv.answers.info import describe
     from snapconv.writers.text.info import info_lines
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     with progress_bar(shown=not quiet) as progress:
         facts = describe(snapshot, progress=progress)

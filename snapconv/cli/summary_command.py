@@ -28,7 +28,7 @@ def summary(
 
     It is what `snapconv to-sqlite` prints, for any moment, and writes no file.
     """
-    from snapconv.writers.text.moment_text import moment_lines
+    from snapconv.writers.text.moment import moment_lines
 
     question, total = moment_question(at), device_total_of(device_total)
     options = ReadOptions(project_root, include, path_map, rules)

@@ -80,7 +80,7 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
     from snapconv.cli.bounded_json import bounded_text
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     if sys.stdout is None:  # closed by the parent process
         return

@@ -88,7 +88,7 @@ def to_sqlite(
 
 def _print_notes(every: tuple[Note, ...], in_no_report: tuple[Note, ...]) -> None:
     """Print the notes: those in reports are short here, as reports have them whole."""
-    from snapconv.writers.text.note_text import note_lines, short_note_lines
+    from snapconv.writers.text.notes import note_lines, short_note_lines
 
     in_reports = tuple(note for note in every if note not in in_no_report)
     print_lines((*short_note_lines(in_reports), *note_lines(in_no_report)), sys.stderr)

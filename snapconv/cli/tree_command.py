@@ -34,7 +34,7 @@ def tree(
 
     By operation or category, each has such a tree; by module, a module has those that it calls below it.
     """
-    from snapconv.writers.text.moment_text import tree_lines
+    from snapconv.writers.text.moment import tree_lines
 
     question = moment_question(at)
     options = ReadOptions(project_root, include, path_map, rules)

@@ -61,7 +61,7 @@ def view(
     the job: think of that before you pass it on.
     """
     from snapconv.view import ViewOptions, write_view
-    from snapconv.writers.text.note_text import note_lines
+    from snapconv.writers.text.notes import note_lines
 
     options = ViewOptions(
         output=output,

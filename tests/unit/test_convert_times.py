@@ -162,7 +162,7 @@ def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
         recorded = {"version": 1, "project_root": f"{ROOT}/model", **recorded}
         (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))
         ((_path, report),) = to_sqlite(capture, ConvertOptions(force=True)).reports
-        return [row.line.file_path for row in report.lines_at_peak]
+        return [row.line.file_path for row in report.peak.lines]
 
     assert lines() == ["../train.py"]
     assert lines(project_root_given=True) == []

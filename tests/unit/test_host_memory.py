@@ -142,7 +142,7 @@ def test_events_of_several_threads_are_put_in_order_without_a_note(written):
 def test_only_its_own_stack_shows_what_pinned_memory_is_for(written, frames, category):
     """A stack without frames is the engine's on a device; on the host it may be any thread's."""
     raw = cuda().snapshot(**pinned(4096, frames=frames).as_host())
-    totals = snapconv.load(written(raw)).report(HOST).categories_at_peak
+    totals = snapconv.load(written(raw)).report(HOST).peak.categories
     assert [total.category for total in totals if total.n_allocations] == [category]
 
 
@@ -155,7 +155,7 @@ def test_a_rule_of_ones_own_counts_for_pinned_memory(written, tmp_path):
     )
     raw = cuda().snapshot(**pinned(4096).as_host())
     report = snapconv.load(written(raw), rules=rules).report(HOST)
-    assert [total.category for total in report.categories_at_peak if total.n_allocations] == ["input"]
+    assert [total.category for total in report.peak.categories if total.n_allocations] == ["input"]
 
 
 def test_what_is_unknown_of_pinned_memory_is_no_failure_and_gives_no_note(both):

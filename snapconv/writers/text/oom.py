@@ -9,7 +9,7 @@ from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.moment_text import place_of, pool_shown
+from snapconv.writers.text.moment import place_of, pool_shown
 from snapconv.writers.text.size_rows import WIDTH, category_lines, cut, size_row, where, wrapped
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4

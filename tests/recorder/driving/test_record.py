@@ -79,7 +79,7 @@ def test_a_package_that_is_not_installed_is_the_projects_and_another_if_included
     done = run(script, options=["--include", "far"])
     assert (done.code, done.metadata["include"]) == (0, ["far"])
     reports = to_sqlite(Path("train.capture"), ConvertOptions()).reports
-    lines = {(row.line.file_path, row.line.line_number) for row in reports[0][1].lines_at_peak}
+    lines = {(row.line.file_path, row.line.line_number) for row in reports[0][1].peak.lines}
     assert {("beside/near/__init__.py", 6), ("far/__init__.py", 6)} <= lines
 
 

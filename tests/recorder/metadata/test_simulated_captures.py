@@ -183,7 +183,7 @@ def test_memory_of_a_step_has_its_category_from_the_metadata(recorded):
     session, model, _ = recorded
     trainable = sum(4 * prod(p.shape) for p in model.parameters() if p.requires_grad)
     analysis = session.devices[0]
-    held = {total.category: total.requested_bytes for total in session.report().categories_at_peak}
+    held = {total.category: total.requested_bytes for total in session.report().peak.categories}
     last = session.snapshot.metadata.iterations.iteration.max()
     notes = session.snapshot.metadata.states
     assert notes.memory.n_bytes.sum() == 2 * trainable + 4 * notes.states.count("step")

@@ -21,7 +21,7 @@ from snapconv.classification.rule_order import opinions
 from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.units import device_name
-from snapconv.writers.text.explanation_text import explanation_lines
+from snapconv.writers.text.explanation import explanation_lines
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

@@ -7,7 +7,7 @@ import pytest
 
 from snapconv.cli.terminal import shows_blocks
 from snapconv.notes import Note
-from snapconv.writers.text.note_text import short_note_lines
+from snapconv.writers.text.notes import short_note_lines
 from snapconv.writers.text.size_rows import sparkline
 
 

@@ -12,7 +12,7 @@ from snapconv.answers.peak import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
-from snapconv.writers.text.note_text import note_lines
+from snapconv.writers.text.notes import note_lines
 from snapconv.writers.text.size_rows import category_lines
 from snapconv.writers.text.summary import summary_lines, summary_values
 from tests.report_builder import small_report
