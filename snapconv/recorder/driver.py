@@ -22,7 +22,7 @@ from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.moments import CudaStart
 from snapconv.recorder.schedule import Part, Sign, StepCounter, counting_steps
-from snapconv.recorder.torch_features import Features, of_recording, probe
+from snapconv.recorder.torch_features import ChangedFeatures, is_for_recording, probe
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Driver:
         self.options, self.policy, self.say = options, policy, say
         self.observer, self.timer, self._simulation = observer, timer, simulation
         self.guard, self.guards = Guard(), guards or Guards()
-        self.features = Features()
+        self.features = ChangedFeatures()
         self.iteration = 0
         self.is_over = False
         self.device = options.device or 0  # until CUDA starts
@@ -131,7 +131,7 @@ class Driver:
 
     def _turn_on(self) -> None:
         environment.require_history()
-        self.features = probe(of_recording)
+        self.features = probe(is_for_recording)
         self.guards.leave_out(self.features.changed)
         self.policy.turn_on(self)
 

@@ -19,7 +19,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class Features:
+class ChangedFeatures:
     """The features that are left out, each with what differs; all others are there."""
 
     def __init__(self, changed: dict[Feature, str] | None = None) -> None:
@@ -35,7 +35,7 @@ class Features:
         )
 
 
-def probe(wanted: Callable[[Feature], bool]) -> Features:
+def probe(wanted: Callable[[Feature], bool]) -> ChangedFeatures:
     """Compare torch with the table, for the features that are wanted; nothing is imported and nothing run.
 
     Raises RecorderError where torch is too old, or a feature differs without which there is no recording.
@@ -52,15 +52,15 @@ def probe(wanted: Callable[[Feature], bool]) -> Features:
             if feature.is_essential:
                 raise RecorderError(f"{_sentence(feature, what)}; use an older torch, or a newer snapconv")
             changed[feature] = what
-    return Features(changed)
+    return ChangedFeatures(changed)
 
 
-def of_recording(feature: Feature) -> bool:
+def is_for_recording(feature: Feature) -> bool:
     """Whether a recording on a GPU and a simulated one have a feature."""
     return not feature.is_of_simulation
 
 
-def of_simulation(feature: Feature) -> bool:
+def is_for_simulation(feature: Feature) -> bool:
     """Whether only a simulation has a feature."""
     return feature.is_of_simulation
 

@@ -15,7 +15,7 @@ from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
 from snapconv.recorder.observe.tensors import use_locations
-from snapconv.recorder.torch_features import Features, of_simulation, probe
+from snapconv.recorder.torch_features import ChangedFeatures, is_for_simulation, probe
 from snapconv.recorder.torch_surface import Feature
 from snapconv.simulation.cuda_classes import compiled_as_eager, patch_graphs
 from snapconv.simulation.cuda_functions import bind, patch_accelerator
@@ -108,7 +108,7 @@ def running(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
 @contextmanager
 def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
     """Replace what torch is asked about devices, from the first patch to the last restored attribute."""
-    features = probe(of_simulation)
+    features = probe(is_for_simulation)
     machine = Machine(options)
     machine.changes.extend(features.notes())
     tracker = Tracker(machine)
@@ -143,7 +143,7 @@ def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
 
 
 def _patch_features(
-    features: Features, tracker: Tracker, tensors: TensorPatches, patches: Patches, kernels: Kernels
+    features: ChangedFeatures, tracker: Tracker, tensors: TensorPatches, patches: Patches, kernels: Kernels
 ) -> None:
     """Replace what a simulation can do without, as far as this torch has it."""
     machine = tracker.machine

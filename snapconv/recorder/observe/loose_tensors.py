@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.recorder.observe.tensors import where_memory_lies
+from snapconv.recorder.observe.tensors import graph_nodes, where_memory_lies
 from snapconv.recorder.torch_surface import Tensor
 
 _MAX_LEAVES = 10_000
@@ -146,21 +146,7 @@ def _leaves_of_input(tensor: "Tensor") -> "Iterator[Tensor]":
 
 
 def _leaves_below(roots: Iterable[Any], through: "frozenset[str] | None" = None) -> "Iterator[Tensor]":
-    """Walk through graphs, or through nodes of some operations alone."""
-    nodes = [node for node in map(_node_of, roots) if node is not None]
-    walked = set(nodes)
-    for node in nodes:
-        kind = type(node).__name__
-        if kind == _LEAF_NODE:
+    """Return the leaves of graphs, or of those parts that are reached through some operations alone."""
+    for node in graph_nodes(roots, through=through):
+        if type(node).__name__ == _LEAF_NODE:
             yield node.variable
-        if through is not None and kind.partition("Backward")[0] not in through:
-            continue
-        for below, _ in node.next_functions:
-            if below is not None and below not in walked:
-                walked.add(below)
-                nodes.append(below)
-
-
-def _node_of(root: Any) -> Any:
-    """Return a tensor's node, or that of a GradientEdge."""
-    return root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None)

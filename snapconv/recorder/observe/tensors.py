@@ -4,7 +4,7 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -106,6 +106,26 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
         return (tensor,)
     parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
     return tuple(piece for part in parts if isinstance(part, plain[0]) for piece in plain_tensors(part))
+
+
+def graph_nodes(roots: Iterable[Any], *, through: "frozenset[str] | None" = None) -> Iterator[Any]:
+    """Walk down autograd's graphs from tensors or edges, or through nodes of some operations alone."""
+    # As long as they are in this list, a node's wrapper and its identity are its own.
+    nodes = [node for node in map(_node_of, roots) if node is not None]
+    walked = set(nodes)
+    for node in nodes:  # grows as it goes
+        yield node
+        if through is not None and type(node).__name__.partition("Backward")[0] not in through:
+            continue
+        for below, _ in node.next_functions:
+            if below is not None and below not in walked:
+                walked.add(below)
+                nodes.append(below)
+
+
+def _node_of(root: Any) -> Any:
+    """Return a tensor's node, or that of a GradientEdge; None for a leaf."""
+    return root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None)
 
 
 @cache

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.recorder.guard import Guards
+from snapconv.recorder.observe.tensors import graph_nodes
 from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing.marks import Clock
 from snapconv.recorder.timing.stacks import StackRecorder
@@ -35,25 +36,13 @@ def nodes_below(roots: Iterable[Any], seen: set[int]) -> list[tuple[int, Any]]:
 
     Nodes whose numbers are in ``seen`` are left out; the others are added to it.
     """
-    # As long as they are in this list, a node's wrapper and its identity are its own.
-    nodes = [node for node in map(_node_of, roots) if node is not None]
-    walked = set(nodes)
     found = []
-    for node in nodes:
+    for node in graph_nodes(roots):
         number = node._sequence_nr()
         if number != _FIRST and number not in seen:
             seen.add(number)
             found.append((number, node))
-        for below, _ in node.next_functions:
-            if below is not None and below not in walked:
-                walked.add(below)
-                nodes.append(below)
     return found
-
-
-def _node_of(root: Any) -> Any:
-    """Return a tensor's node, or that of a GradientEdge; None for a leaf."""
-    return root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None)
 
 
 class Ranges:

@@ -77,7 +77,7 @@ def test_a_torch_that_is_too_old_is_refused(monkeypatch, version):
     with pytest.raises(
         RecorderError, match=r"torch \S+ is too old to record with: use torch 2\.\d+ or newer"
     ):
-        torch_features.probe(torch_features.of_recording)
+        torch_features.probe(torch_features.is_for_recording)
 
 
 def test_without_the_history_there_is_nothing_to_record(monkeypatch):
@@ -85,7 +85,7 @@ def test_without_the_history_there_is_nothing_to_record(monkeypatch):
     with pytest.raises(
         RecorderError, match=r"allocations are not recorded: torch\.autograd\.nowhere is not there"
     ):
-        torch_features.probe(torch_features.of_recording)
+        torch_features.probe(torch_features.is_for_recording)
 
 
 class Holder:
