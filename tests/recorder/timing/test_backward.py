@@ -140,21 +140,33 @@ def test_tiles_add_up_to_nearly_the_whole_backward():
     assert 0.97 <= coverage(trace_of(step))[1] <= 1
 
 
-def test_a_call_of_several_nodes_has_the_time_of_all():
-    def step():
-        F.cross_entropy(torch.ones(2, 4) * W, torch.zeros(2).long()).backward()
-
-    found = rows(step)
-    assert backward_names(found) == ["mul", "cross_entropy"]
+def several_results():
+    a, b = (W * 2).chunk(2)
+    return a * b
 
 
-def test_a_call_with_several_results_is_one_row():
-    def step():
-        a, b = (W * 2).chunk(2)
-        (a * b).sum().backward()
+def cast_by_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return LAYER(X).float()
 
-    found = rows(step)
-    assert forward_names(found) == backward_names(found) == ["mul", "chunk", "mul", "sum"]
+
+LAYER, LSTM, SCALER = nn.Linear(4, 4), nn.LSTM(4, 4), torch.amp.GradScaler("cpu")
+CLASSES = torch.zeros(2).long()
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda: F.cross_entropy(torch.ones(2, 4) * W, CLASSES), ["mul", "cross_entropy", "sum"]),
+        (several_results, ["mul", "chunk", "mul", "sum"]),
+        (lambda: LSTM(torch.ones(3, 1, 4))[0], ["lstm", "sum"]),
+        (cast_by_autocast, ["linear", "float", "sum"]),
+        (lambda: SCALER.scale(LAYER(X).sum()), ["linear", "sum", "mul", "sum"]),
+    ],
+    ids=["several nodes", "several results", "lstm", "autocast", "scaler"],
+)
+def test_a_call_is_one_row_with_the_backward_of_all_its_nodes(call, names):
+    assert backward_names(rows(lambda: call().sum().backward())) == names
 
 
 def test_changes_in_place_and_through_views_belong_to_their_calls():
@@ -169,31 +181,6 @@ def test_changes_in_place_and_through_views_belong_to_their_calls():
     assert forward_names(found) == ["mul", "setitem", "getitem", "add_", "setitem", "mul_", "sum"]
     assert {"setitem", "add_", "mul_"} <= set(backward_names(found))
     assert not [row for row in found if row.phase == "backward"]
-
-
-def test_an_lstm_is_one_row_with_its_backward():
-    layer = nn.LSTM(4, 4)
-    found = rows(lambda: layer(torch.ones(3, 1, 4))[0].sum().backward(), layer)
-    assert backward_names(found) == ["lstm", "sum"]
-
-
-def test_casts_of_autocast_are_in_the_calls_that_they_are_for():
-    layer = nn.Linear(4, 4)
-
-    def step():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = layer(X).float().sum()
-        loss.backward()
-
-    found = rows(step)
-    assert forward_names(found) == backward_names(found) == ["linear", "float", "sum"]
-
-
-def test_a_scaled_loss_has_the_scaling_as_a_row():
-    scaler = torch.amp.GradScaler("cpu")
-    layer = nn.Linear(4, 4)
-    found = rows(lambda: scaler.scale(layer(X).sum()).backward())
-    assert backward_names(found) == ["linear", "sum", "mul"]
 
 
 def test_a_graph_that_runs_twice_has_both_times():

@@ -93,32 +93,43 @@ def test_names_are_those_of_the_functions(call, names):
     assert forward_names(rows(lambda: call().sum().backward())) == [*names, "sum"]
 
 
-def test_questions_about_a_tensor_are_no_rows():
-    def step():
-        y = W * 2
-        assert y.shape == y.size()
-        assert (y.dim(), y.numel(), len(y), y.is_leaf, y.requires_grad) == (1, 4, 4, False, True)
-        y.sum().backward()
-
-    assert forward_names(rows(step)) == ["mul", "sum"]
+def asks_questions():
+    y = W * 2
+    assert y.shape == y.size()
+    assert (y.dim(), y.numel(), len(y), y.is_leaf, y.requires_grad) == (1, 4, 4, False, True)
+    y.sum().backward()
 
 
-def test_what_waits_for_the_device_is_a_row_although_it_returns_no_tensor():
-    def step():
-        loss = (W * 2).sum()
-        loss.item()
-        (loss * 1).backward()
-
-    assert forward_names(rows(step)) == ["mul", "sum", "item", "mul"]
+def waits_for_the_device():
+    loss = (W * 2).sum()
+    loss.item()
+    (loss * 1).backward()
 
 
-def test_a_call_that_raises_is_no_row_and_its_error_is_the_users():
-    def step():
-        with pytest.raises(RuntimeError, match="mat1 and mat2"):
-            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
-        (W * 2).sum().backward()
+def raises():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+    (W * 2).sum().backward()
 
-    assert forward_names(rows(step)) == ["mul", "sum"]
+
+def calls_on_another_thread():
+    thread = threading.Thread(target=lambda: W * 3)
+    thread.start()
+    thread.join()
+    (W * 2).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("step", "names"),
+    [
+        (asks_questions, ["mul", "sum"]),
+        (waits_for_the_device, ["mul", "sum", "item", "mul"]),
+        (raises, ["mul", "sum"]),
+        (calls_on_another_thread, ["mul", "sum"]),
+    ],
+)
+def test_rows_are_the_calls_that_work_on_this_thread(step, names):
+    assert forward_names(rows(step)) == names
 
 
 def test_the_stack_is_that_of_the_call_without_the_recorders_frames():
@@ -147,16 +158,6 @@ def test_line_numbers_are_those_of_the_calls():
         first + 1,
         first + 2,
     ]
-
-
-def test_calls_of_other_threads_are_not_recorded():
-    def step():
-        thread = threading.Thread(target=lambda: W * 3)
-        thread.start()
-        thread.join()
-        (W * 2).sum().backward()
-
-    assert forward_names(rows(step)) == ["mul", "sum"]
 
 
 def test_what_happens_between_iterations_is_not_recorded():
