@@ -109,10 +109,6 @@ class Ledger:
         if self.allocated_bytes > self.max_allocated_bytes:
             self.max_allocated_bytes = self.allocated_bytes
 
-    def block_returned(self, block_bytes: int) -> None:
-        """Count a requested free; the block stays active until it completes."""
-        self.allocated_bytes -= block_bytes
-
     def block_completed(self, block_bytes: int, requested_bytes: int) -> None:
         """Count a free that is complete."""
         self.requested_bytes -= requested_bytes
