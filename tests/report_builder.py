@@ -158,6 +158,7 @@ def small_analysis(
         operations=("unknown", "linear", "relu"),
         iteration=int32(-1, 0, 0, 0)[rows],
         iterations=iterations,
+        naming=None,
         modules=SimpleNamespace(
             module_id=int32(0, 1, -1, -1)[rows],
             names=("encoder", "model/net.py:12 < train.py:40"),
@@ -237,7 +238,6 @@ def small_report(**changes: Any) -> MemoryReport:
         ),
         oom_events=(FAILED,),
         after_oom=None,
-        weight_naming=None,
         annotations=AnnotatedSpans(NO_SPANS, (), int64(), int64(), int64()),
         annotation_totals=(),
         phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),

@@ -129,24 +129,6 @@ class BlockRows:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightNaming:
-    """How far a list of parameters gave the weights their names; sizes in requested bytes.
-
-    ``certain_bytes`` are those whose size and order leave no other name. ``n_without_memory``: tensors of the
-    list, of ``n_listed``, that are none of the weights.
-    """
-
-    file_name: str
-    n_weights: int
-    n_named: int
-    weight_bytes: int
-    named_bytes: int
-    certain_bytes: int
-    n_listed: int
-    n_without_memory: int
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
@@ -166,7 +148,6 @@ class MemoryReport:
     growth: tuple[Growth, ...]
     oom_events: tuple[FailedAllocation, ...]
     after_oom: FreeMemory | None
-    weight_naming: WeightNaming | None
     annotations: AnnotatedSpans
     annotation_totals: tuple[AnnotationTotal, ...]
     phase: Int8Column
@@ -190,7 +171,7 @@ class MemoryReport:
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that the report was written to."""
-        peak = self.peak
+        peak, naming = self.peak, self.analysis.naming
         return {
             "device": self.device,
             "kind": device_kind(self.device),
@@ -208,7 +189,7 @@ class MemoryReport:
             "modules_at_peak": list(map(asdict, peak.modules)),
             "growth": [row.to_json() for row in self.growth],
             "history": {"verdict": peak.history_verdict, "reason": peak.history_reason},
-            "weight_naming": asdict(self.weight_naming) if self.weight_naming else None,
+            "weight_naming": naming.to_json() if naming else None,
             "n_weights": len(self.weights),
             "n_activations": len(self.activations),
             "notes": list(map(asdict, self.notes)),
@@ -255,7 +236,6 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         growth=find_growth(analysis),
         oom_events=failed_allocations(analysis),
         after_oom=free_after_oom(analysis),
-        weight_naming=_weight_naming(analysis),
         annotations=spans,
         annotation_totals=totals_by_annotation(analysis.snapshot, spans),
         phase=_phase(analysis),
@@ -275,22 +255,6 @@ def _weights(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[WeightEn
     columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
     for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
         yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
-
-
-def _weight_naming(analysis: DeviceAnalysis) -> WeightNaming | None:
-    found = analysis.naming
-    if found is None:
-        return None
-    return WeightNaming(
-        file_name=found.file_name,
-        n_weights=len(found.names),
-        n_named=len(found.names) - found.names.count(""),
-        weight_bytes=found.n_bytes,
-        named_bytes=found.named_bytes,
-        certain_bytes=found.certain_bytes,
-        n_listed=found.n_listed,
-        n_without_memory=found.n_without_memory,
-    )
 
 
 def _activations(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[ActivationEntry]:

@@ -41,7 +41,8 @@ class Naming:
     """Names for some of the weights, one entry per weight.
 
     ``names`` are empty and ``entry`` (a row of the ParamList) is -1 where there is none. ``is_certain``: size
-    and order leave no other choice. ``n_without_memory``: listed tensors that are none of the weights.
+    and order leave no other choice. Bytes are requested bytes: of all weights, of those with a name, and of
+    those whose name is certain. ``n_without_memory``: listed tensors that are none of the weights.
     """
 
     file_name: str
@@ -53,6 +54,24 @@ class Naming:
     certain_bytes: int
     n_listed: int
     n_without_memory: int
+
+    @property
+    def n_named(self) -> int:
+        """The number of weights that have a name."""
+        return len(self.names) - self.names.count("")
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values: how far the list gave the weights their names."""
+        return {
+            "file_name": self.file_name,
+            "n_weights": len(self.names),
+            "n_named": self.n_named,
+            "weight_bytes": self.n_bytes,
+            "named_bytes": self.named_bytes,
+            "certain_bytes": self.certain_bytes,
+            "n_listed": self.n_listed,
+            "n_without_memory": self.n_without_memory,
+        }
 
 
 def listed_weights(

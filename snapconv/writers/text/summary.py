@@ -72,14 +72,14 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
 
 def _naming_lines(report: MemoryReport) -> Iterator[str]:
     """How far a list of parameters, if any was given, named the weights."""
-    naming = report.weight_naming
+    naming = report.analysis.naming
     if naming is None:
         return
-    named = format_share(naming.named_bytes, naming.weight_bytes)
-    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.weight_bytes)
+    named = format_share(naming.named_bytes, naming.n_bytes)
+    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.n_bytes)
     yield (
         f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
-        f"{counted(naming.n_weights, 'weight')}), {ambiguous} ambiguous"
+        f"{counted(len(naming.names), 'weight')}), {ambiguous} ambiguous"
     )
 
 
