@@ -1,14 +1,15 @@
 """The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
 
+import atexit
 import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from contextlib import ExitStack
+from typing import Annotated, NamedTuple
 
 import typer
 
-from snapconv.cli.program_ended import ProgramEnded
 from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
@@ -19,28 +20,56 @@ _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # They run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
 
-# Every command, with a short help that `snapconv --help` does not cut off with dots. NAME is the function in
-# NAME_command.py, which may have COMMAND_SETTINGS, and - is _ there.
+
+class Command(NamedTuple):
+    """A command: the module of its function, and its help in a line that no terminal cuts."""
+
+    module: str
+    help: str
+
+
+# Every command. Its function has its name, with _ in place of -; its module may have COMMAND_SETTINGS.
 COMMANDS = {
-    "to-sqlite": "Convert a snapshot to Skyline's SQLite memory report.",
-    "verdict": "Say what matters most; `snapconv FILE` does it too.",
-    "summary": "Show what is live at the peak, or at any other moment.",
-    "tree": "Show live memory as a tree of lines, modules or operations.",
-    "oom": "Explain why memory ran out, and try what would have helped.",
-    "fragmentation": "Show what is reserved and not used, and which lines keep it.",
-    "what-if": "Try other allocator settings, or another card, by a replay.",
-    "info": "Show what a snapshot contains, and how much of the job it covers.",
-    "view": "Write a page that shows a snapshot in any browser, or compares two.",
-    "record": "Run a training script and record its memory and its times.",
-    "watch": "Run a training script, and write a capture where its memory runs out.",
-    "params": "Write the names, shapes and types of a model's parameters.",
-    "explain": "Show what an allocation was for, and how that is known.",
-    "growth": "Show the lines whose memory grows from iteration to iteration.",
-    "diff": "Compare two files: what appeared, went and grew, and what it did to the peak.",
-    "check": "Check limits for the memory, and end with 7 where one does not hold.",
-    "export": "Write it for other programs: a smaller snapshot, traces, tables.",
+    "to-sqlite": Command("to_sqlite_command", "Convert a snapshot to Skyline's SQLite memory report."),
+    "verdict": Command("questions", "Say what matters most; `snapconv FILE` does it too."),
+    "summary": Command("questions", "Show what is live at the peak, or at any other moment."),
+    "tree": Command("questions", "Show live memory as a tree of lines, modules or operations."),
+    "oom": Command("oom_command", "Explain why memory ran out, and try what would have helped."),
+    "fragmentation": Command("questions", "Show what is reserved and not used, and which lines keep it."),
+    "what-if": Command("what_if_command", "Try other allocator settings, or another card, by a replay."),
+    "info": Command("questions", "Show what a snapshot contains, and how much of the job it covers."),
+    "view": Command("view_command", "Write a page that shows a snapshot in any browser, or compares two."),
+    "record": Command("record_command", "Run a training script and record its memory and its times."),
+    "watch": Command(
+        "watch_command", "Run a training script, and write a capture where its memory runs out."
+    ),
+    "params": Command("params_command", "Write the names, shapes and types of a model's parameters."),
+    "explain": Command("questions", "Show what an allocation was for, and how that is known."),
+    "growth": Command("questions", "Show the lines whose memory grows from iteration to iteration."),
+    "diff": Command(
+        "diff_command", "Compare two files: what appeared, went and grew, and what it did to the peak."
+    ),
+    "check": Command("check_command", "Check limits for the memory, and end with 7 where one does not hold."),
+    "export": Command("export_command", "Write it for other programs: a smaller snapshot, traces, tables."),
 }
 _WITHOUT_NAME = "verdict"
+
+
+class ProgramEnded(Exception):
+    """The program is over, and ``exit_code`` is to be the exit code of the command line.
+
+    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it before.
+    """
+
+    def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
+        super().__init__(exit_code)
+        self.exit_code, self._until_exit = exit_code, until_exit
+
+    def close(self) -> None:
+        """End what would last until the process does."""
+        if self._until_exit is not None:
+            atexit.unregister(self._until_exit.close)
+            self._until_exit.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,11 +156,11 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_options)
     for name in commands:
-        word = name.replace("-", "_")
-        module = importlib.import_module(f"snapconv.cli.{word}_command")
+        module = importlib.import_module(f"snapconv.cli.{COMMANDS[name].module}")
+        command = getattr(module, name.replace("-", "_"))
+        is_program = name in _PROGRAM_COMMANDS
         settings = getattr(module, "COMMAND_SETTINGS", {})
-        command = getattr(module, word)
-        app.command(name, short_help=COMMANDS[name], **settings)(
-            command if name in _PROGRAM_COMMANDS else stage(command)
+        app.command(name, short_help=COMMANDS[name].help, **settings)(
+            command if is_program else stage(command)
         )
     return app

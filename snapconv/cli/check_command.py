@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from snapconv.cli.answers import ReadOptions, read_session
-from snapconv.cli.arguments import Includes, PathMaps, ProjectRoot, Rules, Snapshot, no_pipe
-from snapconv.cli.diff_command import FailOver
+from snapconv.cli.answers import read_session
+from snapconv.cli.arguments import (
+    FailOver,
+    Includes,
+    PathMaps,
+    ProjectRoot,
+    ReadOptions,
+    Rules,
+    Snapshot,
+    no_pipe,
+)
 from snapconv.cli.limits import Limits, read_limits
 from snapconv.cli.terminal import print_json, print_lines, print_text
 from snapconv.errors import BudgetExceeded

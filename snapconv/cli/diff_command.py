@@ -6,15 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import OneDevice, ReadOptions, read_session
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, no_pipe
+from snapconv.cli.answers import read_session
+from snapconv.cli.arguments import (
+    AsJson,
+    FailOver,
+    Includes,
+    OneDevice,
+    PathMaps,
+    ProjectRoot,
+    ReadOptions,
+    no_pipe,
+    parsed,
+)
 from snapconv.cli.terminal import print_json, print_lines
 from snapconv.errors import BudgetExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from snapconv.answers.check import Allowance
     from snapconv.notes import Note
 
 _Old = Annotated[
@@ -28,14 +37,6 @@ _Old = Annotated[
 ]
 _New = Annotated[
     Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe, readable=False)
-]
-FailOver = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-over",
-        metavar="PERCENT",
-        help="End with 7 where a device's peak of allocated bytes is higher by more than this, such as 2%.",
-    ),
 ]
 _Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print it as a block of code in Markdown, for a job's summary.")
@@ -57,11 +58,11 @@ def diff(
 
     Lines are matched by file, function and order, also where they moved; never by address.
     """
-    from snapconv.answers.check import Budgets
+    from snapconv.answers.check import Budgets, parse_allowance
     from snapconv.writers.text.check import fenced
     from snapconv.writers.text.diff import diff_lines
 
-    allowed = allowance_of(fail_over)
+    allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
     options = ReadOptions(project_root, include, path_map)
     before, after = (read_session(path, options, device=device) for path in (old, new))
     print_lines(_note_lines(before.notes, after.notes), sys.stderr)
@@ -87,13 +88,3 @@ def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]"
     for which, notes, others in (("old", old, new), ("new", new, old)):
         for line in note_lines(tuple(note for note in notes if note not in others)):
             yield line.replace("note: ", f"note: {which}: ", 1)
-
-
-def allowance_of(text: str | None) -> "Allowance | None":
-    """Read ``--fail-over``."""
-    from snapconv.answers.check import parse_allowance
-
-    try:
-        return None if text is None else parse_allowance(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--fail-over") from error

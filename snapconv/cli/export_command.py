@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import At, OneDevice, ReadOptions, moment_question, read_session
+from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
+    At,
     Force,
     Includes,
+    OneDevice,
     PathMaps,
     ProjectRoot,
     Quiet,
+    ReadOptions,
     Rules,
     Snapshot,
+    moment_question,
+    parsed,
 )
 from snapconv.cli.terminal import print_lines
 
@@ -124,7 +129,4 @@ def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "
         raise typer.BadParameter("give --events or --iterations, not both", param_hint=option)
     from snapconv.answers.views.event_window import parse_range
 
-    try:
-        return None if text is None else parse_range(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+    return None if text is None else parsed(text, parse_range, option)

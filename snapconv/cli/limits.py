@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from snapconv.cli.arguments import parsed
 from snapconv.errors import InputError
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
+from snapconv.units import parse_bytes
 
 if TYPE_CHECKING:
     from snapconv.answers.check import Allowance, Budgets
@@ -84,10 +86,7 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
 def _size(given: str | None, option: str, table: Mapping[str, object], where: str) -> int | None:
     """A size from the command line, or else from the table."""
     if given is not None:
-        try:
-            return _bytes(given)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint=option) from error
+        return parsed(given, _bytes, option)
     key = option.removeprefix("--")
     return _size_in_table(table[key], f"{where}{key}") if key in table else None
 
@@ -101,8 +100,6 @@ def _size_in_table(value: object, where: str) -> int:
 
 def _bytes(text: str) -> int:
     """Read a size; 0 needs no unit."""
-    from snapconv.units import parse_bytes
-
     return 0 if text.strip() == "0" else parse_bytes(text)
 
 
@@ -124,14 +121,16 @@ def _categories(given: list[str] | None, table: Mapping[str, object], where: str
             raise InputError(f"{where}max-category: {error}") from error
         limits[category] = _size_in_table(value, f"{where}max-category.{name}")
     for text in given or ():
-        name, separator, size = text.partition("=")
-        try:
-            if not separator:
-                raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
-            limits[_category(name)] = _bytes(size)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--max-category") from error
+        category, n_bytes = parsed(text, _category_limit, "--max-category")
+        limits[category] = n_bytes
     return limits
+
+
+def _category_limit(text: str) -> "tuple[Category, int]":
+    name, separator, size = text.partition("=")
+    if not separator:
+        raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
+    return _category(name), _bytes(size)
 
 
 def _category(name: str) -> "Category":
@@ -147,10 +146,7 @@ def _fail_over(given: str | None, table: Mapping[str, object], where: str) -> "A
     from snapconv.answers.check import parse_allowance
 
     if given is not None:
-        try:
-            return parse_allowance(given)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--fail-over") from error
+        return parsed(given, parse_allowance, "--fail-over")
     if "fail-over" not in table:
         return None
     try:

@@ -7,8 +7,19 @@ from typing import Annotated
 
 import typer
 
-from snapconv.cli.answers import DeviceTotal, OneDevice, ReadOptions, answer, device_total_of, read_session
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Rules, no_pipe
+from snapconv.cli.answers import answer, read_session
+from snapconv.cli.arguments import (
+    AsJson,
+    DeviceTotal,
+    Includes,
+    OneDevice,
+    PathMaps,
+    ProjectRoot,
+    ReadOptions,
+    Rules,
+    no_pipe,
+    size_of,
+)
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import InputError
 
@@ -63,7 +74,7 @@ def oom(
         _explain_text(message, as_json=as_json)
         return
     assert snapshot is not None
-    total = device_total_of(device_total)
+    total = size_of(device_total, "--device-total")
     session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
     session = session.where_memory_ran_out()
 

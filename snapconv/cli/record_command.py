@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from snapconv.cli.program_ended import ProgramEnded
+from snapconv.cli.app import ProgramEnded
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes

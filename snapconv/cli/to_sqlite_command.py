@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from snapconv.cli.answers import OneDevice, ReadOptions
 from snapconv.cli.arguments import (
     AsJson,
     Force,
     Includes,
+    OneDevice,
     PathMaps,
     ProjectRoot,
     Quiet,
+    ReadOptions,
     Rules,
     Snapshot,
     device_number,

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from snapconv.cli.answers import OneDevice, ReadOptions
 from snapconv.cli.arguments import (
     Force,
     Includes,
+    OneDevice,
     PathMaps,
     ProjectRoot,
     Quiet,
+    ReadOptions,
     Rules,
     Snapshot,
     device_number,

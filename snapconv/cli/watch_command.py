@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from snapconv.cli.program_ended import ProgramEnded
+from snapconv.cli.app import ProgramEnded
 from snapconv.cli.terminal import say, show_raised
 
 if TYPE_CHECKING:

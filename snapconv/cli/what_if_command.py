@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import OneDevice, ReadOptions, answer, read_session
-from snapconv.cli.arguments import AsJson, Includes, PathMaps, ProjectRoot, Snapshot, no_pipe
+from snapconv.cli.answers import answer, read_session
+from snapconv.cli.arguments import (
+    AsJson,
+    Includes,
+    OneDevice,
+    PathMaps,
+    ProjectRoot,
+    ReadOptions,
+    Snapshot,
+    no_pipe,
+    parsed,
+    size_of,
+)
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -148,22 +159,14 @@ def _request(
     search: bool,
     batch_scale: float | None,
 ) -> "Request":
-    from snapconv.answers.what_if import Request
+    from snapconv.answers.what_if import Request, read_setting
 
     if not (settings or search or any(memory) or batch_scale is not None):
         raise typer.BadParameter(
             "say what to try: --setting, --search, --capacity, --card or --batch-scale", param_hint="what-if"
         )
-    return Request(tuple(map(_setting, settings)), search, *memory)
-
-
-def _setting(text: str) -> str:
-    from snapconv.answers.what_if import read_setting
-
-    try:
-        return read_setting(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--setting") from error
+    checked = tuple(parsed(text, read_setting, "--setting") for text in settings)
+    return Request(checked, search, *memory)
 
 
 def _memory(
@@ -174,11 +177,10 @@ def _memory(
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
     if outside is not None and card is None:
         raise typer.BadParameter("it needs --card", param_hint="--outside")
-    total = None if card is None else _size(card, "--card")
-    taken = None if outside is None else _size(outside, "--outside")
+    total, taken = size_of(card, "--card"), size_of(outside, "--outside")
     if total is not None and taken is not None and taken >= total:
         raise typer.BadParameter("it leaves nothing of the card", param_hint="--outside")
-    return None if capacity is None else _size(capacity, "--capacity"), total, taken
+    return size_of(capacity, "--capacity"), total, taken
 
 
 def _check_batch(scale: float | None, other: Path | None, other_scale: float | None) -> None:
@@ -190,12 +192,3 @@ def _check_batch(scale: float | None, other: Path | None, other_scale: float | N
         raise typer.BadParameter("it needs --batch-scale", param_hint="--other-batch")
     if other_scale is not None and (other is None or not 0 < other_scale < _MOST_SCALE or other_scale == 1):
         raise typer.BadParameter("it needs --other-batch, and is neither 0 nor 1", param_hint="--other-scale")
-
-
-def _size(text: str, option: str) -> int:
-    from snapconv.units import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
