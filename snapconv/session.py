@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.allocator_replay.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.check import Budgets, Check, check_budgets
 from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.explanation import Explanation, explain, parse_question
@@ -24,7 +23,8 @@ from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.tree import MemoryTree, TreeBy, find_tree
 from snapconv.answers.views.timeline_levels import timeline_level
-from snapconv.answers.what_if import Request, SettingTrials, try_settings
+from snapconv.answers.what_if.batch_scale import OtherRun, ScaledSizes, scale_batch
+from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of

@@ -12,9 +12,8 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.fragmentation import free_memory
-from snapconv.answers.growth import find_growth
+from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
-from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, sums_by
@@ -87,7 +86,7 @@ def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict
 def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
     """What grows to the end of the trace, where the note on it says that it matters."""
     growing = [one for one in find_growth(analysis) if one.fate.goes_on]
-    if not any(note.slug == "growth" for note in device_notes(analysis)):
+    if not any(growth_notes(analysis, growing)):
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)
     first = max(growing, key=lambda one: one.block_bytes).line

@@ -23,7 +23,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.answers.what_if import Request, SettingTrials
+    from snapconv.answers.what_if.setting_trials import Request, SettingTrials
     from snapconv.session import Session
 
 _MOST_SCALE = 10_000
@@ -144,7 +144,7 @@ def what_if(
 
 
 def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
-    from snapconv.answers.what_if import NotModelled
+    from snapconv.answers.what_if.setting_trials import NotModelled
     from snapconv.writers.text.what_if import what_if_lines
 
     devices = [one.device.device for one in session.devices]
@@ -159,7 +159,7 @@ def _request(
     search: bool,
     batch_scale: float | None,
 ) -> "Request":
-    from snapconv.answers.what_if import Request, read_setting
+    from snapconv.answers.what_if.setting_trials import Request, read_setting
 
     if not (settings or search or any(memory) or batch_scale is not None):
         raise typer.BadParameter(

@@ -6,7 +6,7 @@ import pickle
 import pytest
 from hypothesis import given
 
-from snapconv.answers.what_if import Request
+from snapconv.answers.what_if.setting_trials import Request
 from snapconv.errors import SnapconvError
 from snapconv.session import load
 from tests.builders import write_anew

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.answers.allocator_replay.calls import find_calls
-from snapconv.answers.allocator_replay.model_check import check_model
-from snapconv.answers.allocator_replay.trial import Trial, try_out
+from snapconv.answers.what_if.calls import find_calls
+from snapconv.answers.what_if.model_check import check_model
+from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew

@@ -12,9 +12,9 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.allocator_replay.calls import AllocatorCalls, find_calls
-from snapconv.answers.allocator_replay.trial import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.answers.what_if import candidates
+from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
+from snapconv.answers.what_if.setting_trials import candidates
+from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
 from snapconv.notes import Progress

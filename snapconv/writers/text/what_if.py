@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from snapconv.answers.what_if import NotModelled, SettingTrials, Tried
+from snapconv.answers.what_if.setting_trials import NotModelled, SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import place, wrapped
 

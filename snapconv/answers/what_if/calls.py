@@ -18,7 +18,7 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
-from snapconv.answers.allocator_replay.start import ReplayStart, start_before
+from snapconv.answers.what_if.start import ReplayStart, start_before
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events

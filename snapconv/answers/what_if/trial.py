@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_replay.calls import AllocatorCalls, Operation
+from snapconv.answers.what_if.calls import AllocatorCalls, Operation
 from snapconv.columns import distinct
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules

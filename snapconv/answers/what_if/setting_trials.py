@@ -14,11 +14,11 @@ from snapconv.allocator.allocator_settings import (
     split_conf,
 )
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.allocator_replay.batch_scale import MOST_BYTES, ScaledSizes
-from snapconv.answers.allocator_replay.calls import AllocatorCalls, find_calls
-from snapconv.answers.allocator_replay.model_check import ModelCheck, check_model
-from snapconv.answers.allocator_replay.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
 from snapconv.answers.peak import device_memory
+from snapconv.answers.what_if.batch_scale import MOST_BYTES, ScaledSizes
+from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
+from snapconv.answers.what_if.model_check import ModelCheck, check_model
+from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
 from snapconv.errors import InputError, SettingError
 from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay

@@ -3,8 +3,8 @@
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.answers import what_if
-from snapconv.answers.what_if import CANDIDATES, OWN, OWN_PLACED_ANEW, Request, read_setting
+from snapconv.answers.what_if import setting_trials
+from snapconv.answers.what_if.setting_trials import CANDIDATES, OWN, OWN_PLACED_ANEW, Request, read_setting
 from snapconv.errors import InputError
 from snapconv.session import load
 from tests.builders import TraceBuilder
@@ -135,7 +135,7 @@ def test_a_setting_that_cannot_be_tried_is_refused(text, reason):
 
 
 def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, monkeypatch):
-    monkeypatch.setattr(what_if, "MOST_EVENTS_OF_SEARCH", 8)
+    monkeypatch.setattr(setting_trials, "MOST_EVENTS_OF_SEARCH", 8)
     builder = two_segments()
     for _ in range(10):
         builder.alloc(2 * MIB).free()
@@ -154,4 +154,4 @@ def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, m
 
 def test_a_candidate_that_contradicts_the_own_settings_is_not_tried():
     own = AllocatorSettings.from_conf("large_segment_size_mb:40")
-    assert "max_split_size_mb:32" not in {candidate.conf for candidate, _ in what_if.candidates(own)}
+    assert "max_split_size_mb:32" not in {candidate.conf for candidate, _ in setting_trials.candidates(own)}

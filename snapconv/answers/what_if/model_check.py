@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_trace import PoolId
 from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_replay.calls import AllocatorCalls, Operation
+from snapconv.answers.what_if.calls import AllocatorCalls, Operation
 from snapconv.columns import Int64Column
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules

@@ -8,8 +8,8 @@ import pytest
 
 from snapconv.allocator.allocator_settings import KIB, MIB
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.answers.allocator_replay.batch_scale import OtherRun, scale_batch
-from snapconv.answers.what_if import Request
+from snapconv.answers.what_if.batch_scale import OtherRun, scale_batch
+from snapconv.answers.what_if.setting_trials import Request
 from snapconv.classification.categories import Category
 from snapconv.errors import InputError
 from snapconv.phases.trace_phases import Phase

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.answers.allocator_replay.calls import find_calls
-from snapconv.answers.allocator_replay.model_check import check_model
+from snapconv.answers.what_if.calls import find_calls
+from snapconv.answers.what_if.model_check import check_model
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import HOST

@@ -6,8 +6,8 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.allocator_replay.calls import find_calls
-from snapconv.answers.allocator_replay.trial import Trial, capacity_at_oom, try_out
+from snapconv.answers.what_if.calls import find_calls
+from snapconv.answers.what_if.trial import Trial, capacity_at_oom, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import TraceBuilder
