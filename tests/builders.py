@@ -124,9 +124,9 @@ class TraceBuilder:
         """The keys of a snapshot that have this as pinned host memory; its device should be -1."""
         return {"host_segments": self.raw_segments(), "host_traces": [dict(event) for event in self.events]}
 
-    def write(self, path: Path, *, protocol: int = 4, **fields: Any) -> Path:
-        """Pickle the snapshot of this device."""
-        path.write_bytes(pickle.dumps(self.snapshot(**fields), protocol))
+    def write(self, path: Path, *others: "TraceBuilder", protocol: int = 4, **fields: Any) -> Path:
+        """Pickle the snapshot of this device and of others."""
+        path.write_bytes(pickle.dumps(self.snapshot(*others, **fields), protocol))
         return path
 
     def _room(self, n_bytes: int) -> int:

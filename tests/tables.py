@@ -1,6 +1,9 @@
-"""Tables built by hand, of the columns that a test is about."""
+"""Tables built by hand, of the columns that a test is about, and rows of a report's tables."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,3 +43,9 @@ def trace(*rows: tuple[Any, ...]) -> EventTable:
     actions = [row[0] if isinstance(row[0], Action) else Action[row[0].upper()] for row in rows]
     sizes = [row[2] if len(row) > 2 else 512 for row in rows]
     return table(EventTable, len(rows), action=actions, addr=[row[1] for row in rows], size=sizes)
+
+
+def ask(report: Path | str, sql: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query to a report."""
+    with closing(sqlite3.connect(report)) as connection:
+        return connection.execute(sql).fetchall()

@@ -1,19 +1,16 @@
 """From a snapshot file to reports on disk: names, devices, refusals, options."""
 
-import pickle
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from snapconv import convert
-from snapconv.analysis import AnalysisOptions
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.files import memory_report_output, time_report_output
 from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
+from tests.tables import ask
 
 FRAMES = [frame("f", "/cluster/job/proj/train.py", 3)]
 
@@ -28,14 +25,7 @@ def run(tmp_path):
 def two(tmp_path):
     """A snapshot of 512 bytes on device 0 and 1,024 on device 3, ``two.pickle``."""
     other = TraceBuilder(device=3).segment().alloc(1024, frames=FRAMES)
-    path = tmp_path / "two.pickle"
-    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512, frames=FRAMES).snapshot(other)))
-    return path
-
-
-def ask(path, query):
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute(query).fetchall()
+    return TraceBuilder().segment().alloc(512, frames=FRAMES).write(tmp_path / "two.pickle", other)
 
 
 def peak(path):
@@ -105,42 +95,15 @@ def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
     assert memory_report_output(Path("run.pickle"), output, "", has_times=False) == Path("x.memory.sqlite")
 
 
-def test_a_conversion_writes_one_file_and_shows_what_is_in_it(run, tmp_path):
-    made = to_sqlite(run, ConvertOptions())
-    assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
-    ((path, report),) = made.reports
-    assert path == tmp_path / "run.memory.sqlite"
-    assert peak(path) == report.peak_usage_bytes == 512
-    assert made.snapshot.path == run
-
-
-def test_every_device_has_a_report_of_its_own(two, tmp_path):
-    made = to_sqlite(two, ConvertOptions())
-    reports = ["two.cuda0.memory.sqlite", "two.cuda3.memory.sqlite"]
-    assert [path.name for path, _ in made.reports] == files(tmp_path, but=["two.pickle"]) == reports
-    assert [peak(tmp_path / name) for name in reports] == [512, 1024]
-
-
 def test_one_device_of_several_keeps_its_ordinal_in_the_name(two, tmp_path):
     to_sqlite(two, ConvertOptions(device=3))
     assert files(tmp_path, but=["two.pickle"]) == ["two.cuda3.memory.sqlite"]
     assert peak(tmp_path / "two.cuda3.memory.sqlite") == 1024
 
 
-def test_one_device_of_several_goes_where_it_is_configured(two, tmp_path):
-    to_sqlite(two, ConvertOptions(output=tmp_path / "x.sqlite", device=3))
-    assert files(tmp_path, but=["two.pickle"]) == ["x.sqlite"]
-
-
 def test_the_only_device_of_a_file_has_no_ordinal_in_the_name_even_when_chosen(run, tmp_path):
     to_sqlite(run, ConvertOptions(device=0))
     assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
-
-
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(two, tmp_path):
-    with pytest.raises(InputError, match=r"two\.pickle has nothing of device 1; it has: 0, 3"):
-        to_sqlite(two, ConvertOptions(device=1))
-    assert files(tmp_path) == ["two.pickle"]
 
 
 def test_a_given_output_that_exists_is_refused_before_anything_is_read(run, tmp_path, monkeypatch):
@@ -156,40 +119,11 @@ def test_a_given_output_that_exists_is_refused_before_anything_is_read(run, tmp_
     assert output.read_bytes() == b"precious"
 
 
-def test_an_existing_report_of_the_default_name_is_refused(run, tmp_path):
-    output = tmp_path / "run.memory.sqlite"
-    output.write_bytes(b"precious")
-    with pytest.raises(OutputExistsError, match="--force"):
-        to_sqlite(run, ConvertOptions())
-    assert output.read_bytes() == b"precious"
-
-
-def test_force_replaces_an_existing_report(run, tmp_path):
-    output = tmp_path / "run.memory.sqlite"
-    output.write_bytes(b"old")
-    to_sqlite(run, ConvertOptions(force=True))
-    assert peak(output) == 512
-
-
-def test_of_several_reports_none_is_written_if_one_exists(two, tmp_path):
-    (tmp_path / "two.cuda3.memory.sqlite").write_bytes(b"precious")
-    with pytest.raises(OutputExistsError):
-        to_sqlite(two, ConvertOptions())
-    assert files(tmp_path) == ["two.cuda3.memory.sqlite", "two.pickle"]
-
-
 def test_a_file_of_a_name_that_several_devices_do_not_take_does_no_harm(two, tmp_path):
     (tmp_path / "two.memory.sqlite").write_bytes(b"precious")
     to_sqlite(two, ConvertOptions())
     assert (tmp_path / "two.memory.sqlite").read_bytes() == b"precious"
     assert len(files(tmp_path)) == 4
-
-
-def test_the_snapshot_itself_is_never_replaced(run):
-    before = run.read_bytes()
-    with pytest.raises(OutputWriteError, match="snapshot itself"):
-        to_sqlite(run, ConvertOptions(output=run, force=True))
-    assert run.read_bytes() == before
 
 
 def test_a_name_made_from_the_output_never_replaces_the_snapshot(two, tmp_path):
@@ -222,14 +156,6 @@ def test_a_missing_folder_is_refused_before_anything_is_read(tmp_path):
         to_sqlite(tmp_path / "nothing.pickle", ConvertOptions(output=tmp_path / "no" / "x.sqlite"))
 
 
-def test_a_damaged_snapshot_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "run.pickle"
-    path.write_bytes(b"\x80\x04garbage")
-    with pytest.raises(InputError):
-        to_sqlite(path, ConvertOptions())
-    assert files(tmp_path) == ["run.pickle"]
-
-
 def test_extended_adds_tables_and_changes_none(run, tmp_path):
     plain, extended = tmp_path / "plain.sqlite", tmp_path / "extended.sqlite"
     to_sqlite(run, ConvertOptions(output=plain))
@@ -247,17 +173,6 @@ def test_the_same_snapshot_gives_the_same_bytes(run, tmp_path):
     for output in outputs:
         to_sqlite(run, ConvertOptions(output=output, extended=True))
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
-
-
-def test_the_root_and_path_maps_reach_the_report(run, tmp_path):
-    output = tmp_path / "x.sqlite"
-    maps = (PathMap("/cluster/job", "/w"),)
-    options = ConvertOptions(
-        output=output, extended=True, analysis=AnalysisOptions(project_root="/w/proj", path_maps=maps)
-    )
-    assert to_sqlite(run, options).project.root == "/w/proj"
-    assert ask(output, "SELECT project_root FROM snapconv_report") == [("/w/proj",)]
-    assert ask(output, "SELECT file_path, line_number FROM snapconv_lines_at_peak") == [("train.py", 3)]
 
 
 def test_stages_are_reported_in_their_order(two):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.cli.app import main
-
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 SCREEN = (40, 80)
@@ -15,20 +13,14 @@ AT_A_MOMENT = ("summary", "tree", "fragmentation")
 COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
 
 
-def run(capsys, *arguments):
-    code = main([str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_device_of_every_file_is_answered_on_one_screen(command, path, capsys, monkeypatch):
+def test_every_device_of_every_file_is_answered_on_one_screen(command, path, snapconv, monkeypatch):
     monkeypatch.chdir(
         path.parent
     )  # the verdict shows the path, which may be long where the checkout lies deep
-    code, out, err = run(capsys, command, path.name)
-    assert (code, "Traceback" in err) == (0, False)
+    code, out, _ = snapconv(command, path.name)
+    assert code == 0
     devices = out.split("\n\n")
     for device in devices:
         lines = device.splitlines()
@@ -38,31 +30,31 @@ def test_every_device_of_every_file_is_answered_on_one_screen(command, path, cap
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_json_has_one_object_per_device(command, capsys):
-    code, out, _ = run(capsys, command, FIXTURES / "several_devices.pickle", "--json")
+def test_json_has_one_object_per_device(command, snapconv):
+    code, out, _ = snapconv(command, FIXTURES / "several_devices.pickle", "--json")
     assert code == 0
     assert [found["device"] for found in json.loads(out)["devices"]] == [0, 2]
-    code, out, _ = run(capsys, command, FIXTURES / "several_devices.pickle", "--json", "--device", "2")
+    code, out, _ = snapconv(command, FIXTURES / "several_devices.pickle", "--json", "--device", "2")
     assert [found["device"] for found in json.loads(out)["devices"]] == [2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(command, capsys):
-    code, out, err = run(capsys, command, FIXTURES / "several_devices.pickle", "--device", "1")
+def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(command, snapconv):
+    code, out, err = snapconv(command, FIXTURES / "several_devices.pickle", "--device", "1")
     assert (code, out) == (3, "")
     assert "has nothing of device 1; it has: 0, 2" in err
 
 
 @pytest.mark.parametrize("command", AT_A_MOMENT)
-def test_what_is_no_moment_is_a_wrong_command_line(command, capsys):
-    code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "noon")
+def test_what_is_no_moment_is_a_wrong_command_line(command, snapconv):
+    code, _, err = snapconv(command, FIXTURES / "training_step.pickle", "--at", "noon")
     assert code == 2
     assert "iteration:3" in err
 
 
 @pytest.mark.parametrize("command", AT_A_MOMENT)
-def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(command, capsys):
-    code, _, err = run(capsys, command, FIXTURES / "training_step.pickle", "--at", "iteration:3")
+def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(command, snapconv):
+    code, _, err = snapconv(command, FIXTURES / "training_step.pickle", "--at", "iteration:3")
     assert code == 3
     assert "cuda:0 has no iteration 3; it has iterations 0 to 2" in err
 
@@ -70,13 +62,13 @@ def test_a_moment_that_a_file_does_not_have_is_an_error_that_says_what_it_has(co
 @pytest.mark.parametrize(
     "moment", ["peak", "start", "end", "worst", "largest activations", "iteration:1", "17"]
 )
-def test_every_moment_can_be_asked_for(moment, capsys):
+def test_every_moment_can_be_asked_for(moment, snapconv):
     for command in AT_A_MOMENT:
-        assert run(capsys, command, FIXTURES / "training_step.pickle", "--at", moment)[0] == 0
+        assert snapconv(command, FIXTURES / "training_step.pickle", "--at", moment)[0] == 0
 
 
-def test_a_capture_is_answered_as_a_snapshot_is(capsys):
-    code, out, _ = run(capsys, "summary", FIXTURES / "transformer.capture")
+def test_a_capture_is_answered_as_a_snapshot_is(snapconv):
+    code, out, _ = snapconv("summary", FIXTURES / "transformer.capture")
     assert code == 0
     assert "blocks.*.mlp.2" in out
 
@@ -88,15 +80,15 @@ LOG = """epoch 3
 """
 
 
-def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, capsys, monkeypatch):
+def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, snapconv, monkeypatch):
     log = tmp_path / "train.log"
     log.write_text(LOG, encoding="utf-8")
-    code, out, err = run(capsys, "oom", "--message", log)
+    code, out, err = snapconv("oom", "--message", log)
     assert (code, err) == (0, "")
     assert out.startswith("CUDA out of memory on device 1: fragmented\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
-    assert run(capsys, "oom", "--message", "-") == (0, out, "")
-    code, values, _ = run(capsys, "oom", "--message", log, "--json")
+    assert snapconv("oom", "--message", "-") == (0, out, "")
+    code, values, _ = snapconv("oom", "--message", log, "--json")
     assert json.loads(values)["verdict"]["cause"] == "fragmented"
 
 
@@ -111,27 +103,27 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, ca
         (["oom", "FILE", "--number", "2"], 3, "no failed allocation 2; it has 1 failed allocation"),
     ],
 )
-def test_a_wrong_question_has_an_error_that_helps(arguments, code, words, tmp_path, capsys):
+def test_a_wrong_question_has_an_error_that_helps(arguments, code, words, tmp_path, snapconv):
     file = FIXTURES / "out_of_memory.pickle"
     names = {"FILE": file, "LOG": tmp_path / "missing.log"}
-    found, out, err = run(capsys, *(names.get(word, word) for word in arguments))
+    found, out, err = snapconv(*(names.get(word, word) for word in arguments))
     assert (found, out) == (code, "")
     assert words in " ".join(err.split())
 
 
-def test_a_file_without_a_command_has_its_verdict_and_the_next_command(capsys):
+def test_a_file_without_a_command_has_its_verdict_and_the_next_command(snapconv):
     file = str(FIXTURES / "out_of_memory.pickle")
-    code, out, _ = run(capsys, file)
+    code, out, _ = snapconv(file)
     assert code == 0
-    assert run(capsys, "verdict", file)[1] == out
+    assert snapconv("verdict", file)[1] == out
     *_, last = out.splitlines()
     assert last == f"  next: snapconv oom {file}"
-    assert main(last.split()[2:]) == 0  # what it says to type can be typed
+    assert snapconv(*last.split()[2:]).code == 0  # what it says to type can be typed
 
 
-def test_a_folder_without_a_command_is_a_capture(capsys, monkeypatch):
+def test_a_folder_without_a_command_is_a_capture(snapconv, monkeypatch):
     monkeypatch.chdir(FIXTURES)
-    code, out, _ = run(capsys, "transformer.capture", "--json")
+    code, out, _ = snapconv("transformer.capture", "--json")
     assert (code, json.loads(out)["devices"][0]["about"]) == (0, "peak")
 
 
@@ -139,7 +131,7 @@ def test_a_folder_without_a_command_is_a_capture(capsys, monkeypatch):
     ("word", "code", "words"),
     [("sumary", 2, "No such command 'sumary'"), ("missing.pickle", 3, "missing.pickle: cannot be read")],
 )
-def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word, code, words, capsys):
-    found, out, err = run(capsys, word)
+def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word, code, words, snapconv):
+    found, out, err = snapconv(word)
     assert (found, out) == (code, "")
     assert words in err

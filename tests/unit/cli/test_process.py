@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
@@ -15,20 +14,12 @@ import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.cli.app import main
+from tests.unit.cli.conftest import Done
 
 pty = pytest.importorskip("pty", reason="needs pseudo-terminals, and the signals of Unix")
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a process left: its exit code and what it said."""
-
-    code: int
-    out: str
-    err: str
 
 
 def write(function="forward"):
@@ -294,6 +285,7 @@ HANGS = """
 import sys, time
 from importlib import import_module
 from snapconv.cli.app import main
+from tests.unit.cli.conftest import Done
 
 def hang(*_, **__):
     print("hanging", flush=True)

@@ -1,0 +1,35 @@
+"""The command line in this process: what a command returns, prints, and says on the side."""
+
+from typing import NamedTuple
+
+import pytest
+
+from snapconv.cli.app import main
+
+
+class Done(NamedTuple):
+    """What a run left: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder that is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def snapconv(capsys):
+    """Run a command; no command may show a traceback."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Done(code, said.out, said.err)
+
+    return run
