@@ -246,11 +246,3 @@ def test_every_command_of_a_page_is_one_with_these_options(path):
         }
         own = words[: words.index("train.py")] if "train.py" in words else words
         assert [word for word in own if word.startswith("--") and word not in known] == [], line
-
-
-def test_what_a_guide_shows_of_the_terminal_comes_out_of_the_program():
-    """A session is run by make_docs, or recorded by a script that a test repeats."""
-    for path in sorted((DOCS / "guide").glob("*.md")):
-        text = make_docs.PART.sub("", path.read_text(encoding="utf-8"))
-        by_hand = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
-        assert "```console" not in by_hand, path.name

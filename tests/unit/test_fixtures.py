@@ -48,16 +48,6 @@ def test_a_fixture_is_what_its_script_makes():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_page_names_every_file():
-    page = (FOLDER / "README.md").read_text(encoding="utf-8")
-    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.name != "README.md"]
-    named = [path for path in files if "__pycache__" not in path.parts]
-    assert len(named) > 70
-    for path in named:
-        name = path.relative_to(FOLDER).as_posix()
-        assert f"`{name}`" in page or name.endswith(".truth.json"), name
-
-
 def events(raw):
     return [event for trace in raw["device_traces"] for event in trace]
 
@@ -157,10 +147,6 @@ def test_a_fixture_has_what_makes_it_special(name):
     assert SPECIAL[name](pickle.loads((FOLDER / name).read_bytes()))
 
 
-def test_the_fixtures_are_small():
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 6 << 20
-
-
 @pytest.mark.parametrize(("name", "ordinal", "curve"), CASES)
 def test_a_curve_is_that_of_the_model(sessions, name, ordinal, curve):
     figures = GOOD[name]["devices"][ordinal]
@@ -193,34 +179,6 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(sessions, name):
     found = {note.slug for note in sessions[name].notes}
     # Whether a size can be worked out is the reader's business; the next test holds it to the truth.
     assert found - ABOUT_CATEGORIES - {INEXACT} == set(GOOD[name]["notes"]) - {INEXACT}
-
-
-def figures_of_replay_page(files):
-    """Of a row of the table in docs/design/replay.md: how many files, blocks, and different ones."""
-    page = (ROOT / "docs" / "design" / "replay.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith(f"| {files}")]
-    return [int(cell.replace(",", "")) for cell in line.split("|")[-4:-1]]
-
-
-def size_checks(*sessions):
-    """How many files have blocks to check, how many blocks these are, and how many differ."""
-    checks = [[analysis.replay.size_check for analysis in session.devices] for session in sessions]
-    n_files = sum(any(check.n_checked for check in of_file) for of_file in checks)
-    return [
-        n_files,
-        sum(check.n_checked for of_file in checks for check in of_file),
-        sum(check.n_different for of_file in checks for check in of_file),
-    ]
-
-
-def test_the_page_about_the_replay_shows_how_many_block_sizes_of_the_fixtures_are_checked(sessions):
-    plot = "profiler_plot.html"
-    found = size_checks(*(session for name, session in sessions.items() if name != plot))
-    assert figures_of_replay_page("`fixtures/`") == found
-    assert found[-1] == 0
-    assert figures_of_replay_page(f"`fixtures/{plot}`") == size_checks(sessions[plot])
-    capture = snapconv.load(FOLDER / "transformer.capture")
-    assert figures_of_replay_page("`fixtures/transformer.capture`") == size_checks(capture)
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -5,9 +5,7 @@ each figure is. Everything here is exact to the byte, except where the file itse
 """
 
 import json
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from snapconv.classification.categories import Category
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.stack_facts import find_stack_facts
+from tests.tables import ask
 
 REAL_SNAPSHOTS = Path(__file__).parents[3] / "shared" / "snapshots"
 TRUTH_FILE = REAL_SNAPSHOTS / "truth.json"
@@ -48,8 +47,7 @@ class Converted:
     def rows(self, query):
         """The rows of a query, one list per device."""
         for path in self.reports.values():
-            with closing(sqlite3.connect(path)) as database:
-                yield database.execute(query).fetchall()
+            yield ask(path, query)
 
 
 @pytest.fixture(scope="module", params=sorted(TRUTH) or ["none"])
@@ -107,16 +105,6 @@ def test_every_traced_block_that_is_live_at_the_dump_has_the_size_that_is_derive
     for analysis, true in converted.figures("traced_live_blocks"):
         found = analysis.replay.size_check
         assert (found.n_checked, found.n_different, found.n_different_by_settings) == (true, 0, 0)
-
-
-def test_the_page_about_the_replay_shows_how_many_blocks_are_checked():
-    counts = [
-        sum(figures.get("traced_live_blocks", 0) for figures in devices.values())
-        for devices in TRUTH.values()
-    ]
-    page = (Path(__file__).parents[2] / "docs" / "design" / "replay.md").read_text(encoding="utf-8")
-    n_files, n_blocks = sum(count > 0 for count in counts), sum(counts)
-    assert f"| real snapshots of CUDA | {n_files} | {n_blocks:,} | 0 |" in page
 
 
 def test_the_peak_is_true_and_higher_only_by_what_preexisting_blocks_are_known_to_have(converted):
