@@ -1,6 +1,5 @@
 """The page of `snapconv view` in a browser: its figures are the library's, its choices lead somewhere."""
 
-import pickle
 import re
 import time
 from pathlib import Path
@@ -256,8 +255,7 @@ def test_names_of_a_file_are_text_wherever_they_are_shown(browser, page_of, tmp_
     builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
     builder.alloc(1024, frames=[frame(long, f"/home/me/{long}.py")], user_metadata=HOSTILE)
     settings = {HOSTILE: HOSTILE, "PYTORCH_CUDA_ALLOC_CONF": long}
-    path = tmp_path / "run.pickle"
-    path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=marks, allocator_settings=settings)))
+    path = builder.write(tmp_path / "run.pickle", external_annotations=marks, allocator_settings=settings)
     browser.open(page_of(path))
     for key in "1234":
         browser.press(key)
@@ -314,9 +312,8 @@ def test_a_picture_is_saved_as_svg_and_png_from_the_page_alone(browser, page_of,
 
 
 def test_devices_are_shown_one_at_a_time(browser, page_of, tmp_path):
-    path = tmp_path / "two.pickle"
     other = TraceBuilder(device=1).segment().alloc(4096)
-    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(other)))
+    path = TraceBuilder().segment().alloc(512).write(tmp_path / "two.pickle", other)
     browser.open(page_of(path))
     assert browser.text(".figure.main .figure-value") == "512 B"
     browser.choose("cuda:1")

@@ -7,13 +7,13 @@ They run on a simulated device, under ``snapconv record``. Skipped where they ar
 import importlib.util
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tests.tables import ask
 
 pytest.importorskip("torch")
 
@@ -42,11 +42,6 @@ def snapconv(folder, *arguments):
     assert done.returncode == 0, done.stderr
 
 
-def rows(path, query):
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(query).fetchall()
-
-
 @pytest.fixture(scope="module", params=ENTRIES)
 def ours(request, tmp_path_factory):
     """The entry, and the folder with our report of it."""
@@ -73,20 +68,20 @@ def reports(request, ours):
 def test_the_peak_is_the_same_to_the_byte(reports):
     _, theirs, ours = reports
     peak = "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
-    assert rows(ours, peak) == rows(theirs, peak)
+    assert ask(ours, peak) == ask(theirs, peak)
 
 
 def test_weights_are_the_same_and_named_by_their_whole_path(reports):
     _, theirs, ours = reports
     weights = "SELECT name, size_bytes FROM weight_entries"
-    local = [(name.rpartition(".")[2], size) for name, size in rows(ours, weights)]
-    assert sorted(local) == sorted(rows(theirs, weights))
+    local = [(name.rpartition(".")[2], size) for name, size in ask(ours, weights)]
+    assert sorted(local) == sorted(ask(theirs, weights))
 
 
 def test_gradients_are_the_same_where_they_are_there_at_the_end(reports):
     entry, theirs, ours = reports
     gradients = "SELECT sum(grad_size_bytes) FROM weight_entries"
-    ((their_bytes,),), ((our_bytes,),) = rows(theirs, gradients), rows(ours, gradients)
+    ((their_bytes,),), ((our_bytes,),) = ask(theirs, gradients), ask(ours, gradients)
     assert their_bytes == (0 if entry in CLEARED else our_bytes)
     assert our_bytes
 
@@ -94,4 +89,4 @@ def test_gradients_are_the_same_where_they_are_there_at_the_end(reports):
 def test_the_tables_are_made_by_the_same_statements(reports):
     _, theirs, ours = reports
     statements = "SELECT type, name, sql FROM sqlite_master"
-    assert rows(ours, statements) == rows(theirs, statements)
+    assert ask(ours, statements) == ask(theirs, statements)

@@ -1,6 +1,5 @@
 """One device analysed from end to end. Event 0 gets the segment; blocks are multiples of 512 bytes."""
 
-import pickle
 from dataclasses import fields, is_dataclass
 
 import numpy as np
@@ -35,9 +34,7 @@ ZERO_GRAD = [frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *MAIN]
 @pytest.fixture
 def analysed(tmp_path):
     def analysed(builder, root=None, **fields):
-        path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(builder.snapshot(**fields)))
-        snapshot = load_snapshot(path)
+        snapshot = load_snapshot(builder.write(tmp_path / "snapshot.pickle", **fields))
         return analyze_device(
             snapshot,
             snapshot.devices[0],
@@ -263,8 +260,7 @@ def test_every_column_of_an_analysis_is_read_only(analysed, tmp_path):
 
 def test_only_its_own_device_is_analysed(tmp_path):
     other = TraceBuilder(device=1).segment().alloc(4096, frames=MAIN)
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512, frames=MAIN).snapshot(other)))
+    path = TraceBuilder().segment().alloc(512, frames=MAIN).write(tmp_path / "snapshot.pickle", other)
     snapshot = load_snapshot(path)
     project = find_project(snapshot.stacks)
     peaks = [

@@ -1,7 +1,5 @@
 """The folder of a capture stands for the files in it."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from snapconv.stacks.paths import PathMap
 from snapconv.writers.text.info import info_lines
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
+from tests.tables import ask
 
 
 def capture(tmp_path, *, timing: bool = True) -> Path:
@@ -92,13 +91,9 @@ def test_a_capture_becomes_a_report_with_names_beside_it(tmp_path):
     folder = recorded(tmp_path)
     [(output, report)] = to_sqlite(folder, ConvertOptions()).reports
     assert output == tmp_path / "train.memory.sqlite"
-    with closing(sqlite3.connect(output)) as database:
-        assert database.execute(
-            "SELECT name, size_bytes, grad_size_bytes FROM weight_entries"
-        ).fetchall() == [("fc.weight", 500, 0)]
-        assert database.execute("SELECT file_path, line_number FROM stack_frames").fetchall() == [
-            ("model.py", 12)
-        ]
+    weights = ask(output, "SELECT name, size_bytes, grad_size_bytes FROM weight_entries")
+    assert weights == [("fc.weight", 500, 0)]
+    assert ask(output, "SELECT file_path, line_number FROM stack_frames") == [("model.py", 12)]
     assert "simulated" in [note.slug for note in report.notes]
     assert ("recorder.command", "train.py --fast") in report.source
 

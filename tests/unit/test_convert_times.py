@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
 from snapconv.stacks.paths import PathMap
+from tests.tables import ask
 from tests.timing_builder import ROOT, write_trace
 
 
@@ -33,8 +32,7 @@ def reports_in(folder):
 
 
 def entries_of(path):
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT operation_name, forward_ms FROM run_time_entries").fetchall()
+    return ask(path, "SELECT operation_name, forward_ms FROM run_time_entries")
 
 
 def test_both_reports_are_written_beside_the_capture(capture, tmp_path):
@@ -185,11 +183,6 @@ def test_the_command_prints_and_writes_both(capture, tmp_path, capsys):
     values = json.loads(capsys.readouterr().out)
     assert (values["time"]["iteration"], values["time"]["n_entries"]) == (3, 3)
     assert Path(values["time"]["output"]).name == "run.time.sqlite"
-
-
-def test_a_snapshot_has_null_for_its_times(capture, capsys):
-    assert main(["to-sqlite", str(capture / "snapshot.pickle"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["time"] is None
 
 
 def test_notes_on_the_times_are_shown(capture, capsys):

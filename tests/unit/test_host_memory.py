@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -15,6 +13,7 @@ from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.units import HOST, device_kind, device_name, parse_device
 from snapconv.writers.text.info import info_lines
 from tests.builders import START_US, TraceBuilder, frame
+from tests.tables import ask
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 MINE = [frame("stage", "/home/me/project/serve.py", 8)]
@@ -193,14 +192,11 @@ def test_two_devices_beside_pinned_memory_have_their_ordinals(written):
 
 def test_the_extended_report_of_pinned_memory_is_of_device_minus_one(both):
     done = to_sqlite(both, ConvertOptions(extended=True))
-    with closing(sqlite3.connect(done.reports[1][0])) as database:
-        assert database.execute("SELECT device, peak_usage_bytes FROM snapconv_report").fetchone() == (
-            -1,
-            12_288,
-        )
-        assert database.execute("SELECT size_bytes FROM misc_sizes").fetchall()[0] == (12_288,)
-        sizes = database.execute("SELECT requested_bytes, block_bytes FROM snapconv_allocations ORDER BY id")
-        assert sizes.fetchall() == [(4096, 4096), (8192, 8192)]
+    report = done.reports[1][0]
+    assert ask(report, "SELECT device, peak_usage_bytes FROM snapconv_report") == [(-1, 12_288)]
+    assert ask(report, "SELECT size_bytes FROM misc_sizes")[0] == (12_288,)
+    sizes = ask(report, "SELECT requested_bytes, block_bytes FROM snapconv_allocations ORDER BY id")
+    assert sizes == [(4096, 4096), (8192, 8192)]
 
 
 def test_info_names_it_beside_the_devices_and_counts_it_as_none(both):

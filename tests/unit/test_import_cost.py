@@ -41,13 +41,6 @@ def test_help_loads_neither_numpy_nor_torch():
     assert done.returncode == 0
 
 
-def test_help_exits_0_and_names_the_commands():
-    done = run_python("-m", "snapconv", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "to-sqlite" in done.stdout
-    assert "info" in done.stdout
-
-
 def test_marking_a_step_while_nothing_is_recorded_does_nothing_and_loads_nothing():
     done = run_python("-c", f"import sys, snapconv; assert snapconv.step() is None; {SHOW_HEAVY}")
     assert done.stderr == "loaded: []\n"

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import pickle
 import re
 import zlib
 from pathlib import Path
@@ -124,8 +123,7 @@ def test_of_files_with_several_devices_the_first_that_both_have_is_compared(tmp_
     paths = []
     for name, first in (("old", 0), ("new", 1)):
         builders = [TraceBuilder(device=first + i).segment().alloc(512 << first + i) for i in range(2)]
-        paths.append(tmp_path / f"{name}.pickle")
-        paths[-1].write_bytes(pickle.dumps(builders[0].snapshot(builders[1])))
+        paths.append(builders[0].write(tmp_path / f"{name}.pickle", builders[1]))
     devices = page_values(write_view(paths[0], ViewOptions(), other=paths[1]).path)["devices"]
     assert [(device["name"], device["peak_bytes"]) for device in devices] == [("cuda:1", 1024)] * 2
 
@@ -136,9 +134,8 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(run):
 
 
 def test_a_page_shows_the_devices_that_are_wanted(tmp_path):
-    path = tmp_path / "two.pickle"
     other = TraceBuilder(device=1).segment().alloc(4096)
-    path.write_bytes(pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(other)))
+    path = TraceBuilder().segment().alloc(512).write(tmp_path / "two.pickle", other)
     both = page_values(write_view(path, ViewOptions()).path)
     one = page_values(write_view(path, ViewOptions(device=1, output=tmp_path / "one.html")).path)
     assert [device["name"] for device in both["devices"]] == ["cuda:0", "cuda:1"]
@@ -178,8 +175,7 @@ def test_names_of_a_file_are_nowhere_in_the_markup(tmp_path):
         for i, stage in enumerate(("START", "END"))
     ]
     builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/x/{HOSTILE}.py")])
-    path = tmp_path / "<b>&'\"run.pickle"
-    path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=marks)))
+    path = builder.write(tmp_path / "<b>&'\"run.pickle", external_annotations=marks)
     page = write_view(path, ViewOptions(output=tmp_path / "page.html")).path.read_bytes()
     clean = write_view(
         TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle"), ViewOptions()
@@ -207,9 +203,7 @@ def test_the_command_opens_the_page_where_that_is_wanted(run, monkeypatch, capsy
 
 
 def test_a_capture_with_times_shows_them(tmp_path):
-    from tests.unit.test_docs import ROOT
-
-    made = write_view(ROOT / "fixtures" / "transformer.capture", ViewOptions(output=tmp_path / "t.html"))
+    made = write_view(CAPTURE, ViewOptions(output=tmp_path / "t.html"))
     times = page_values(made.path)["files"][0]["times"]
     linear = next(row for row in times["operations"] if row["name"] == "linear")
     assert linear["n_calls"] == 9
