@@ -11,7 +11,8 @@ from snapconv.answers.memory_report import (
     START,
     moment_name,
 )
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
 from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES

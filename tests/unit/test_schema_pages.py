@@ -18,7 +18,8 @@ from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.analysis import Iteration
 from snapconv.replay.history_verdict import Verdict
 from snapconv.session import load
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
 from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES

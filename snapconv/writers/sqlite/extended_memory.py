@@ -1,4 +1,4 @@
-"""The tables and views that ``--extended`` adds to a memory report, as data, and their values' origin.
+"""The tables that ``--extended`` adds to a memory report, as data, and their values' origin.
 
 Their names begin with ``snapconv_``, and Skyline's own tables are never touched. Whoever changes a
 table here raises SCHEMA_VERSION and runs ``scripts/make_docs.py``. A column is one row: its name, type and
@@ -11,7 +11,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any
 
-from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
+from snapconv.answers.memory_report import MemoryReport
 from snapconv.classification.categories import Category, Evidence
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
@@ -24,7 +24,6 @@ from snapconv.writers.sqlite.shared_tables import (
     LINE_FUNCTION,
     LINE_NUMBER,
     NOTES,
-    ORDERING,
     SOURCE,
     STACK_FRAMES,
     id_column,
@@ -32,7 +31,7 @@ from snapconv.writers.sqlite.shared_tables import (
     report_table,
     stack_frame_rows,
 )
-from snapconv.writers.sqlite.tables import Column, Table, TableRows, View, define_table, table_rows
+from snapconv.writers.sqlite.tables import Column, Table, TableRows, define_table, table_rows
 
 SCHEMA_VERSION = 3
 
@@ -40,10 +39,10 @@ Get = Callable[[Any], Any]
 
 _BYTES = "bytes"
 _EVENT = "event"
-_US = "µs since 1970"
+US = "µs since 1970"
 
-_NOT_IN_TRACE = "allocated before the trace begins"
-_NO_MODULE = "of no module, or of none that is known"
+NOT_IN_TRACE = "allocated before the trace begins"
+NO_MODULE = "of no module, or of none that is known"
 _NO_EVENT = "there is no such event in the trace"
 _END = "the same, or the event by which that must have happened where the trace has lost it"
 
@@ -52,7 +51,8 @@ def _event(name: str, meaning: str, null: str, value: Get | None = None) -> Colu
     return Column(name, "INTEGER", meaning, _EVENT, null=null, stands_for_null=-1, value=value)
 
 
-def _bytes(name: str, meaning: str, value: Get | None = None) -> Column:
+def bytes_column(name: str, meaning: str, value: Get | None = None) -> Column:
+    """Make a column of bytes."""
     return Column(name, "INTEGER", meaning, _BYTES, value=value)
 
 
@@ -65,9 +65,9 @@ def _of_rows(name: str) -> Get:
     return lambda report: getattr(report.analysis.allocations, name)
 
 
-_IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)"
-_LIFE = (
-    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE, _of_rows("alloc_event")),
+IS_EXACT = "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)"
+LIFE = (
+    _event("alloc_event", "event that allocated it", NOT_IN_TRACE, _of_rows("alloc_event")),
     _event(
         "free_requested_event", "event that requested its free", _NO_EVENT, _of_rows("free_requested_event")
     ),
@@ -76,7 +76,7 @@ _LIFE = (
     ),
     _event("end_event", _END, "its block is not free when the trace ends", _of_rows("end_event")),
 )
-_TIME_US = Column("time_us", "INTEGER", "when", _US, null="the snapshot has no times", stands_for_null=-1)
+_TIME_US = Column("time_us", "INTEGER", "when", US, null="the snapshot has no times", stands_for_null=-1)
 
 
 def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[object]]) -> Table:
@@ -93,7 +93,7 @@ def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], I
 REPORT = report_table(
     SCHEMA_VERSION,
     Column("device", "INTEGER", "device that the report is about; -1: pinned host memory"),
-    _bytes("peak_usage_bytes", "the same number as in `misc_sizes`"),
+    bytes_column("peak_usage_bytes", "the same number as in `misc_sizes`"),
     Column(
         "history_verdict",
         "TEXT",
@@ -110,7 +110,7 @@ MOMENTS = define_table(
     Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
     _event("event", "the event; what is counted is counted after it", "before the first event"),
     replace(_TIME_US, null="before the first event, or the snapshot has no times"),
-    _bytes("size_bytes", "the bytes at that moment, of the kind in the name"),
+    bytes_column("size_bytes", "the bytes at that moment, of the kind in the name"),
     records=lambda report: report.moments,
 )
 
@@ -119,8 +119,8 @@ CATEGORIES_AT_PEAK = define_table(
     "The bytes of every category at the peak of allocated bytes.",
     Column("category", "TEXT", "name of the category, as in `snapconv_categories`"),
     Column("n_allocations", "INTEGER", "number of allocations"),
-    _bytes("requested_bytes", "the size that the program requested"),
-    _bytes("block_bytes", "what the allocator set aside"),
+    bytes_column("requested_bytes", "the size that the program requested"),
+    bytes_column("block_bytes", "what the allocator set aside"),
     Column(
         "n_models",
         "INTEGER",
@@ -136,7 +136,7 @@ BREAKDOWN = define_table(
     "bytes; rows with a parent sum to that parent.",
     Column("name", "TEXT", "name of the part, see below"),
     Column("parent", "TEXT", "name of the row that this one is a part of", null="it is a part of the whole"),
-    _bytes("size_bytes", "size of the part"),
+    bytes_column("size_bytes", "size of the part"),
     records=lambda report: report.breakdown,
 )
 
@@ -147,7 +147,7 @@ LINES_AT_PEAK = define_table(
     replace(LINE_NUMBER, meaning="line in that file", null="not known", stands_for_null=0),
     LINE_FUNCTION,
     Column("n_allocations", "INTEGER", "number of allocations"),
-    _bytes("block_bytes", "what the allocator set aside"),
+    bytes_column("block_bytes", "what the allocator set aside"),
     records=lambda report: report.peak.lines,
 )
 
@@ -158,7 +158,7 @@ MODULES_AT_PEAK = define_table(
     Column("module", "TEXT", "name of the module, as in `snapconv_modules`"),
     Column("evidence", "TEXT", "how that is known, as in `snapconv_modules`"),
     Column("n_allocations", "INTEGER", "number of allocations"),
-    _bytes("block_bytes", "what the allocator set aside"),
+    bytes_column("block_bytes", "what the allocator set aside"),
     records=lambda report: report.peak.modules,
 )
 
@@ -177,8 +177,10 @@ GROWTH = define_table(
     _iteration("last_iteration", "the last"),
     Column("n_iterations", "INTEGER", "number of iterations in which it grew, equally far apart"),
     Column("n_allocations", "INTEGER", "number of allocations that were left behind"),
-    _bytes("block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"),
-    _bytes("bytes_per_iteration", "what an iteration adds"),
+    bytes_column(
+        "block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"
+    ),
+    bytes_column("bytes_per_iteration", "what an iteration adds"),
     records=lambda report: report.growth,
 )
 
@@ -188,7 +190,7 @@ ITERATIONS = define_table(
     Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …", value=itemgetter(0)),
     _event("first_event", "its first event", "the trace has no events", lambda row: row[1].first_event),
     _event("last_event", "its last event", "the trace has no events", lambda row: row[1].last_event),
-    _bytes("peak_allocated_bytes", "the most that was allocated in it", lambda row: row[1].peak_bytes),
+    bytes_column("peak_allocated_bytes", "the most that was allocated in it", lambda row: row[1].peak_bytes),
     _event(
         "peak_event",
         "the event after which that was so",
@@ -203,10 +205,10 @@ OOM_EVENTS = define_table(
     "Allocations that failed for want of memory.",
     Column("event", "INTEGER", "the event", _EVENT),
     _TIME_US,
-    _bytes("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
-    _bytes("device_free_bytes", "what the driver had free"),
-    _bytes("allocated_bytes", "what was allocated then"),
-    _bytes("reserved_bytes", "the bytes in segments then"),
+    bytes_column("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
+    bytes_column("device_free_bytes", "what the driver had free"),
+    bytes_column("allocated_bytes", "what was allocated then"),
+    bytes_column("reserved_bytes", "the bytes in segments then"),
     id_column("stack_id", "snapconv_stacks", "no stack was recorded"),
     records=lambda report: report.oom_events,
 )
@@ -222,18 +224,18 @@ TIMELINE = define_table(
         value=lambda device: range(len(device.replay.allocated.after)),
     ),
     replace(_TIME_US, value=lambda device: device.device.events.time_us),
-    _bytes(
+    bytes_column(
         "requested_bytes",
         "sum of the requested sizes of all blocks that `active_bytes` counts",
         lambda device: device.replay.requested.after,
     ),
-    _bytes("allocated_bytes", "sum of the blocks in use", lambda device: device.replay.allocated.after),
-    _bytes(
+    bytes_column("allocated_bytes", "sum of the blocks in use", lambda device: device.replay.allocated.after),
+    bytes_column(
         "active_bytes",
         "sum of the blocks in use or waiting for a stream before they are free",
         lambda device: device.replay.active.after,
     ),
-    _bytes("reserved_bytes", "sum of the segments", lambda device: device.replay.reserved.after),
+    bytes_column("reserved_bytes", "sum of the segments", lambda device: device.replay.reserved.after),
     arrays=lambda report: report.analysis,
 )
 
@@ -241,7 +243,7 @@ ALLOCATIONS = define_table(
     "snapconv_allocations",
     "Every allocation of the device, one row per lifetime.",
     key_column(lambda report: range(len(report.analysis.allocations))),
-    *_LIFE,
+    *LIFE,
     Column(
         "addr",
         "INTEGER",
@@ -253,9 +255,9 @@ ALLOCATIONS = define_table(
         "stream", "INTEGER", "handle of the CUDA stream; 0 is the default stream", value=_of_rows("stream")
     ),
     id_column("pool_id", "snapconv_pools", "not in the snapshot", _of_rows("pool_id")),
-    _bytes("requested_bytes", "the size that the program requested", _of_rows("requested_bytes")),
-    _bytes("block_bytes", "what the allocator set aside", _of_rows("block_bytes")),
-    Column("is_exact", "INTEGER", _IS_EXACT, value=_of_rows("is_exact")),
+    bytes_column("requested_bytes", "the size that the program requested", _of_rows("requested_bytes")),
+    bytes_column("block_bytes", "what the allocator set aside", _of_rows("block_bytes")),
+    Column("is_exact", "INTEGER", IS_EXACT, value=_of_rows("is_exact")),
     Column(
         "category_id",
         "INTEGER REFERENCES snapconv_categories (id)",
@@ -285,12 +287,12 @@ ALLOCATIONS = define_table(
         "iteration",
         "INTEGER REFERENCES snapconv_iterations (iteration)",
         "training step that allocated it",
-        null=_NOT_IN_TRACE,
+        null=NOT_IN_TRACE,
         stands_for_null=-1,
         value=lambda report: report.analysis.iteration,
     ),
-    id_column("phase_id", "snapconv_phases", _NOT_IN_TRACE, lambda report: report.phase),
-    id_column("module_id", "snapconv_modules", _NO_MODULE, lambda report: report.analysis.modules.module_id),
+    id_column("phase_id", "snapconv_phases", NOT_IN_TRACE, lambda report: report.phase),
+    id_column("module_id", "snapconv_modules", NO_MODULE, lambda report: report.analysis.modules.module_id),
     arrays=lambda report: report,
 )
 
@@ -304,11 +306,11 @@ SEGMENTS = define_table(
     "The segments at the peak of allocated bytes, and at the dump: the memory obtained from the device.",
     _LAYOUT_MOMENT,
     _ADDR,
-    _bytes("total_bytes", "its size; of an expandable segment, what is mapped"),
-    _bytes("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
+    bytes_column("total_bytes", "its size; of an expandable segment, what is mapped"),
+    bytes_column("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
     Column("n_blocks", "INTEGER", "number of these"),
     Column("n_free", "INTEGER", "number of its free pieces"),
-    _bytes("largest_free_bytes", "the largest of these"),
+    bytes_column("largest_free_bytes", "the largest of these"),
     Column("stream", "INTEGER", "handle of the CUDA stream that it serves; 0 is the default stream"),
     id_column("pool_id", "snapconv_pools", "not in the snapshot"),
     Column("is_small", "INTEGER", "1: it serves requests of up to 1 MiB; 0: larger ones"),
@@ -323,7 +325,7 @@ BLOCKS = define_table(
     _LAYOUT_MOMENT,
     Column("segment_addr", "INTEGER", "`addr` of its segment at that moment", "address"),
     _ADDR,
-    _bytes("block_bytes", "its size"),
+    bytes_column("block_bytes", "its size"),
     id_column("allocation_id", "snapconv_allocations", "it is free"),
     arrays=lambda report: report.blocks,
 )
@@ -359,12 +361,12 @@ ANNOTATIONS = define_table(
         _EVENT,
         value=lambda found: found.spans.last_event,
     ),
-    _bytes(
+    bytes_column(
         "peak_allocated_bytes",
         "the most that was allocated in it, or when it began",
         lambda found: found.peak_bytes,
     ),
-    _bytes("change_bytes", "what was allocated after it, less what was before it; may be negative"),
+    bytes_column("change_bytes", "what was allocated after it, less what was before it; may be negative"),
     arrays=lambda report: report.annotations,
 )
 
@@ -464,110 +466,6 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     SEGMENTS,
     BLOCKS,
 )
-
-# LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that
-# millions of them are scanned once and the rest is looked up by rowid.
-ALLOCATIONS_IN_WORDS = View(
-    "snapconv_allocations_in_words",
-    "Every allocation, with words instead of ids.",
-    (
-        Column("id", "INTEGER", "row of `snapconv_allocations`"),
-        Column("category", "TEXT", "what it was for"),
-        Column("evidence", "TEXT", "how that is known"),
-        Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
-        Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
-        _bytes("requested_bytes", "the size that the program requested"),
-        _bytes("block_bytes", "what the allocator set aside"),
-        Column("is_exact", "INTEGER", _IS_EXACT),
-        Column("stream", "INTEGER", "handle of the CUDA stream"),
-        Column("pool", "TEXT", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
-        Column("address", "TEXT", "address in hexadecimal, unsigned"),
-        *_LIFE,
-        Column("alloc_time_us", "INTEGER", "when it was allocated", _US, null="not known"),
-        Column("iteration", "INTEGER", "training step that allocated it", null=_NOT_IN_TRACE),
-        Column("phase", "TEXT", "part of the step that allocated it", null=_NOT_IN_TRACE),
-        Column("module", "TEXT", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
-        Column("stack_id", "INTEGER", "row of `snapconv_stacks`", null="no stack was recorded"),
-        Column(
-            "function",
-            "TEXT",
-            "function of the innermost frame of the project",
-            null="there is no such frame",
-        ),
-        Column("file", "TEXT", "file of that frame, as recorded", null="there is no such frame"),
-        Column(
-            "line", "INTEGER", "line of that frame", null="there is no such frame, or its line is not known"
-        ),
-    ),
-    """\
-CREATE VIEW snapconv_allocations_in_words AS
-SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
-       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
-       allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
-       allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
-       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
-       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
-FROM snapconv_allocations AS allocation
-LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
-LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
-LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
-LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id
-LEFT JOIN snapconv_pools AS pool ON pool.id = allocation.pool_id
-LEFT JOIN snapconv_phases AS phase ON phase.id = allocation.phase_id
-LEFT JOIN snapconv_modules AS module ON module.id = allocation.module_id
-LEFT JOIN snapconv_timeline AS timeline ON timeline.event = allocation.alloc_event
-LEFT JOIN snapconv_stacks AS stack ON stack.id = allocation.stack_id
-LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
-)
-
-# As the timeline counts allocated bytes: until the request to free, or the end where no request is known.
-LIVE_ALLOCATIONS = View(
-    "snapconv_live_allocations",
-    "For every moment, the allocations that were in use after its event. Select one: `WHERE moment = '…'`.",
-    (Column("moment", "TEXT", "name of the moment, as in `snapconv_moments`"),),
-    """\
-CREATE VIEW snapconv_live_allocations AS
-SELECT moment.name AS moment, allocation.*
-FROM snapconv_moments AS moment
-JOIN snapconv_allocations_in_words AS allocation
-  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
- AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
-     > coalesce(moment.event, -1)""",
-    continued_by=ALLOCATIONS_IN_WORDS,
-)
-
-PEAK_ALLOCATIONS = View(
-    "snapconv_peak_allocations",
-    "The allocations in use at the peak of allocated bytes, largest first.",
-    (),
-    f"""\
-CREATE VIEW snapconv_peak_allocations AS
-SELECT {", ".join(column.name for column in ALLOCATIONS_IN_WORDS.columns)}
-FROM snapconv_live_allocations
-WHERE moment = '{PEAK_ALLOCATED}'
-ORDER BY block_bytes DESC, id""",
-    continued_by=ALLOCATIONS_IN_WORDS,
-)
-
-STACK_LINES = View(
-    "snapconv_stack_lines",
-    "The frames of every stack in words. Select one: `WHERE stack_id = … ORDER BY ordering`.",
-    (
-        Column("stack_id", "INTEGER", "row of `snapconv_stacks`"),
-        ORDERING,
-        FRAME_FUNCTION,
-        FRAME_FILE,
-        FRAME_LINE,
-        IS_PROJECT,
-    ),
-    """\
-CREATE VIEW snapconv_stack_lines AS
-SELECT stack_frame.stack_id, stack_frame.ordering, frame.function, frame.file, frame.line, frame.is_project
-FROM snapconv_stack_frames AS stack_frame
-LEFT JOIN snapconv_frames AS frame ON frame.id = stack_frame.frame_id""",
-)
-
-EXTENDED_VIEWS: tuple[View, ...] = (ALLOCATIONS_IN_WORDS, LIVE_ALLOCATIONS, PEAK_ALLOCATIONS, STACK_LINES)
 
 
 def extended_rows(report: MemoryReport) -> list[TableRows]:

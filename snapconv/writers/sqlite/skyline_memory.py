@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.answers.memory_report import MemoryReport
+from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
 from snapconv.writers.sqlite.database import Database
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, extended_rows
 from snapconv.writers.sqlite.shared_tables import (
     ENTRY_KEY,
     FILE_PATH,
@@ -145,12 +147,6 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     schema = [SET_USER_VERSION, *tables[:3], ENTRY_TYPE_AND_ID, *tables[3:]]
     rows = _rows(report)
     if extended:
-        from snapconv.writers.sqlite.extended_memory import (
-            EXTENDED_TABLES,
-            EXTENDED_VIEWS,
-            extended_rows,
-        )
-
         schema += [table.sql for table in EXTENDED_TABLES] + [view.sql for view in EXTENDED_VIEWS]
         rows += extended_rows(report)
     return Database(path, tuple(schema), rows)

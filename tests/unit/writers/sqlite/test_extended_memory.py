@@ -15,13 +15,9 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.sqlite import database
+from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
 from snapconv.writers.sqlite.database import CHUNK_ROWS
-from snapconv.writers.sqlite.extended_memory import (
-    EXTENDED_TABLES,
-    EXTENDED_VIEWS,
-    SCHEMA_VERSION,
-    extended_rows,
-)
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, SCHEMA_VERSION, extended_rows
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from tests.report_builder import (
     curve,
