@@ -19,12 +19,12 @@ _PER_CENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much more than before is allowed: a part of it in per cent, 2 for 2 %."""
+    """The allowed increase over a baseline, in per cent: 2 for 2 %."""
 
     per_cent: float
 
     def most(self, old_bytes: int) -> int:
-        """The most that is allowed."""
+        """Return the most that is allowed."""
         return old_bytes + int(old_bytes * self.per_cent / 100)
 
 
@@ -180,7 +180,7 @@ def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
 def _against(
     allowed: Allowance, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
 ) -> Iterator[Check]:
-    """The peaks against those of a baseline."""
+    """Check the peaks against those of a baseline."""
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:

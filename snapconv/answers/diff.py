@@ -42,12 +42,12 @@ class Change:
 
     @property
     def more_bytes(self) -> int:
-        """What the new one has more."""
+        """The bytes that the new one has more."""
         return self.new_bytes - self.old_bytes
 
     @property
     def difference(self) -> Difference:
-        """What became of it."""
+        """The kind of the difference."""
         if not self.n_old or not self.n_new:
             return Difference.APPEARED if self.n_new else Difference.GONE
         if not self.more_bytes:
@@ -178,7 +178,7 @@ def compare_files(old: Analysis, new: Analysis) -> FileDiff:
 
 
 def _settings(old: Snapshot, new: Snapshot) -> Iterator[ComparedSetting]:
-    """The settings that differ."""
+    """Find the settings that differ."""
     sides = [{"written by": side.written_by, **dict(side.settings_entries)} for side in (old, new)]
     for name in dict.fromkeys((*sides[0], *sides[1])):
         before, after = (side.get(name) for side in sides)
@@ -237,7 +237,7 @@ def _rows(old: Iterable[_Total], new: Iterable[_Total]) -> tuple[ComparedRow, ..
 
 @dataclass(frozen=True, slots=True)
 class _AtLine:
-    """What a line holds at the peak, and all that it allocates at any time."""
+    """The memory of a line at the peak, and all that it allocates at any time."""
 
     n_bytes: int
     n_allocations: int
@@ -245,7 +245,7 @@ class _AtLine:
 
 
 def _at_lines(analysis: DeviceAnalysis, lines: ProjectLines) -> dict[SourceLine | None, _AtLine]:
-    """What every line of the project holds at the peak; None has what no line made."""
+    """Sum up the peak by line of the project; None has the memory that no line made."""
     allocations = analysis.allocations
     stacks, place = np.unique(allocations.stack_id, return_inverse=True)
     live = allocations.live_at(analysis.peak_event)
@@ -266,7 +266,7 @@ def _at_lines(analysis: DeviceAnalysis, lines: ProjectLines) -> dict[SourceLine 
 
 
 def _contents(analysis: DeviceAnalysis, place: Int64Column) -> Callable[[int], Contents]:
-    """What gives, for a stack by its place, the operations and categories of its allocations."""
+    """Make a function that gives the operations and categories of a stack by its place."""
     category = analysis.classification.category.astype(np.int64)
     both = np.stack((place.reshape(-1), analysis.operation_id.astype(np.int64), category), axis=1)
     names: dict[int, set[str]] = defaultdict(set)
@@ -305,7 +305,7 @@ def _name(row: ComparedLine) -> tuple[str, int]:
 def paired(
     old: Sequence[DeviceAnalysis], new: Sequence[DeviceAnalysis]
 ) -> tuple[list[tuple[DeviceAnalysis, DeviceAnalysis]], list[int], list[int]]:
-    """The devices of the same ordinal, and those that only the old file has, or only the new one.
+    """Pair the devices of the same ordinal; list those that only the old file has, or only the new one.
 
     Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.
     """

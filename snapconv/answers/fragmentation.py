@@ -24,7 +24,7 @@ _DEFAULT_POOL = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """What is reserved and not in use at a moment.
+    """The memory that is reserved and not in use at a moment.
 
     ``returnable_bytes`` is what ``empty_cache()`` gives back: segments without a block, and whole free pages
     of expandable ones. ``private_bytes`` is the same of private pools, which keep it until their graph or
@@ -201,7 +201,7 @@ def _whole_pages(layout: MemoryLayout) -> Int64Column:
 
 
 def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
-    """Which segments are of a private pool; where the file has no pools, none is known to be."""
+    """Mark the segments of private pools; where the file has no pools, none is known to be."""
     default = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
     pool_id = layout.segments.pool_id
     return np.asarray((pool_id >= 0) & ~np.isin(pool_id, default))
@@ -210,7 +210,7 @@ def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
 def _holders(
     analysis: DeviceAnalysis, layout: MemoryLayout, lines: ProjectLines
 ) -> tuple[SegmentHolder, ...]:
-    """The lines whose blocks keep free bytes enclosed, those that keep most first."""
+    """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
     blocks = layout.blocks
     enclosed = sums_by(layout.free.segment, layout.free.n_bytes, len(layout.segments))
     kept = np.flatnonzero(enclosed[blocks.segment] > 0)

@@ -92,7 +92,7 @@ class Growth:
 
     @property
     def confidence(self) -> Confidence:
-        """How sure it is."""
+        """The certainty, by the number of iterations."""
         if self.n_iterations >= _STRONG_ITERATIONS:
             return Confidence.STRONG
         return Confidence.FAIR if self.n_iterations >= _FAIR_ITERATIONS else Confidence.WEAK
@@ -316,7 +316,7 @@ def _is_last_complete(phases: Phases) -> bool:
 
 
 def _never_freed(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
-    """The stacks that keep something of every iteration up to the end."""
+    """Find the stacks that keep something of every iteration up to the end."""
     for growth, sums, one in _runs(kept, n_iterations):
         is_weak = growth.confidence is Confidence.WEAK
         if not is_weak or (one.is_weak_evidence.all() and sums.min() * 2 >= sums.max()):
@@ -330,7 +330,7 @@ def _of_lines(
     line_of_stack: Int32Column,
     done: Sequence[int],
 ) -> Iterator[Growth]:
-    """The lines of the project that grow by one stack or another, none of which does so every time."""
+    """Find the lines of the project that grow by one stack or another, none of which does so every time."""
     line = np.where(kept.key >= 0, line_of_stack[kept.key] if len(line_of_stack) else -1, -1).astype(np.int64)
     lines_done = [int(line_of_stack[stack]) for stack in done if stack >= 0]
     wanted = (line >= 0) & ~np.isin(line, lines_done)
@@ -342,7 +342,7 @@ def _of_lines(
 
 
 def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[Growth, Int64Column, _Kept]]:
-    """What keeps memory of every iteration up to the end, with the bytes of each, and all that it keeps.
+    """Find the keys that keep memory of every iteration to the end, with the bytes of each and all they keep.
 
     Not what frees a part of it later: a window that is full does, and what the collector frees.
     """
@@ -357,14 +357,14 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[Growth, Int64Column,
 
 
 def _sums(kept: _Kept) -> Iterator[tuple[int, int]]:
-    """The bytes by key."""
+    """Sum up the bytes by key."""
     keys, place = np.unique(kept.key, return_inverse=True)
     n_bytes = sums_by(place.reshape(-1), kept.n_bytes, len(keys))
     return zip(keys.tolist(), n_bytes.tolist(), strict=True)
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
-    """The allocations of every key that has some of enough iterations."""
+    """Group the allocations by key, where a key has some of enough iterations."""
     ordered = take(kept, np.lexsort((kept.row, kept.made, kept.key)))
     is_first = np.diff(ordered.key, prepend=-2) != 0
     starts = np.flatnonzero(is_first)
@@ -377,7 +377,7 @@ def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
 
 
 def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
-    """The last iterations, equally far apart, that each kept something, with the bytes of each.
+    """Find the last iterations, equally far apart, that each kept something, with the bytes of each.
 
     None where there are too few, or where the next one should have come before the end of the trace.
     """
@@ -401,7 +401,7 @@ def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
 
 
 def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
-    """The same of what is made after every step, and so in the iteration after it; the last step has none."""
+    """Find the run of memory that is made after each step, in the next iteration; the last step has none."""
     if not one.after_last_step.any():
         return None
     found = _last_run(replace(one, made=one.made + one.after_last_step), n_iterations + 1)
@@ -413,26 +413,26 @@ def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
 
 
 def _longer(one: _Run | None, other: _Run | None) -> _Run | None:
-    """The run of more iterations; of equals the first."""
+    """Choose the run of more iterations; of equals the first."""
     if one and other:
         return other if other[0].n_iterations > one[0].n_iterations else one
     return one or other
 
 
 def _by_iteration(one: _Kept, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
-    """The iterations that made some of it, and the bytes of each."""
+    """Sum up the bytes by the iteration that made them."""
     made, place = np.unique(one.made, return_inverse=True)
     return made, sums_by(place.reshape(-1), n_bytes, len(made))
 
 
 def _begins(holds: BoolColumn) -> int:
-    """Where the run begins that lasts to the end."""
+    """Find the beginning of the run that lasts to the end."""
     others = np.flatnonzero(~holds)
     return int(others[-1]) + 1 if len(others) else 0
 
 
 def _freed_late(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
-    """The stacks whose memory of several iterations is freed at once, most of it so.
+    """Find the stacks whose memory of several iterations is freed at once, most of it so.
 
     A window that frees the oldest in every iteration is none of them.
     """
@@ -451,7 +451,7 @@ def _freed_late(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
 
 
 def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
-    """The stacks that replace what they hold by something larger, as ``torch.cat`` in a loop does."""
+    """Find the stacks that replace their memory by something larger, as ``torch.cat`` in a loop does."""
     # The last event of an optimizer ends an iteration: what is freed right after it is freed in the next.
     is_replaced = (kept.freed <= kept.made + 2) & (
         (kept.freed < n_iterations) | (kept.made >= n_iterations - 2)

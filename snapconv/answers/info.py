@@ -100,7 +100,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
 
 
 def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
-    """The times of a capture; None where the path has none, or in a version that is not known."""
+    """Read the times of a capture; None where the path has none, or in a version that is not known."""
     file = timing_file(path)
     if file is None:
         return None, ()

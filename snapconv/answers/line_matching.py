@@ -1,4 +1,4 @@
-"""Which line of one version of a program is which of another: by file, function and order, not by address.
+"""Lines of two versions of a program matched: by file, function and order, not by address.
 
 Lines move when something is inserted above them, files when a project is cloned elsewhere or a folder is
 renamed. Nothing is read but what the two snapshots have: no source files.
@@ -60,7 +60,7 @@ def _by_function(lines: Mapping[SourceLine, Contents], renamed: Mapping[str, str
 
 
 def _renamed_files(old: Mapping[SourceLine, Contents], new: Mapping[SourceLine, Contents]) -> dict[str, str]:
-    """The files of the old version that have another path in the new one."""
+    """Find the files of the old version that have another path in the new one."""
     functions_old, functions_new = _functions_of_files(old), _functions_of_files(new)
     gone, come = (
         _by_name(file for file in one if file not in other)
@@ -81,7 +81,7 @@ def _renamed_functions(
     old: Mapping[SourceLine, Contents],
     new: Mapping[SourceLine, Contents],
 ) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    """The functions of the old version that have another name in the new one."""
+    """Find the functions of the old version that have another name in the new one."""
     alike: dict[object, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = defaultdict(lambda: ([], []))
     sides = ((functions_old, functions_new, old), (functions_new, functions_old, new))
     for side, (own, others, contents) in enumerate(sides):
@@ -145,7 +145,7 @@ def _walked(
 
 
 def _likeness(old: SourceLine, new: SourceLine, in_old: Contents, in_new: Contents) -> float:
-    """How likely two lines of one function are the same: 0 where nothing that they allocate is alike."""
+    """Score how likely two lines of one function are the same: 0 where they allocate nothing alike."""
     is_same_number = old.line_number == new.line_number
     if not in_old & in_new:
         return 0.25 if is_same_number else 0.0

@@ -40,7 +40,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What matters most about a device's memory; ``command`` is the next one to type, before the file."""
+    """The most important fact of a device's memory; ``command`` is the next one to type, before the file."""
 
     device: int
     about: str
@@ -84,7 +84,7 @@ def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict
 
 
 def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
-    """What grows to the end of the trace, where the note on it says that it matters."""
+    """Report growth to the end of the trace, where it is enough for a note."""
     growing = [one for one in find_growth(analysis) if one.fate.goes_on]
     if not any(growth_notes(analysis, growing)):
         return None
@@ -146,7 +146,7 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
 
 
 def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> tuple[Cause, ...]:
-    """The largest of what is live, by what it is for and by line."""
+    """Find the largest parts of the live memory, by category and line."""
     rows, allocations = np.flatnonzero(live), analysis.allocations
     columns = (analysis.classification.category[rows], allocations.stack_id[rows])
     pairs, inverse = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)

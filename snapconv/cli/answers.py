@@ -1,4 +1,4 @@
-"""How the commands that answer a question read their file and print the answer."""
+"""Reading of a file for commands that answer a question, and printing of the answers."""
 
 import sys
 from collections.abc import Iterable

@@ -112,7 +112,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _with_command(argv: list[str]) -> list[str]:
-    """The command line with its command, where it begins with a file."""
+    """Add the command to a command line that begins with a file."""
     if argv and argv[0] not in COMMANDS and _is_file(argv[0]):
         return [_WITHOUT_NAME, *argv]
     return argv
@@ -144,7 +144,7 @@ def _options(
 
 
 def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these of its commands; each loads a module of its own."""
+    """Make the command line with these of its commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
         help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in "

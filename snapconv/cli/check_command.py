@@ -186,7 +186,7 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
 
 
 def _size(given: str | None, option: str, table: Mapping[str, object], where: str) -> int | None:
-    """A size from the command line, or else from the table."""
+    """Read a size from the command line, or else from the table."""
     if given is not None:
         return parsed(given, _bytes, option)
     key = option.removeprefix("--")

@@ -45,7 +45,7 @@ Paint = Callable[[str], str]
 
 
 def paint_of(stream: TextIO) -> Paint | None:
-    """What adds the colours to a line for this stream; None where it shows none."""
+    """Make a function that adds the colours to a line for this stream; None where it shows none."""
     if os.environ.get("NO_COLOR") or not (stream.isatty() or os.environ.get("FORCE_COLOR")):
         return None
     from rich.console import Console

@@ -81,7 +81,7 @@ def diff(
 
 
 def _note_lines(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
-    """The notes of both files, those of one alone with its name."""
+    """Show the notes of both files, those of one alone with its name."""
     from snapconv.writers.text.notes import note_lines
 
     yield from note_lines(tuple(note for note in old if note in new))

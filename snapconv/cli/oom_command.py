@@ -106,7 +106,7 @@ def _explain_text(name: str, *, as_json: bool) -> None:
 
 
 def _text_of(name: str) -> str:
-    """The end of a log, or all of the standard input."""
+    """Read the end of a log, or all of the standard input."""
     if name == "-":
         return sys.stdin.buffer.read(_MOST_OF_LOG).decode("utf-8", "replace") if sys.stdin else ""
     try:

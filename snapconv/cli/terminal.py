@@ -1,4 +1,4 @@
-"""What the command line prints: text without control characters, JSON, a progress bar."""
+"""Output of the command line: text without control characters, JSON, a progress bar."""
 
 import os
 import sys
@@ -107,7 +107,7 @@ def print_text(text: str) -> None:
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
-    """A progress bar on stderr where that is a terminal; None elsewhere."""
+    """Show a progress bar on stderr where that is a terminal; None elsewhere."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         yield None
         return

@@ -172,7 +172,7 @@ def _request(
 def _memory(
     capacity: str | None, card: str | None, outside: str | None
 ) -> tuple[int | None, int | None, int | None]:
-    """What torch can have, a card, and what of it is not torch's; None where that is not given."""
+    """Read the capacity, the card, and the memory outside of torch; None where that is not given."""
     if capacity is not None and card is not None:
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
     if outside is not None and card is None:

@@ -157,7 +157,7 @@ def find_out_of_memory(
 
 
 def free_after_oom(analysis: DeviceAnalysis) -> FreeMemory | None:
-    """The free memory at the dump where the program went on after it had run out of memory; else None."""
+    """Find the free memory at the dump, where the program went on after it ran out of memory; else None."""
     if not _went_on(analysis):
         return None
     last = len(analysis.device.events) - 1
@@ -173,7 +173,7 @@ def _went_on(analysis: DeviceAnalysis) -> bool:
 
 
 def own_settings(snapshot: Snapshot) -> AllocatorSettings:
-    """The settings of a file, with the memory fraction that only their text has."""
+    """Return the settings of a file, with the memory fraction that only their text has."""
     settings = snapshot.settings
     try:
         fraction = AllocatorSettings.from_conf(settings.conf).memory_fraction
@@ -197,7 +197,7 @@ def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: Memo
 
 
 def _module(analysis: DeviceAnalysis, stack: int) -> str:
-    """The module of a stack: that of allocations with the same stack, else the lines of its call."""
+    """Find the module of a stack: that of allocations with the same stack, else the lines of its call."""
     if stack < 0:
         return ""
     same = np.flatnonzero((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
@@ -212,7 +212,7 @@ def _decide(
     memory: DeviceMemory,
     layout: MemoryLayout,
 ) -> tuple[FreePieces, OomVerdict]:
-    """The free pieces that the request could use, and why it failed."""
+    """Decide why a request failed; return the free pieces that it could use too."""
     settings = own_settings(analysis.snapshot)
     is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
 
@@ -245,7 +245,7 @@ def _decide(
 
 
 def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:
-    """Which segments may serve a request: those of its pool, its stream and its size.
+    """Mark the segments that may serve a request: those of its pool, its stream and its size.
 
     Where the event does not name its pool, it is taken to be the default one.
     """
@@ -260,7 +260,7 @@ def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
 def _growth(
     settings: AllocatorSettings, request: FailedAllocation, layout: MemoryLayout, is_here: BoolColumn
 ) -> int:
-    """The pages by which an expandable segment has to grow for a request: its own free end counts."""
+    """Return the bytes by which an expandable segment has to grow for a request: its own free end counts."""
     free, segments = layout.free, layout.segments
     end = segments.addr[free.segment] + segments.total_bytes[free.segment]
     is_end = is_here[free.segment] & (free.addr + free.n_bytes == end)
@@ -274,7 +274,7 @@ def _pieces(n_bytes: Int64Column) -> FreePieces:
 
 
 def _iterations(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[IterationTotal, ...]:
-    """The iterations that allocated what is live, those with most bytes first."""
+    """Sum up the live allocations by iteration, those with most bytes first."""
     of_row = analysis.iteration[live] + 1
     n_bytes = sums_by(of_row, analysis.allocations.block_bytes[live], len(analysis.iterations) + 1)
     counts = np.bincount(of_row, minlength=len(n_bytes))

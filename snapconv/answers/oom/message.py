@@ -155,7 +155,7 @@ def _messages(text: str) -> Iterator[str]:
 
 
 def _size(text: str, *patterns: str) -> int | None:
-    """The size that the first of some wordings gives."""
+    """Read the size that the first of some wordings gives."""
     for pattern in patterns:
         if found := re.search(pattern.replace("{}", _SIZE), text):
             return _bytes(found[1], found[2])
@@ -167,7 +167,7 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def _minus(whole: int | None, part: int | None) -> int | None:
-    """The rest, not below zero; None where either is not known."""
+    """Subtract, not below zero; None where either is not known."""
     return None if whole is None or part is None else max(whole - part, 0)
 
 
@@ -197,19 +197,19 @@ def _verdict(message: OomMessage, unallocated: int | None) -> OomVerdict | None:
 
 
 def _limit(message: OomMessage) -> int | None:
-    """The limit that was given; without any, cudaMallocAsync writes the largest number."""
+    """Return the limit that was given; without any, cudaMallocAsync writes the largest number."""
     allowed, total = message.allowed_bytes, message.total_bytes
     return None if allowed is None or (total is not None and allowed >= total) else allowed
 
 
 def _largest_request(segment_bytes: int) -> int:
-    """The largest request that torch gets a segment of this size for: small ones share a segment."""
+    """Return the largest request that gets a segment of this size: small ones share a segment."""
     shared = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
     return shared.get(segment_bytes, segment_bytes)
 
 
 def _notes(message: OomMessage, text: str) -> Iterator[str]:
-    """What the text means, and does not say."""
+    """Explain the parts of the text that are easily misread, and those that it lacks."""
     tried, total, reserved = message.tried_bytes, message.total_bytes, message.reserved_bytes
     if message.is_of_driver and tried is None:
         yield "an error of the driver, not of torch's allocator: a context, a library or NCCL found no memory"

@@ -49,7 +49,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """What was tried for one failed allocation; ``why_none`` where nothing could be."""
+    """The remedies tried for one failed allocation; ``why_none`` where nothing could be."""
 
     n_events: int
     tried: tuple[Remedy, ...]
@@ -96,7 +96,7 @@ def _calls(
     freed_before: dict[int, int] | None = None,
     empty_cache_before: Sequence[int] = (),
 ) -> AllocatorCalls:
-    """The calls from one event to another, which is the failed request."""
+    """Find the calls from one event to another, which is the failed request."""
     return find_calls(
         analysis.snapshot,
         analysis.device,
@@ -114,7 +114,7 @@ def _attempts(
     first: int,
     event: int,
 ) -> Iterator[_Attempt]:
-    """Settings that the file does not have already, then what the program itself could do."""
+    """List the settings that the file does not have already, then changes of the program."""
     for candidate, settings in candidates(own):
         if candidate.in_oom:
             yield _Attempt(candidate.shown or candidate.conf, settings, calls)
@@ -132,7 +132,7 @@ def _attempts(
 def _largest_line(
     analysis: DeviceAnalysis, first: int, event: int
 ) -> tuple[SourceLine, int, Int64Column, int] | None:
-    """The line with the most bytes that a program can free, allocated before the phase of an event began.
+    """Find the line with most bytes that a program can free, allocated before the phase of an event began.
 
     With its bytes, its allocations, and the first event of that phase; None where there is none.
     """

@@ -1,4 +1,4 @@
-"""Why a request failed, decided by figures alone: what was needed, what was free, and where.
+"""The verdict on a failed request, by figures alone: the bytes needed, the bytes free, and where.
 
 torch requests a segment only where it found no block, and gives cached segments back before it fails. So what
 was free inside lay beside live blocks then, or was of another pool or stream; and a segment that would have
@@ -63,12 +63,12 @@ class Shortage:
 
     @property
     def missing_bytes(self) -> int:
-        """How much more the device would have had to have free."""
+        """The bytes that the device lacked."""
         return self.segment_bytes - (self.device_free_bytes or 0)
 
     @property
     def outside_bytes(self) -> int | None:
-        """What is in use on the device and not torch's; None: not known."""
+        """The bytes in use on the device that are not torch's; None: not known."""
         if self.device_total_bytes is None or self.device_free_bytes is None:
             return None
         return max(self.device_total_bytes - self.device_free_bytes - self.reserved_bytes, 0)
@@ -127,7 +127,7 @@ def _limit(found: Shortage) -> OomVerdict | None:
 
 
 def _kept_pieces(found: Shortage) -> OomVerdict | None:
-    """A piece that is large enough, and was not used."""
+    """Explain a piece that is large enough, and was not used."""
     largest, limit = found.here.largest_bytes, found.splits_below
     if not found.has_pieces or largest < found.block_bytes:
         return None

@@ -1,4 +1,4 @@
-"""What the allocations of a run would have requested with another batch size: an estimate.
+"""An estimate of the requests of a run with another batch size.
 
 Best from a second file of the same program with another batch size: two sizes of one allocation give the
 part of it that grows with the batch. Without one, the categories decide.
@@ -30,7 +30,7 @@ _LEAST_AGREEMENT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """The same program with another batch size, and what that is in batches of the first run.
+    """A run of the same program with another batch size, and that size in batches of the first run.
 
     ``scale`` None: it follows from the sizes.
     """
@@ -41,7 +41,7 @@ class OtherRun:
 
 @dataclass(frozen=True, slots=True)
 class ScaledSizes:
-    """What each allocation would have requested at ``scale`` times the batch, and how that was found."""
+    """The requests of all allocations at ``scale`` times the batch, and how they were found."""
 
     scale: float
     requested_bytes: Int64Column
@@ -85,7 +85,7 @@ def _grows(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def _ratio(sizes: Int64Column, other_sizes: Int64Column) -> float:
-    """The batch size of the other file in those of this one: the ratio that most of what differs has."""
+    """Infer the batch size of the other file in those of this one: the ratio of most sizes that differ."""
     differs = (sizes != other_sizes) & (sizes > 0)
     n_bytes: Counter[float] = Counter()
     ratios = np.round(other_sizes[differs] / sizes[differs], 4)
@@ -106,7 +106,7 @@ _Group = tuple[int, int]
 
 
 def _matches(analysis: DeviceAnalysis, other: OtherRun) -> tuple[Int64Column, BoolColumn]:
-    """The size of every allocation in the other run, and which have a counterpart there.
+    """Find the size of every allocation in the other run, and which have a counterpart there.
 
     Those of one stack in one iteration are counterparts in their order, if they are as many.
     """
@@ -126,14 +126,14 @@ def _matches(analysis: DeviceAnalysis, other: OtherRun) -> tuple[Int64Column, Bo
 
 
 def _counterpart(iterations: dict[int, Int64Column], iteration: int, n_rows: int) -> Int64Column | None:
-    """The allocations of a stack in the same iteration, or in the last one that has as many."""
+    """Find the allocations of a stack in the same iteration, or in the last one that has as many."""
     candidates = [iteration, *(i for i in reversed(iterations) if (i < 0) == (iteration < 0))]
     found = (iterations.get(candidate) for candidate in candidates)
     return next((rows for rows in found if rows is not None and len(rows) == n_rows), None)
 
 
 def _groups(analysis: DeviceAnalysis, stacks: dict[tuple[object, ...], int]) -> dict[_Group, Int64Column]:
-    """The rows of every stack and iteration, in the order of events; ``stacks`` numbers what they contain."""
+    """Group the rows by stack and iteration, in the order of events; ``stacks`` numbers distinct stacks."""
     stack_ids, row_stack = np.unique(analysis.allocations.stack_id, return_inverse=True)
     keys = [
         stacks.setdefault(_content(analysis.snapshot, stack), len(stacks)) for stack in stack_ids.tolist()

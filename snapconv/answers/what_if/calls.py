@@ -28,7 +28,7 @@ from snapconv.snapshot.stack_table import StackTable
 
 
 class Operation(IntEnum):
-    """What is called; the values are those of AllocatorCalls.operation."""
+    """The calls; the values are those of AllocatorCalls.operation."""
 
     MALLOC = 0
     FREE = 1  # requested and completed at once
@@ -254,7 +254,7 @@ _CALLS_AND_GROWTH = (
 
 
 def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
-    """Which stacks contain a call of ``empty_cache()``; one entry more than stacks, for none."""
+    """Mark the stacks that contain a call of ``empty_cache()``; one entry more than stacks, for none."""
     names = np.array(
         [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names], np.bool_
     )
@@ -266,7 +266,7 @@ def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
 
 
 def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Column:
-    """The pool of every allocation: as the file has it, else that of the final segment at its address."""
+    """Find the pool of every allocation: as the file has it, else of the final segment at its address."""
     rows, segments = replayed.allocations, device.segments
     pool = rows.pool_id.astype(np.int64)
     unknown = np.flatnonzero(pool < 0)
@@ -287,7 +287,7 @@ def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Co
 
 
 def _birth_events(device: DeviceSnapshot) -> Int64Column:
-    """The last event that got each final segment from the device; -1: before the trace."""
+    """Find the last event that got each final segment from the device; -1: before the trace."""
     events = device.events
     got = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)
     last = dict(zip(events.addr[got].tolist(), got.tolist(), strict=True))

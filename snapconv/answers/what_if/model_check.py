@@ -1,4 +1,4 @@
-"""Is the allocator model right about a file? Its trace under its own settings must give its own segments.
+"""Check of the allocator model on a file: its trace under its own settings must give its own segments.
 
 The driver's part, the addresses of new segments and when the device is full, comes from the trace; everything
 else is the model's: where each block goes, when memory is got and given back, what is left at the end.
@@ -24,7 +24,7 @@ from snapconv.snapshot.segment_table import BlockState
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """How far the model went with a trace.
+    """The outcome of the model's replay of a trace.
 
     ``event`` is the first where it differs from the trace, -1 if none; ``reason`` says how it differs there
     or in the final segments, and is empty where all is equal.
@@ -172,7 +172,7 @@ class _Check:
         raise Difference("the model serves a request that failed")
 
     def _returned_from(self, event: int) -> list[int]:
-        """The events that give memory back, of the run that begins at an event."""
+        """Find the events that give memory back, in the run that begins at an event."""
         action, returned = self.calls.events.action, []
         while event < len(action) and action[event] in (*_RETURNS, Action.FREE_COMPLETED):
             if action[event] in _RETURNS:

@@ -72,7 +72,7 @@ CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is tried: alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and memory.
+    """Alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and the memory of a device.
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
     it had then. ``card_bytes`` in its place is a whole card, with ``outside_bytes`` that are not torch's;
@@ -243,7 +243,7 @@ def try_settings(
 
 
 def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
-    """The events that are replayed: all, or in a search of many those around the most that was reserved."""
+    """Choose the events to replay: all, or in a search of many those around the most that was reserved."""
     n_events = len(analysis.device.events)
     if not request.is_search or request.is_thorough or n_events <= MOST_EVENTS_OF_SEARCH:
         return 0, n_events
@@ -263,7 +263,7 @@ def _left_out(first: int, after: int, n_events: int) -> Iterator[str]:
 def _line_of(
     failed: FailedRequest | None, analysis: DeviceAnalysis, lines: ProjectLines
 ) -> SourceLine | None:
-    """The line of the project that made a request; of one that failed in the trace too, that of its event."""
+    """Find the line of the project that made a request; of one that failed in the trace too, by its event."""
     if failed is None:
         return None
     if failed.row >= 0:
@@ -272,7 +272,7 @@ def _line_of(
 
 
 def _numbered(progress: Progress | None, number: int, n_all: int) -> Progress | None:
-    """The same progress, that says which of the alternatives it is of."""
+    """Report the same progress with the number of the alternative."""
     if progress is None:
         return None
     return lambda stage, done, total: progress(f"{stage}, alternative {number} of {n_all}", done, total)
@@ -287,7 +287,7 @@ def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request)
 
 
 def _scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
-    """The same calls for other sizes; what failed is taken to grow with the batch."""
+    """Return the same calls for other sizes; a request that failed is taken to grow with the batch."""
     events = calls.events
     is_failed = events.action == Action.OOM
     grown = np.minimum(events.size * scaled.scale, MOST_BYTES).astype(np.int64)
@@ -317,7 +317,7 @@ def _try_all(
 
 
 def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[str, AllocatorSettings]]:
-    """The settings that were given, then those of a search, without those that the file has already."""
+    """List the settings that were given, then those of a search, without those that the file has already."""
     for text in request.settings:
         settings = own.changed(text)
         if _differs(settings, own):
@@ -329,7 +329,7 @@ def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[st
 
 
 def candidates(own: AllocatorSettings) -> Iterator[tuple[Candidate, AllocatorSettings]]:
-    """The changes of a file's own settings that are worth a trial, and that torch would take."""
+    """List the changes of a file's own settings that are worth a trial, and that torch would take."""
     for candidate in CANDIDATES:
         with suppress(SettingError):
             settings = own.changed(candidate.conf)
@@ -342,7 +342,7 @@ def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
 
 
 def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
-    """What torch can have, and where that is from."""
+    """Find the memory that torch can have, and where that figure is from."""
     if request.card_bytes is not None:
         outside = _outside(analysis) if request.outside_bytes is None else request.outside_bytes
         left = max(request.card_bytes - outside, 0)
@@ -357,7 +357,7 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
 
 
 def _outside(analysis: DeviceAnalysis) -> int:
-    """What lay outside of torch when a request failed, of a real device."""
+    """Find the memory outside of torch when a request failed, of a real device."""
     metadata = analysis.snapshot.metadata
     if metadata is not None and not metadata.is_simulated:
         found = device_memory(analysis, len(analysis.device.events) - 1).outside_bytes

@@ -62,7 +62,7 @@ def start_before(
 
 
 def block_sizes(device: DeviceSnapshot, replayed: Replay) -> tuple[Int64Column, BoolColumn]:
-    """The block bytes of every allocation, and which are certain.
+    """Derive the block bytes of every allocation, and which are certain.
 
     Beyond the replay's own inference: a block is placed where free memory begins, which is where its left
     neighbour ends. So a pre-existing block ends where the nearest block to its right begins, if that one
@@ -98,7 +98,7 @@ def _segment_starts(device: DeviceSnapshot) -> set[int]:
 
 
 def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolColumn:
-    """Which allocations were freed before the event, as far as they are live just then."""
+    """Mark the allocations that were freed before the event, as far as they are live just then."""
     has_requests = bool(np.any(events.action == Action.FREE_REQUESTED))
     before = (rows.free_requested_event >= 0) & (rows.free_requested_event < event)
     # Requested before the first event: only its completion, or its state at the dump, shows it.

@@ -23,7 +23,7 @@ _FIRST_ADDR = 1 << 50  # above every device address, so that new segments collid
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is tried: settings, and the memory that torch can have.
+    """The settings that are tried, and the memory that torch can have.
 
     ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
     where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
@@ -37,7 +37,7 @@ class Trial:
 
     @property
     def limit(self) -> int | None:
-        """What the memory fraction leaves (set_per_process_memory_fraction); None: no such limit."""
+        """The bytes that set_per_process_memory_fraction leaves; None: no such limit."""
         total = self.capacity if self.device_bytes is None else self.device_bytes
         fraction = self.settings.memory_fraction
         return int(fraction * total) if total is not None and fraction < 1 else None
@@ -89,7 +89,7 @@ class FailedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in a trial.
+    """The outcome of a trial.
 
     ``ran_out`` is the first request that failed; one that failed in the trace
     too is in ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
@@ -132,7 +132,7 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
 
 
 def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
-    """What the device had for torch when a request failed (an ``oom`` event), in bytes.
+    """Return the bytes that the device had for torch when a request failed (an ``oom`` event).
 
     Reserved and free memory together. Where the segment would have fit into what was free, a memory fraction
     was the limit: it lies less than that segment above what was reserved, which is returned.
@@ -305,7 +305,7 @@ class _Run:
         return self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
 
     def _pools(self, part: slice) -> list[BlockPool]:
-        """The pool of every call of an allocation; none is made that no call is about."""
+        """Return the pool of every call of an allocation; no other pool is made."""
         used, place = np.unique(self.pool_place[self.calls.row[part]], return_inverse=True)
         pools = [
             self.allocator.pool(self.calls.pools[number // 2], is_small=number % 2 == 0)
@@ -367,7 +367,7 @@ class _Run:
         )
 
     def _assumptions(self) -> Iterator[str]:
-        """What the outcome rests on beside the trace."""
+        """List what the outcome assumes beside the trace."""
         start, calls = self.calls.start, self.calls
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
             yield (

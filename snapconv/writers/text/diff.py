@@ -46,7 +46,7 @@ def _named(rows: Sequence[ComparedRow]) -> list[tuple[Change, str]]:
 
 
 def _rows(title: str, noun: str, rows: Sequence[tuple[Change, str]], scale: int) -> Iterator[str]:
-    """The rows that changed the peak most, and what the others did to it."""
+    """Show the rows that changed the peak most, and the sum of the others."""
     changed = [row for row in rows if row[0].difference is not Difference.SAME]
     if not changed:
         if rows:

@@ -21,7 +21,7 @@ _MAY_BE_NOTHING = {"private_bytes"}
 
 
 def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
-    """What is reserved and not in use, line by line."""
+    """Show the memory that is reserved and not in use."""
     columns = found.moments
     first = columns[0]
     share = format_share(first.free_bytes, first.reserved_bytes)
@@ -75,7 +75,7 @@ def _holder(row: SegmentHolder) -> str:
 
 
 def _limits(found: Fragmentation) -> Iterator[str]:
-    """What is not certain, or not known."""
+    """Show the limits of the figures."""
     if found.n_conflicts:
         yield (
             f"  approximate: {counted(found.n_conflicts, 'event or block', 'events or blocks')} "

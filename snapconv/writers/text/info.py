@@ -34,7 +34,7 @@ def info_lines(found: FileFacts) -> Iterator[str]:
 
 
 def _settings_text(settings: dict[str, str]) -> str:
-    """The settings with a meaning: empty, zero and off ones are left out."""
+    """Show the settings with a meaning: empty, zero and off ones are left out."""
     silent = {"", "0", "0.0", "False", "-1"}
     divisions = settings.get("roundup_power2_divisions", "")
     if all(part.endswith(":0") for part in divisions.split(",")):

@@ -40,7 +40,7 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
 
 
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
-    """The verdict in a sentence, and its reason."""
+    """Show the verdict in a sentence, and its reason."""
     inferred = " (inferred)" if verdict.is_inferred else ""
     yield from wrapped(f"{verdict.sentence}{inferred}", "  ")
     yield from wrapped(verdict.reason, "    ")
@@ -82,7 +82,7 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
 
 
 def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
-    """What of the device is not torch's; where that is not known, the row says so."""
+    """Show the device's memory that is not torch's, or that it is not known."""
     if memory.is_simulated:
         return
     if memory.outside_bytes is not None:

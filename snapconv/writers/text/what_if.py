@@ -48,7 +48,7 @@ def _row(reserved: int, allocated: int, n_calls: int, name: str) -> Iterator[str
 
 
 def _named(cells: str, name: str) -> Iterator[str]:
-    """A row and what it is of; of a long name each setting has its line."""
+    """Show a row and its name; of a long name each setting has its line."""
     parts = [name] if len(name) <= _MOST_NAME else name.replace(",", ",\n").split("\n")
     for number, part in enumerate(parts):
         cut = part if len(part) <= _MOST_NAME else f"{part[: _MOST_NAME - 1]}…"
