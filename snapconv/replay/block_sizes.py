@@ -52,7 +52,7 @@ def derive_block_sizes(
             return read_only(BlockSizes(*found))
     memory = _Memory(segments, blocks)
     rounded = rules.rounded(events.size)
-    least_remainder = rules.least_remainder(rounded)
+    least_remainder = rules.least_remainder(rounded, events.addr)
     sizes = np.zeros(len(events), np.int64)
     numbers = range(len(events))
     for chunk in reversed(list(chunks(len(events)))):

@@ -11,10 +11,12 @@ from itertools import product
 import numpy as np
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
+from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes, derive_block_sizes
 from snapconv.replay.lifetimes import Lifetimes
-from snapconv.replay.rounding import HOST_RULES, RoundingRules, infer_rules
+from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
+from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stop_signals import stage
 
@@ -25,7 +27,7 @@ class SizeCheck:
 
     ``n_different_by_settings`` counts those that differ by what the file says of its settings: more than
     ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among them, whether
-    segments are expandable.
+    blocks are split as in expandable segments.
     """
 
     n_checked: int
@@ -57,14 +59,15 @@ def derive_checked_sizes(
         return CheckedSizes(sizes, HOST_RULES, _check(sizes, lifetimes, device))
     first = infer_rules(settings, device.blocks, backend=backend)
     best = by_settings = _derive(device, lifetimes, first)
-    others = _other_rules(first)
+    others = _other_rules(first, device)
     while best.check.n_different and (rules := next(others, None)):
         # Of equals the first.
         best = min(best, _derive(device, lifetimes, rules), key=lambda derived: derived.check.n_different)
     check = replace(
         best.check,
         n_different_by_settings=by_settings.check.n_different,
-        is_other_split_rule=best.rules.settings.expandable_segments != settings.expandable_segments,
+        is_other_split_rule=best.rules.expandable is not None
+        or best.rules.settings.expandable_segments != settings.expandable_segments,
     )
     return replace(best, check=check)
 
@@ -80,18 +83,29 @@ def size_notes(checked: CheckedSizes) -> Iterator[Note]:
             "before may have wrong sizes, so allocated and active bytes before the dump are approximate",
         )
     if check.is_other_split_rule:
-        kind = "expandable" if checked.rules.settings.expandable_segments else "ordinary"
+        kind = "expandable segments" if checked.rules.settings.expandable_segments else "ordinary segments"
+        if checked.rules.expandable is not None:
+            kind = "the kind of segment that each is in"
         yield Note(
             "other-split-rule",
-            f"the live blocks were split as in {kind} segments, against what the file says of them: by that, "
+            f"the live blocks were split as in {kind}, against what the file says of them: by that, "
             f"{check.n_different_by_settings} of {check.n_checked} would have another size than in the dump. "
             "If the setting was changed during the run, allocated and active bytes are approximate while it "
             "was the other one",
         )
 
 
-def _other_rules(first: RoundingRules) -> Iterator[RoundingRules]:
-    """Yield the other combinations of padding and split rule, those with the same split rule first."""
+def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[RoundingRules]:
+    """Yield the other combinations of padding and split rule.
+
+    Where a device has both kinds of segments, the setting was changed: then first the rule of each segment.
+    """
+    ranges = expandable_ranges(device.segments, device.events)
+    has_ordinary = (
+        not device.segments.is_expandable.all() or has_code(device.events.action, Action.SEGMENT_ALLOC).any()
+    )
+    if len(ranges.starts) and has_ordinary:
+        yield replace(first, expandable=ranges)
     is_expandable = first.settings.expandable_segments
     for expandable, padding_bytes in product((is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)):
         settings = replace(first.settings, expandable_segments=expandable, padding_bytes=padding_bytes)

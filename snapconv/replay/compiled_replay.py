@@ -69,7 +69,8 @@ def walk_compiled(
     with _closing(new, core.snapconv_walk_free) as walk:
         for part in reversed(list(chunks(len(kind)))):
             rounded = rules.rounded(size[part])
-            given = (kind[part], addr[part], size[part], rounded, rules.least_remainder(rounded))
+            least_remainder = rules.least_remainder(rounded, addr[part])
+            given = (kind[part], addr[part], size[part], rounded, least_remainder)
             inputs = list(map(np.ascontiguousarray, given))
             status = core.snapconv_walk_undo(walk, len(rounded), *map(_at, inputs), _at(block_bytes[part]))
             if not _goes_on(status):

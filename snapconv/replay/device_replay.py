@@ -156,7 +156,9 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     """Replay one device of a snapshot; pure, linear in its events (plus a sort by address)."""
     device = replace(device, events=real_events(device.events))
     lifetimes = pair_events(device.events, device.blocks)
-    checked = derive_checked_sizes(device, lifetimes, snapshot.settings, backend=snapshot.era.backend)
+    checked = derive_checked_sizes(
+        device, lifetimes, snapshot.settings_of(device), backend=snapshot.era.backend
+    )
     allocations = _allocation_table(device, lifetimes, checked.sizes, checked.rules)
     curves = {
         name: _block_curve(allocations, len(device.events), name)
@@ -237,9 +239,9 @@ def _sizes_from_space(
     """
     rounded = rules.rounded(requested)
     space = _space(addr, least_space)
-    least_remainder = rules.least_remainder(rounded)
+    least_remainder = rules.least_remainder(rounded, addr)
     fills = (space >= rounded) & (space < rounded + least_remainder)
-    is_tight = (space >= rounded) & (_most_more(space, rounded, rules) == 0)
+    is_tight = (space >= rounded) & (_most_more(space, rounded, least_remainder) == 0)
     return np.where(fills, space, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
 
 
@@ -247,12 +249,11 @@ def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
     return np.fromiter((least_space.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
 
 
-def _most_more(space: Int64Column, rounded: Int64Column, rules: RoundingRules) -> Int64Column:
+def _most_more(space: Int64Column, rounded: Int64Column, least_remainder: Int64Column) -> Int64Column:
     """Return the most that a block which does not fill its space can have beyond its rounded request.
 
     It kept less than what would have been split off, and what it leaves free is no less than that.
     """
-    least_remainder = rules.least_remainder(rounded)
     more = np.minimum(space - rounded - least_remainder, least_remainder - 1)
     return np.asarray(np.maximum(more // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, 0))
 
@@ -367,8 +368,8 @@ def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: Roundi
     rows = ~allocations.is_exact
     if not rows.any():
         return None
-    rounded = allocations.block_bytes[rows]
-    more = _most_more(_space(allocations.addr[rows], sizes.least_space), rounded, rules)
+    rounded, addr = allocations.block_bytes[rows], allocations.addr[rows]
+    more = _most_more(_space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr))
     return Note(
         "inexact-block-sizes",
         f"{len(rounded)} blocks were allocated before the first event and freed later; the size of each is "

@@ -16,11 +16,30 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     AllocatorSettings,
 )
-from snapconv.columns import Int64Column
-from snapconv.snapshot.segment_table import BlockState, BlockTable
+from snapconv.columns import BoolColumn, Int64Column
+from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 
 NEVER = 1 << 62
 _FIRST_INTERVAL_LOG2 = MIB.bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandableRanges:
+    """Addresses that were ever part of an expandable segment: sorted ranges that do not touch.
+
+    Without regard to time: the driver keeps their addresses reserved, so that no ordinary segment is there.
+    """
+
+    starts: Int64Column
+    ends: Int64Column
+
+    def contain(self, addr: Int64Column) -> BoolColumn:
+        """Return the mask of the addresses within a range."""
+        if not len(self.starts):
+            return np.zeros(len(addr), np.bool_)
+        before = np.searchsorted(self.starts, addr, side="right") - 1
+        return np.asarray((before >= 0) & (addr < self.ends[before]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +47,12 @@ class RoundingRules:
     """The settings that decide block sizes.
 
     ``sizes_are_blocks``: the trace has the sizes of blocks, and no request (pinned host memory).
+    ``expandable``: where blocks are split as in expandable segments; None: the setting decides.
     """
 
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
     sizes_are_blocks: bool = False
+    expandable: ExpandableRanges | None = None
 
     def rounded(self, requested_bytes: Int64Column) -> Int64Column:
         """Return the least block size that serves each request."""
@@ -47,10 +68,12 @@ class RoundingRules:
         plain[divided] = _next_division(padded[divided], divisions[divided])
         return plain
 
-    def least_remainder(self, rounded_bytes: Int64Column) -> Int64Column:
+    def least_remainder(self, rounded_bytes: Int64Column, addr: Int64Column) -> Int64Column:
         """Return the least remainder that the allocator splits off a larger free block for each request."""
         small = rounded_bytes <= SMALL_REQUEST_BYTES
-        if self.settings.expandable_segments or self.sizes_are_blocks:
+        if self.expandable:
+            small |= self.expandable.contain(addr)
+        elif self.settings.expandable_segments or self.sizes_are_blocks:
             small = np.ones_like(small)
         # A large block keeps a remainder of up to 1 MiB: it must exceed that to be split off.
         least = np.where(small, MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES + 1)
@@ -73,6 +96,18 @@ def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
     """Round up to the next of the equal parts, of 512 bytes or more, into which a power of two is divided."""
     part = np.left_shift(1, _log2_floor(size)) // divisions
     return -(-size // part) * part
+
+
+def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableRanges:
+    """Join the expandable segments of the dump with all that the trace maps or unmaps."""
+    moves = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
+    grows = segments.is_expandable
+    start = np.concatenate((segments.addr[grows], events.addr[moves]))
+    end = start + np.concatenate((segments.total_bytes[grows], events.size[moves]))
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.concatenate((np.ones(1, np.bool_), start[1:] > reached[:-1]))[: len(start)])
+    return ExpandableRanges(start[first], np.maximum.reduceat(reached, first) if len(first) else reached)
 
 
 # ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size

@@ -98,6 +98,12 @@ class Snapshot:
     notes: tuple[Note, ...]
     metadata: Metadata | None = None
 
+    def settings_of(self, device: DeviceSnapshot) -> AllocatorSettings:
+        """Return the settings as the file has them, or else as the device's own segments show them."""
+        if "expandable_segments" in dict(self.settings_entries):
+            return self.settings
+        return replace(self.settings, expandable_segments=are_expandable(device.segments, [device.events]))
+
     @property
     def written_by(self) -> str:
         """The torch that wrote the file: as recorded in it, or else inferred from its keys."""

@@ -48,7 +48,7 @@ def test_a_free_block_is_split_alike_alone_and_in_a_column(found, data):
     limit = found.max_split_size_bytes or MIB
     block_bytes = found.round_size(data.draw(any_size | st.integers(limit - 513, limit + 1)))
     is_small = block_bytes <= SMALL_REQUEST_BYTES
-    least = int(RoundingRules(found).least_remainder(np.array([block_bytes]))[0])
+    least = int(RoundingRules(found).least_remainder(np.array([block_bytes]), np.zeros(1, np.int64))[0])
     remainder = data.draw(
         st.sampled_from((0, 511, 512, 513, MIB - 1, MIB, MIB + 1, 64 * GIB)) | st.integers(0, 4 * MIB)
     )

@@ -78,7 +78,7 @@ def block_sizes(device: DeviceSnapshot, replayed: Replay) -> tuple[Int64Column, 
     first = np.flatnonzero(np.concatenate(([True], addr[1:] != addr[:-1])))
     addrs, first_alloc = addr[first].tolist(), rows.alloc_event[order][first].tolist()
     starts = _segment_starts(device)
-    least_remainder = replayed.rules.least_remainder(sizes[unknown]).tolist()
+    least_remainder = replayed.rules.least_remainder(sizes[unknown], rows.addr[unknown]).tolist()
     for row, least in zip(unknown.tolist(), least_remainder, strict=True):
         start, end, size = int(rows.addr[row]), int(rows.end_event[row]), int(sizes[row])
         place = bisect_right(addrs, start)

@@ -14,11 +14,11 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.fixture
 def replayed(tmp_path):
-    def replayed(raw):
+    def replayed(raw, device=0):
         path = tmp_path / "snapshot.pickle"
         path.write_bytes(pickle.dumps(raw))
         snapshot = load_snapshot(path)
-        return replay(snapshot, snapshot.devices[0])
+        return replay(snapshot, snapshot.devices[device])
 
     return replayed
 
@@ -91,7 +91,7 @@ def test_the_split_rule_that_the_live_blocks_follow_counts_before_the_setting(
     of_3_mib = rows.requested_bytes == 3 * MIB
     assert rows.block_bytes[of_3_mib].tolist() == [block_bytes] * 2
     assert set(notes(found)) == {"other-split-rule"}
-    assert f"as in {kind} segments" in notes(found)["other-split-rule"]
+    assert f"as in {kind} segments, against" in notes(found)["other-split-rule"]
     assert "1 of 2 would" in notes(found)["other-split-rule"]
 
 
@@ -125,6 +125,58 @@ def test_the_setting_counts_where_the_other_rule_fits_no_better(replayed):
     assert counts(found) == (2, 1)
     assert found.rules.settings.expandable_segments
     assert set(notes(found)) == {"block-size-mismatch"}
+
+
+def a_gap_twice(device, start, action, **fields):
+    """3 MiB are allocated before a gap of 3.5 MiB and freed, so that nothing shows what they had."""
+    other = TraceBuilder(device).segment(20 * MIB, traced=False, address=start, **fields)
+    other.event(action, addr=start, size=20 * MIB).alloc(3 * MIB + 512 * KIB).alloc(4 * MIB)
+    return other.free(start).alloc(3 * MIB).free()
+
+
+def sizes_of_3_mib(found):
+    rows = found.allocations
+    return rows.block_bytes[rows.requested_bytes == 3 * MIB].tolist()
+
+
+@pytest.mark.parametrize("expandable", [0, 1])
+def test_a_device_with_ordinary_segments_splits_as_in_these_beside_one_with_expandable_ones(
+    replayed, expandable
+):
+    # As torch_npu, which writes no settings: what segments show holds for their own device.
+    first, second = (
+        a_gap_twice(
+            device,
+            ADDR,
+            "segment_map" if device == expandable else "segment_alloc",
+            is_expandable=device == expandable,
+        )
+        for device in (0, 1)
+    )
+    raw = first.snapshot(second)
+    sizes = [sizes_of_3_mib(replayed(raw, device)) for device in (0, 1)]
+    assert sizes[expandable] == [3 * MIB]
+    assert sizes[1 - expandable] == [3 * MIB + 512 * KIB]
+    assert notes(replayed(raw, 1)) == {}
+
+
+@pytest.mark.parametrize("settings", [ORDINARY, EXPANDABLE])
+def test_where_live_blocks_contradict_the_setting_each_segment_has_the_rule_of_its_kind(replayed, settings):
+    far = ADDR + (1 << 40)
+    ordinary, grown = (
+        a_gap_twice(0, ADDR, "segment_alloc"),
+        a_gap_twice(0, far, "segment_map", is_expandable=True),
+    )
+    for builder in (ordinary, grown):
+        builder.alloc(3 * MIB)
+    (one,), (other,) = ordinary.raw_segments(), grown.raw_segments()
+    raw = ordinary.snapshot(allocator_settings=settings)
+    raw["segments"] = [with_block_bytes({"segments": [one]}, 3 * MIB + 512 * KIB)["segments"][0], other]
+    raw["device_traces"] = [ordinary.events + grown.events]
+    found = replayed(raw)
+    assert counts(found) == (4, 0)
+    assert sorted(sizes_of_3_mib(found)) == [3 * MIB] * 2 + [3 * MIB + 512 * KIB] * 2
+    assert "as in the kind of segment that each is in, against" in notes(found)["other-split-rule"]
 
 
 def test_blocks_of_pinned_memory_are_checked_too(replayed):

@@ -19,6 +19,9 @@ BOUNDARIES = sorted(
 )
 
 
+ANYWHERE = int64(0, 0, 0)
+
+
 def rules(**settings) -> RoundingRules:
     return RoundingRules(AllocatorSettings(**settings))
 
@@ -118,21 +121,25 @@ def test_sizes_beyond_the_precision_of_a_float_are_rounded_exactly(divisions):
 
 def test_no_requests_give_no_blocks():
     assert rounded() == []
-    assert rules().least_remainder(int64()).tolist() == []
+    assert rules().least_remainder(int64(), int64()).tolist() == []
 
 
 def test_a_small_block_splits_off_512_bytes_and_a_large_one_more_than_1_mib():
-    assert rules().least_remainder(int64(512, MIB, MIB + 512)).tolist() == [512, 512, MIB + 1]
+    assert rules().least_remainder(int64(512, MIB, MIB + 512), ANYWHERE).tolist() == [512, 512, MIB + 1]
 
 
 def test_with_expandable_segments_every_block_splits_off_512_bytes():
     found = rules(expandable_segments=True, max_split_size_bytes=20 * MIB)
-    assert found.least_remainder(int64(512, MIB + 512, 64 * MIB)).tolist() == [512, 512, 512]
+    assert found.least_remainder(int64(512, MIB + 512, 64 * MIB), ANYWHERE).tolist() == [512, 512, 512]
 
 
 def test_from_max_split_size_on_a_block_is_never_split():
     found = rules(max_split_size_bytes=32 * MIB)
-    assert found.least_remainder(int64(512, 32 * MIB - 512, 32 * MIB)).tolist() == [512, MIB + 1, NEVER]
+    assert found.least_remainder(int64(512, 32 * MIB - 512, 32 * MIB), ANYWHERE).tolist() == [
+        512,
+        MIB + 1,
+        NEVER,
+    ]
 
 
 def block_table(*blocks, state=BlockState.ACTIVE):
