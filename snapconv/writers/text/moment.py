@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
-from snapconv.answers.tree import MemoryTree, TreeNode
+from snapconv.answers.views.tree import MemoryTree, TreeNode
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
 
