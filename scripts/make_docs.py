@@ -42,8 +42,10 @@ from scripts.docs.reference_pages import (
 )
 from scripts.docs.schema_pages import memory_schema_page, time_schema_page
 from scripts.docs.sessions import PART, ran, with_sessions
-from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.rule_catalog import DECISION_REASONS, EVIDENCE_WORTH
+from snapconv.classification.categories import EVIDENCE_WORTH, Category, Evidence
+from snapconv.classification.classify import ORDER as CLASSIFICATION
+from snapconv.classification.classify import REASONS
+from snapconv.classification.decisions import Fact
 from snapconv.cli.app import app_with
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES
@@ -208,11 +210,13 @@ def evidence() -> str:
 
 
 def decision_rules() -> str:
-    """Return the table of the rules that are no frame rules."""
-    rows = (
-        (f"`{rule.slug}`", _labels(rule.categories), _labels(rule.evidence), rule.reason)
-        for rule in DECISION_REASONS
-    )
+    """Return the table of the facts and of the other reasons that are no frame rules."""
+    facts = [fact for fact in CLASSIFICATION if isinstance(fact, Fact)]
+    rows = []
+    for slug, reason in REASONS.items():
+        mine = [fact for fact in facts if fact.slug == slug]
+        categories = dict.fromkeys(fact.category for fact in mine)
+        rows.append((f"`{slug}`", _labels(categories), _labels(sorted({f.evidence for f in mine})), reason))
     return table(("rule", "category", "evidence", "reason"), rows)
 
 

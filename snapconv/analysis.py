@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from snapconv.classification.categories import Category
+from snapconv.classification.classify import classify, order_of
+from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
-from snapconv.classification.rule import Classification
-from snapconv.classification.rule_order import classify, pipeline_of
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, frame_rules, match_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
@@ -226,7 +226,7 @@ def analyze(
 def _stack_facts(snapshot: Snapshot, options: AnalysisOptions, rules: Sequence[UserRule]) -> StackFacts:
     stacks = snapshot.stacks
     if rules:
-        from snapconv.classification.pattern_trial import try_patterns  # with all that starts a process
+        from snapconv.classification.user_rules_file import try_patterns  # with all that starts a process
 
         try_patterns(rules, stacks.frames)
     project = project_of(
@@ -312,7 +312,7 @@ def analyze_device(
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
     features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
-    classification = classify(features, pipeline_of(is_host=device.is_host))
+    classification = classify(features, order_of(is_host=device.is_host))
     category = classification.category
     named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
     iterations = tuple(_iterations(replayed.allocated, phases))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category, Certainty, Evidence
+from snapconv.classification.classify import classify
 from snapconv.classification.features import Features, find_features
-from snapconv.classification.rule_order import classify
 from snapconv.phases.trace_phases import find_phases
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
@@ -169,7 +169,7 @@ def job_of(life: str) -> Job:
 
 
 def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: bool = False) -> list[Found]:
-    """Category, evidence and reason of a job's allocations of a size, older ones first.
+    """Category, evidence and reason of a job's allocations of a size, older ones first: if they are certain.
 
     ``has_marked_phases``: as if a recorder had marked the phases that the stacks show.
     """
@@ -177,7 +177,19 @@ def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: 
     made = classify(features)
     return [
         (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
+        if made.is_certain[i] or not made.category[i]
+        else (Category.UNKNOWN, Evidence.NONE, "likely")
         for i in np.flatnonzero(features.sizes == size)
+    ]
+
+
+def likely(job: Job, path: Path, size: int = SUBJECT) -> list[tuple[Category, float]]:
+    """Category and probability of a job's allocations of a size that are likely, older ones first."""
+    features = features_of(job, path)
+    made = classify(features)
+    return [
+        (Category(made.category[i]), round(float(made.probability[i]), 2))
+        for i in np.flatnonzero((features.sizes == size) & (made.certainty == Certainty.LIKELY))
     ]
 
 

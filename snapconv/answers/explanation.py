@@ -15,10 +15,9 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.views.tensor_names import owner_names
-from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.rule_catalog import EVIDENCE_WORTH, reason_of
-from snapconv.classification.rule_order import opinions as opinions_of
-from snapconv.classification.rule_order import pipeline_of
+from snapconv.classification.categories import EVIDENCE_WORTH, Category, Evidence
+from snapconv.classification.classify import opinions as opinions_of
+from snapconv.classification.classify import order_of, reason_of
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
 from snapconv.phases.trace_phases import Phase, is_engine
@@ -324,8 +323,8 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     """Explain some allocations of a device, in the order given."""
     explainer = _Explainer(analysis)
     opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
-    pipeline = pipeline_of(is_host=analysis.device.is_host)
-    for opinion in opinions_of(analysis.features, rows, pipeline):
+    order = order_of(is_host=analysis.device.is_host)
+    for opinion in opinions_of(analysis.features, rows, order):
         opinions[opinion.row].append(explainer.opinion(opinion.category, opinion.evidence, opinion.reason))
     for row in rows.tolist():
         yield explainer.explain(row, opinions[row])

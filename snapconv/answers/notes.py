@@ -13,8 +13,8 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.classification.categories import Category
-from snapconv.classification.rules.of_unknown import PERSISTENT
-from snapconv.classification.size_splits import GRADIENT_OR_STATE
+from snapconv.classification.certainty import GRADIENT_OR_STATE
+from snapconv.classification.classify import PERSISTENT
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, sums_by
 from snapconv.notes import Note
@@ -29,8 +29,8 @@ from snapconv.units import format_bytes, format_share
 
 # What is said of memory whose purpose is not known, by the reason of the rule that knows so much.
 _KNOWN_OF_UNKNOWN = {
-    GRADIENT_OR_STATE.slug: "gradients and optimizer states of equal sizes",
-    PERSISTENT.slug: "persistent since before the recording",
+    GRADIENT_OR_STATE: "gradients and optimizer states of equal sizes",
+    PERSISTENT: "persistent since before the recording",
 }
 
 
@@ -106,7 +106,7 @@ def _of_it_known(found: DeviceAnalysis, live: BoolColumn) -> str:
         if reason in reasons:
             rows = live & (found.classification.reason_id == reasons.index(reason))
             n_bytes = int(found.allocations.block_bytes[rows].sum())
-            sums = _both_sums(found.phases, n_bytes) if reason == GRADIENT_OR_STATE.slug else ""
+            sums = _both_sums(found.phases, n_bytes) if reason == GRADIENT_OR_STATE else ""
             parts += [f", {format_bytes(n_bytes)} of it {words}{sums}"] if n_bytes else []
     return "".join(parts)
 

@@ -22,8 +22,8 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.message import read_message
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.features import of_fullest
-from snapconv.classification.size_references import SMALL_BYTES
-from snapconv.classification.size_references import counted as counted_sizes
+from snapconv.classification.parameters import SMALL_BYTES
+from snapconv.classification.parameters import counted as counted_sizes
 from snapconv.columns import (
     BoolColumn,
     Int32Column,

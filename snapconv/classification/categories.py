@@ -1,5 +1,6 @@
 """The names of the purposes of memory, and of the kinds of evidence."""
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 # Stands in every output where a rule's name would, of what no rule has decided.
@@ -26,6 +27,20 @@ class Category(IntEnum):
         return self.name.lower()
 
 
+class Certainty(IntEnum):
+    """How sure the category of an allocation is: what is likely is right as often as its probability says."""
+
+    UNKNOWN = 0
+    LIKELY = 1
+    CERTAIN = 2
+    RECORDED = 3
+
+    @property
+    def label(self) -> str:
+        """The word used in every output."""
+        return self.name.lower()
+
+
 class Evidence(IntEnum):
     """Why an allocation has its category, strongest first; NONE goes with UNKNOWN."""
 
@@ -42,3 +57,39 @@ class Evidence(IntEnum):
     def label(self) -> str:
         """The word used in every output."""
         return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceWorth:
+    """What a category with this evidence follows from, and when that is wrong."""
+
+    follows_from: str
+    is_wrong_when: str
+
+
+EVIDENCE_WORTH: dict[Evidence, EvidenceWorth] = {
+    Evidence.USER_RULE: EvidenceWorth("a user rule", "the rule matches more than intended"),
+    Evidence.METADATA: EvidenceWorth(
+        "what the recorder wrote into the file", "the program freed and reused it without a record"
+    ),
+    Evidence.ANNOTATION: EvidenceWorth(
+        "the ranges that torch (2.5 and newer) writes around step and zero_grad",
+        "another thread allocates meanwhile",
+    ),
+    Evidence.FREE_SITE: EvidenceWorth(
+        "the stack that freed it, recorded with context='all'",
+        "a node of the graph releases a tensor that the program also references",
+    ),
+    Evidence.FRAMES: EvidenceWorth(
+        "the stack that allocated it", "the code is called for another purpose than usual"
+    ),
+    Evidence.LIFETIME: EvidenceWorth(
+        "the phases in which it was allocated and freed",
+        "the program keeps memory that it no longer needs, or frees it early",
+    ),
+    Evidence.SIZES: EvidenceWorth(
+        "how often its size occurs among the others",
+        "the model has tensors of equal size with other purposes",
+    ),
+    Evidence.NONE: EvidenceWorth("nothing: the category is unknown", ""),
+}

@@ -1,6 +1,6 @@
 """The frame rules as data: what a frame on a stack shows about the code that ran.
 
-A frame rule gives a stack a role; the rules of ``classification/rules/`` conclude categories from roles and
+A frame rule gives a stack a role; ``classification/facts.py`` concludes categories from roles and
 lifetimes. Each frame rule says why it is valid, and in which torch versions its frames were seen (in real
 snapshots where a single version is named after "seen", otherwise in torch's sources).
 

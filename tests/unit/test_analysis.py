@@ -223,22 +223,6 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
     assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
 
 
-@pytest.mark.parametrize(
-    ("steps", "sums"),
-    [((), ";"), ((STEP,), " (12.00 KiB gradients, 24.00 KiB states);"), ((STEP, ANOTHER_STEP), ";")],
-    ids=["no step", "Adam's", "of two"],
-)
-def test_the_note_says_what_is_known_of_what_is_unknown(steps, sums, analysed):
-    """Each size four times: weights, and gradients and two states of which nothing shows which they are."""
-    builder = TraceBuilder().segment(traced=False)
-    for n_bytes in (4096, 8192) * 4:
-        builder.alloc(n_bytes, frames=[], traced=False)
-    for step in steps:
-        builder.alloc(512, frames=step).free(frames=step)
-    (note,) = [note for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
-    assert "36.00 KiB of it gradients and optimizer states of equal sizes" + sums in note.message
-
-
 def columns(value, path):
     """Every array in a table and in the tables that it holds, with where it is."""
     for field in fields(value):

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from cases import Bare, Case
+from cutting import Cut
 
 from snapconv.analysis import DeviceAnalysis, analyze_device
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import BoolColumn, Int8Column, Int64Column
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, take
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project, find_project
@@ -84,7 +85,7 @@ def analysed(path: Path) -> Analysed:
 def compare(bare: Bare, bare_analysed: Analysed) -> Result:
     """Compare the classification of a bare snapshot with the truth."""
     case, found, truth = bare.case, bare_analysed.found, bare.truth
-    row = match(found.allocations, truth.allocations, bare.cut.n_lost)
+    row = match(found.allocations, truth.allocations, bare.cut)
     true = truth.category[row]
     recorded = truth.is_recorded[row]
     peak = found.allocations.live_at(found.peak_event)
@@ -99,16 +100,22 @@ def compare(bare: Bare, bare_analysed: Analysed) -> Result:
     )
 
 
-def match(cut: AllocationTable, whole: AllocationTable, n_lost: int) -> Int64Column:
+def match(allocations: AllocationTable, whole: AllocationTable, cut: Cut) -> Int64Column:
     """For every allocation of a cut its row in the whole run: by address and lifetime."""
+    never = np.int64(np.iinfo(np.int64).max)
+    last = never if cut.end is None else np.int64(cut.end)
 
-    def keys(table: AllocationTable, n_before: int) -> list[tuple[int, int, int]]:
+    def keys(table: AllocationTable, n_before: int, last: np.int64) -> list[tuple[int, int, int]]:
         alloc = np.maximum(table.alloc_event - n_before, -1)
-        end = np.where(table.end_event >= 0, table.end_event - n_before, np.int64(np.iinfo(np.int64).max))
+        freed = (table.end_event >= 0) & (table.end_event < last)
+        end = np.where(freed, table.end_event - n_before, never)
         return list(zip(table.addr.tolist(), alloc.tolist(), end.tolist(), strict=True))
 
-    rows = {key: row for row, key in enumerate(keys(whole, n_lost)) if key[2] >= 0}
-    return np.array([rows[key] for key in keys(cut, 0)], np.int64)
+    made = np.flatnonzero(whole.alloc_event < last)
+    rows = {
+        key: made[row] for row, key in enumerate(keys(take(whole, made), cut.n_lost, last)) if key[2] >= 0
+    }
+    return np.array([rows[key] for key in keys(allocations, 0, never)], np.int64)
 
 
 def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:

@@ -13,7 +13,7 @@ from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segm
 from snapconv.answers.views.tensor_names import tensor_names
 from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.rule_catalog import reason_of
+from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase

@@ -16,8 +16,8 @@ from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.answers import explanation as shapes
 from snapconv.answers.explanation import Kind, Question, parse_question
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.classify import opinions
 from snapconv.classification.features import find_features
-from snapconv.classification.rule_order import opinions
 from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.units import device_name

@@ -16,9 +16,8 @@ import pytest
 import snapconv
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.pattern_trial import seconds_for, try_patterns
 from snapconv.classification.user_rules import frame_rules, match_rules
-from snapconv.classification.user_rules_file import parse_rules, read_rules
+from snapconv.classification.user_rules_file import parse_rules, read_rules, seconds_for, try_patterns
 from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.snapshot.stack_table import StackInterner
@@ -383,7 +382,7 @@ LETTERS = "a" * 60
 
 @pytest.mark.parametrize("key", ["function", "file"])
 def test_a_pattern_that_takes_for_ever_is_refused(monkeypatch, key):
-    monkeypatch.setattr("snapconv.classification.pattern_trial._SECONDS", 0.5)
+    monkeypatch.setattr("snapconv.classification.user_rules_file._SECONDS", 0.5)
     ours = rule(**{"function": None, "file": None, key: "(a|a)*b"})
     with pytest.raises(InputError, match=rf"the pattern of {key} takes .* \(rule kv-cache\)"):
         try_patterns([ours], stack_table([(LETTERS, LETTERS)]).frames)
@@ -442,7 +441,7 @@ def test_a_pattern_that_may_repeat_is_tried(monkeypatch, pattern):
 
 
 def test_a_command_refuses_a_pattern_that_takes_for_ever(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("snapconv.classification.pattern_trial._SECONDS", 0.5)
+    monkeypatch.setattr("snapconv.classification.user_rules_file._SECONDS", 0.5)
     file, rules = tmp_path / "x.pickle", tmp_path / "rules.json"
     event = {"action": "alloc", "addr": 0, "size": 512, "frames": [frame(name=LETTERS)]}
     file.write_bytes(pickle.dumps({"segments": [], "device_traces": [[event]]}))

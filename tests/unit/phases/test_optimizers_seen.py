@@ -232,40 +232,6 @@ ACTOR, CRITICS = (4096, 8192), (4096, 8192, 6000) * 2
 TRAINED_IN_TURN = Counter(ACTOR + CRITICS)
 
 
-def trained_in_turn(*, drops_after_step):
-    """An actor and two critics, each with an Adam of its own, and a copy of the critics: all old blocks."""
-    job = Job()
-    for size in ACTOR + CRITICS * 2 + (ACTOR + CRITICS) * 2:
-        job.older(NO_FRAMES, size)
-    held = {line: [] for line in (1, 2)}
-    for _ in range(2):
-        for line, model in ((1, CRITICS), (2, ACTOR)):
-            job.does(FORWARD)
-            while held[line]:
-                job.free(held[line].pop(), ZERO_GRAD)
-            held[line] = [job.alloc(ENGINE, size) for size in model]
-            job.does(step_at(line))
-            while drops_after_step and held[line]:
-                job.free(held[line].pop(), ZERO_GRAD)
-    return job
-
-
-def test_optimizers_of_a_kind_that_step_in_turn_have_the_states_of_all_that_is_trained(found):
-    job = trained_in_turn(drops_after_step=False)
-    for size, n in TRAINED_IN_TURN.items():
-        said = Counter(categories(found(job, size)))
-        # The critics' copy is weights too, and each gradient is made twice.
-        assert said == {WEIGHT: n + 2, STATE: 2 * n, GRADIENT: 2 * n}
-
-
-def test_gradients_that_are_not_held_at_once_show_the_least_that_is_trained(found):
-    """Of 4,096 bytes two are held at once; of the third one, the states may as well be weights."""
-    job = trained_in_turn(drops_after_step=True)
-    said = {size: Counter(categories(found(job, size))) for size in TRAINED_IN_TURN}
-    assert said[4096] == {WEIGHT: 2, STATE: 4, UNKNOWN: 5, GRADIENT: 6}
-    assert said[6000] == {WEIGHT: 4, STATE: 4, GRADIENT: 4}
-
-
 def two_models(sizes, *, n_optimizers=1):
     """Two models with an Adam or more each, whose gradients are dropped right after the step."""
     job = Job()
@@ -284,9 +250,3 @@ def two_models(sizes, *, n_optimizers=1):
 def test_sizes_that_are_made_more_often_than_others_are_of_several_models(found):
     job = two_models([(4096, 4096, 4096, 8192), (4096, 6000)])
     assert Counter(categories(found(job, 4096)))[WEIGHT] <= 4
-
-
-def test_parameters_of_several_optimizers_do_not_make_their_states_weights(found):
-    job = two_models([(4096, 8192), (6000, 7000)], n_optimizers=2)
-    for size in (4096, 8192, 6000, 7000):
-        assert Counter(categories(found(job, size)))[WEIGHT] <= 1

@@ -1,0 +1,173 @@
+"""Folders of labelled recordings -> how much of their peaks is classified rightly, for every cut.
+
+A recording is ``NAME.GROUP.pickle.xz``: a dictionary of the fields of ``Recording``. Nothing is recorded, so
+that all programs take some minutes.
+
+    corpus.py FOLDER... [--cuts late,forward] [--stacks python] [--groups blind,seen] [--every 3] [--json OUT]
+"""
+
+import argparse
+import json
+import lzma
+import pickle
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from comparison import match
+from cutting import ENDED_EARLY, HISTORIES, STACKS, cut
+from recording import Recording
+from truth import truth_of
+
+from snapconv.classification.categories import Category
+from snapconv.classification.classify import classify
+from snapconv.classification.decisions import Classification
+from snapconv.classification.features import Features, find_features
+from snapconv.columns import BoolColumn, Int8Column, Int64Column
+from snapconv.phases.trace_phases import find_phases
+from snapconv.replay.device_replay import replay
+from snapconv.snapshot.load import load_snapshot
+from snapconv.stacks.project_frames import find_project
+from snapconv.stacks.stack_facts import find_stack_facts
+
+CUTS = (*HISTORIES, *ENDED_EARLY)
+# The bounds of the bins in which stated probabilities are compared with what was right.
+BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One cut of one recording: its features, the truth of every row, and the bytes at the peak."""
+
+    program: str
+    group: str
+    history: str
+    stacks: str
+    features: Features
+    truth: Int8Column
+    is_live: BoolColumn
+    block_bytes: Int64Column
+
+
+def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator[Labelled]:
+    """Make every cut of a recording."""
+    program, group = path.name.removesuffix(".pickle.xz").rsplit(".", 1)
+    recorded = Recording(**pickle.loads(lzma.decompress(path.read_bytes())))
+    with tempfile.TemporaryDirectory() as name:
+        truth = truth_of(recorded, Path(name))
+        for history, of_stacks in product(cuts, stacks):
+            bare = cut(recorded, history, of_stacks)
+            if bare is None:
+                continue
+            file = Path(name) / "bare.pickle"
+            file.write_bytes(pickle.dumps(bare.raw))
+            snapshot = load_snapshot(file)
+            (device,) = snapshot.devices
+            found = replay(snapshot, device)
+            roles = find_stack_facts(snapshot.stacks, find_project(snapshot.stacks)).roles
+            allocations = found.allocations
+            features = find_features(allocations, find_phases(snapshot, device, allocations, roles), roles)
+            true = truth.category[match(allocations, truth.allocations, bare)]
+            live = allocations.live_at(found.allocated.peak_event)
+            yield Labelled(program, group, history, of_stacks, features, true, live, allocations.block_bytes)
+
+
+def shares(case: Labelled, found: Classification) -> dict[str, Any]:
+    """Shares of the bytes at the peak: of what is certain, and of what is likely too; and by probability."""
+    counted = case.is_live & (case.truth != Category.UNKNOWN)
+    n_bytes = case.block_bytes * counted
+    total = max(1, int(n_bytes.sum()))
+    is_right = found.category == case.truth
+    known = found.category != Category.UNKNOWN
+    certain = known & found.is_certain
+
+    def share(rows: BoolColumn) -> float:
+        return float(n_bytes[rows].sum() / total)
+
+    solved = known & ~found.is_certain
+    bins = []
+    for low, high in pairwise(BINS):
+        rows = solved & (found.probability >= low) & (found.probability < high)
+        bins.append(
+            (share(rows), share(rows & is_right), float((n_bytes * found.probability)[rows].sum() / total))
+        )
+    return {
+        "certain": (share(certain & is_right), share(certain & ~is_right)),
+        "likely": (share(known & is_right), share(known & ~is_right)),
+        "bins": bins,
+    }
+
+
+def measure(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> list[dict[str, Any]]:
+    """Classify every cut of a recording."""
+    found = []
+    for case in labelled(path, cuts, stacks):
+        about = {"program": case.program, "group": case.group, "history": case.history, "stacks": case.stacks}
+        found.append({**about, **shares(case, classify(case.features))})
+    return found
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Means over programs: right / wrong / unknown, of what is certain and with what is likely."""
+    by_cut = defaultdict(list)
+    for row in rows:
+        by_cut[row["history"], row["stacks"]].append(row)
+    lines = ["| cut | stacks | n | certain | with likely |", "|---|---|---|---|---|"]
+    for history, stacks in product(CUTS, STACKS):
+        mine = by_cut.get((history, stacks), [])
+        if not mine:
+            continue
+        cells = []
+        for word in ("certain", "likely"):
+            right, wrong = (100 * fmean(row[word][i] for row in mine) for i in (0, 1))
+            cells.append(f"{right:.2f} / {wrong:.2f} / {100 - right - wrong:.2f}")
+        lines.append(f"| {history} | {stacks} | {len(mine)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def calibration(rows: Sequence[dict[str, Any]]) -> str:
+    """What was stated as a probability below that of certainty, and how much of it is right."""
+    lines = ["| stated | share of peaks | mean stated | right |", "|---|---|---|---|"]
+    for number, low in enumerate(BINS[:-1]):
+        decided, right, stated = (sum(row["bins"][number][i] for row in rows) for i in range(3))
+        if decided:
+            lines.append(
+                f"| {low:.2f} and more | {100 * decided / len(rows):.2f} | {stated / decided:.2f} "
+                f"| {right / decided:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure the recordings of folders and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--cuts", default=",".join(CUTS))
+    parser.add_argument("--stacks", default=",".join(STACKS))
+    parser.add_argument("--groups", default="")
+    parser.add_argument("--every", type=int, default=1, help="of the files in order of names, every so many")
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args(argv)
+    paths = sorted(path for folder in chosen.folders for path in folder.glob("*.pickle.xz"))[:: chosen.every]
+    groups = chosen.groups.split(",") if chosen.groups else None
+    paths = [path for path in paths if groups is None or path.name.split(".")[-3] in groups]
+    one = partial(measure, cuts=chosen.cuts.split(","), stacks=chosen.stacks.split(","))
+    with ProcessPoolExecutor(2) as pool:
+        rows = [row for found in pool.map(one, paths) for row in found]
+    print(table(rows))
+    print()
+    print(calibration(rows))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

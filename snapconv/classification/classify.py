@@ -1,0 +1,112 @@
+"""The order of the classification: facts first, then the inventory of the job, then what is like others.
+
+The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from snapconv.classification import certainty, inventory, parameter_facts, propagation
+from snapconv.classification.categories import NO_RULE, Category, Evidence
+from snapconv.classification.decisions import Classification, Decided, Fact, Proposal, Stage
+from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
+from snapconv.classification.features import Features
+from snapconv.classification.recorded import RECORDED, RECORDED_LATER, UserRulesFirst
+from snapconv.columns import Int64Column
+from snapconv.stop_signals import stage
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+
+PERSISTENT = "persistent-since-before-the-recording"
+_NOTHING_KNOWN = {
+    NO_RULE: "nothing was decided",
+    PERSISTENT: "there before the first event and at the dump; only its line, if it has one, may show what it"
+    " is for",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """The last stage: what the program kept all the time, of which nothing shows what it is for."""
+
+    name: str = "persistent"
+
+    def proposals(self, decided: Decided) -> Iterator[Proposal]:
+        """Weights, states and data alike: a purpose would be a guess."""
+        where = decided.is_open & decided.features.lasts_throughout
+        yield Proposal(where, Category.UNKNOWN, Evidence.NONE, PERSISTENT)
+
+
+ORDER: tuple[Stage, ...] = (
+    UserRulesFirst(),
+    *RECORDED,
+    *FACTS,
+    *RECORDED_LATER[:2],
+    inventory.Inventory(),
+    parameter_facts.CachesOfLayers(),
+    parameter_facts.ParameterFacts(),
+    parameter_facts.SpareGradients(),
+    *LATER,
+    *RECORDED_LATER[2:],
+    propagation.Propagation(),
+    *LIKELY,
+    Persistent(),
+)
+HOST_ORDER: tuple[Stage, ...] = (UserRulesFirst(), *HOST_FACTS)
+
+
+# Every reason by its slug: of facts, of stages, and of frame rules.
+REASONS: dict[str, str] = {
+    **_NOTHING_KNOWN,
+    **{fact.slug: fact.reason for fact in ORDER if isinstance(fact, Fact)},
+    **certainty.REASONS,
+    **parameter_facts.REASONS,
+    **propagation.REASONS,
+}
+_OF_FRAMES = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
+
+
+def reason_of(slug: str) -> tuple[str, str]:
+    """Return one of our reasons, and the releases of torch it was seen in (empty: of any).
+
+    Raises KeyError for a rule that is not ours.
+    """
+    return _OF_FRAMES[slug] if slug in _OF_FRAMES else (REASONS[slug], "")
+
+
+def order_of(*, is_host: bool) -> tuple[Stage, ...]:
+    """The stages for a device, or for pinned host memory."""
+    return HOST_ORDER if is_host else ORDER
+
+
+@stage
+def classify(features: Features, order: tuple[Stage, ...] = ORDER) -> Classification:
+    """Classify every allocation of one device."""
+    decided = Decided(features)
+    for one in order:
+        for proposal in one.proposals(decided):
+            decided.add(proposal)
+    return decided.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one stage has evidence for about one allocation, whether it decided or came too late."""
+
+    row: int
+    category: Category
+    evidence: Evidence
+    reason: str
+
+
+def opinions(features: Features, rows: Int64Column, order: tuple[Stage, ...] = ORDER) -> tuple[Opinion, ...]:
+    """What every stage has evidence for about some allocations, in their order.
+
+    The first opinion on a row is the one that ``classify`` follows.
+    """
+    decided, found = Decided(features), []
+    for one in order:
+        for proposal in one.proposals(decided):
+            decided.add(proposal)
+            for row in rows[proposal.where[rows]].tolist():
+                found.append(Opinion(row, proposal.category, proposal.evidence, proposal.slug))
+    return tuple(found)

@@ -1,0 +1,139 @@
+"""Propagation: rows like others that are known, by the line that made or freed them, or replaced them.
+
+It comes last, and never feeds the inventory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.decisions import Decided, FloatColumn, Proposal
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, grouped, is_among
+from snapconv.stacks.stack_roles import stacks_by_frame
+from snapconv.torch_knowledge.frame_roles import Role
+
+REPLACED = "replaced-on-the-same-line"
+FREED_BY_LINE = "freed-by-line-of-one-category"
+LIKE_OTHERS = "made-like-others-of-its-line"
+REASONS = {
+    REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
+    FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",
+    LIKE_OTHERS: "made by a line whose other results, of the same fate where there are any, nearly all have "
+    "this "
+    "category",
+}
+# What a program replaces or frees by itself, again and again. Of other categories neither was seen.
+_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
+_FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
+# All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
+# work for a line that makes millions would be quadratic.
+_MOST_PASSED_OVER = 32
+# So much of what a line makes otherwise, of the same fate, must be of one category; and how often it then is.
+_LEAST_ALIKE, _SAME_FATE = 0.9, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Propagation:
+    """The stage."""
+
+    name: str = "propagation"
+
+    def proposals(self, decided: Decided) -> Iterator[Proposal]:
+        """Propose by replacement, by the line that frees, and by the line that makes."""
+        if decided.features.phases.free_sites_known:
+            yield from _replaced(decided)
+            yield from _freed_by_line(decided)
+        yield from _made_like(decided)
+
+
+def _replaced(decided: Decided) -> Iterator[Proposal]:
+    """A line that gives a variable a new value makes that first, and then frees the one before."""
+    features, table = decided.features, decided.features.allocations
+    rows = np.flatnonzero(
+        ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
+    )
+    if not len(rows):
+        return
+    found = np.zeros(len(features.alloc), np.int8)
+    new = features.is_traced & ~features.is_freed_by_engine
+    new &= is_among(features.sizes, distinct(features.sizes[rows]))
+    line, stacks_with = features.lines_of(table.free_stack_id), stacks_by_frame(features.roles.stacks)
+    made = np.flatnonzero(new)
+    made = made[np.argsort(table.stack_id[made], kind="stable")]
+    for here in grouped(rows[line[rows] >= 0], line):
+        of_line = _with_stacks(made, table.stack_id[made], stacks_with(int(line[here[0]])))
+        of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
+        for row in here.tolist():
+            found[row] = _youngest_in_use(decided, of_line, row)
+    for category in _REPLACED:
+        yield Proposal(found == int(category), category, Evidence.FREE_SITE, REPLACED)
+
+
+def _with_stacks(rows: Int64Column, stack: Int32Column, wanted: Int64Column) -> Int64Column:
+    """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
+    first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
+    parts = [rows[begin:end] for begin, end in np.column_stack((first, after)).tolist()]
+    return np.concatenate(parts) if parts else rows[:0]
+
+
+def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
+    """Return the category of the youngest of a row's size that was made before its end and is in use then."""
+    features = decided.features
+    size, end = features.sizes[row], features.end[row]
+    first, last = (int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right"))
+    place = first + int(np.searchsorted(features.alloc[made[first:last]], end))
+    for other in made[max(first, place - _MOST_PASSED_OVER) : place][::-1].tolist():
+        if features.end[other] > end:
+            return int(decided.category[other])
+    return 0
+
+
+def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
+    """Pre-existing rows whose line, in the trace, only ever frees one category.
+
+    Of temporaries it frees none that lived longer than those that it also made.
+    """
+    features, site, category = decided.features, decided.features.allocations.free_stack_id, decided.category
+    compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
+    by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)
+    older = by_program & ~features.is_traced & decided.is_open
+    seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[older]))
+    lived = features.end - features.alloc
+    for which in _FREED_BY_LINE:
+        is_which = category[seen] == int(which)
+        only = np.setdiff1d(site[seen[is_which]], site[seen[~is_which]])
+        where = older & is_among(site, only)
+        if which is Category.TEMPORARY and is_which.any():
+            where &= features.end <= lived[seen[is_which]].max()
+        yield Proposal(where, which, Evidence.FREE_SITE, FREED_BY_LINE)
+
+
+def _made_like(decided: Decided) -> Iterator[Proposal]:
+    """What a stack otherwise makes, freed in the same phase: likely, never certain."""
+    features, stack = decided.features, decided.features.allocations.stack_id.astype(np.int64)
+    fate = features.end_phase.astype(np.int64) * 4 + features.is_live_at_dump * 2 + features.is_freed
+    known = (decided.category > 0) & ~decided.is_likely
+    is_open = decided.is_open & features.has_stack & ~features.has_no_frames & ~features.is_live_at_dump
+    column: FloatColumn = np.full(len(stack), _SAME_FATE, np.float32)
+    for category, where in _by_majority(decided, stack * 64 + fate, known, is_open):
+        yield Proposal(where, category, Evidence.FRAMES, LIKE_OTHERS, column, is_certain=False)
+
+
+def _by_majority(
+    decided: Decided, key: Int64Column, known: BoolColumn, is_open: BoolColumn
+) -> Iterator[tuple[Category, BoolColumn]]:
+    """For each category the open rows of whose key nearly all known rows have it."""
+    rows = np.flatnonzero(is_open)
+    if not len(rows):
+        return
+    keys = distinct(key[rows])
+    like = np.flatnonzero(known & is_among(key, keys))
+    counts = np.zeros((len(keys), len(Category)), np.int64)
+    np.add.at(counts, (np.searchsorted(keys, key[like]), decided.category[like]), 1)
+    best, total = counts.argmax(1), counts.sum(1)
+    is_alike = (total > 0) & (counts.max(1) >= _LEAST_ALIKE * total)
+    place = np.searchsorted(keys, key[rows])
+    for code in distinct(best[is_alike]).tolist():
+        yield Category(code), decided.features.mask(rows[(is_alike & (best == code))[place]])

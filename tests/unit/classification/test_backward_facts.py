@@ -1,0 +1,241 @@
+"""What backward makes and keeps, and for how long."""
+
+from contextlib import suppress
+
+import pytest
+
+from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import (
+    ADD_TO_GRADIENT,
+    APPLY,
+    CUSTOM_BACKWARD,
+    ENGINE,
+    FORWARD,
+    HOOK,
+    MAIN,
+    NO_FRAMES,
+    OTHER,
+    STEP,
+    SUBJECT,
+    TORCH,
+    Job,
+    categories,
+    classified,
+    frames,
+    job_of,
+)
+
+GRADIENT = Category.GRADIENT
+TEMPORARY = Category.TEMPORARY
+UNKNOWN = Category.UNKNOWN
+ACTIVATION = Category.ACTIVATION
+
+WEIGHT = Category.WEIGHT
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
+    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
+
+
+@pytest.mark.parametrize(
+    ("has_room", "phase", "category"),
+    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, GRADIENT)],
+    ids=["failed", "did not fail", "failed later"],
+)
+def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
+    job = Job()
+    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.alloc(APPLY, OTHER)
+    job.does(FORWARD)
+    gradient, own = job.alloc(ENGINE, OTHER), job.alloc(ENGINE)
+    assert gradient != own
+    job.does(phase)
+    with suppress(ModelOutOfMemory):
+        job.alloc(phase, 40 << 20)
+    assert categories(found(job)) == [category]
+    assert categories(found(job, OTHER))[2] == GRADIENT
+
+
+def test_the_results_of_another_backward_are_decided_by_themselves(found):
+    """Of two that are differentiated, the program keeps all of the second one's."""
+    job = Job()
+    freed = job.alloc(ENGINE, SUBJECT + 1)
+    job.does(FORWARD)
+    job.alloc(ENGINE)
+    job.does(FORWARD, ENGINE)
+    job.free(freed, ENGINE)
+    assert categories(found(job)) == [UNKNOWN]
+
+
+def test_what_outlives_backward_but_not_the_next_forward_is_a_gradient_if_a_weight_is_as_large(found):
+    job = Job()
+    job.alloc(APPLY)
+    job.alloc(ENGINE)
+    job.alloc(ENGINE, SUBJECT + 1)
+    job.does(ENGINE, FORWARD, STEP)
+    assert categories(found(job)) == [WEIGHT, GRADIENT]
+    assert categories(found(job, SUBJECT + 1)) == [Category.UNKNOWN]
+
+
+FOR_STEP = "kept-after-backward-for-the-step"
+
+
+@pytest.mark.parametrize(
+    ("ends", "decides"),
+    [
+        ("does ENGINE, does STEP", True),
+        ("does ENGINE, does FORWARD, does STEP", False),
+        ("does ENGINE, free MAIN, does STEP", False),
+        ("alloc MAIN 3, does STEP", True),
+    ],
+    ids=["kept", "another forward", "dropped before", "the program goes on"],
+)
+def test_what_the_last_call_of_the_engine_has_made_for_the_step_is_a_gradient_of_any_size(
+    ends, decides, found
+):
+    """A sparse gradient is as large as the rows that were looked up."""
+    job = Job()
+    job.alloc(APPLY, OTHER)
+    job.does(FORWARD)
+    subject = job.alloc(ENGINE)
+    for end in ends.split(", "):
+        if end == "free MAIN":
+            job.free(subject, MAIN)
+        elif end.startswith("alloc"):
+            job.alloc(MAIN, 3)
+        else:
+            job.does({"ENGINE": ENGINE, "STEP": STEP, "FORWARD": FORWARD}[end.split()[1]])
+    assert ((GRADIENT, Evidence.LIFETIME, FOR_STEP) in found(job)) == decides
+
+
+@pytest.mark.parametrize(
+    ("life", "expected"),
+    [
+        ("older APPLY, older NO_FRAMES, does STEP", [WEIGHT, GRADIENT]),
+        ("older APPLY, older NO_FRAMES, older NO_FRAMES, does STEP", [WEIGHT] + [UNKNOWN] * 2),
+        ("older MAIN, older NO_FRAMES, does STEP", [UNKNOWN] * 2),
+        ("older APPLY, older NO_FRAMES, does ENGINE", [WEIGHT, UNKNOWN]),
+    ],
+    ids=["one each", "more", "no weight", "with frames of C++"],
+)
+def test_beside_preexisting_weights_with_frames_a_preexisting_block_without_is_of_backward(
+    life, expected, found
+):
+    """With Python-only stacks nothing that the engine makes has a frame."""
+    assert categories(found(job_of(life))) == expected
+
+
+def calls_of_engine(at_work, freed_by=ENGINE, *, made_by=ENGINE, calls=FORWARD):
+    """The engine makes a block, others make theirs, and the engine frees it: in one run of backward."""
+    job = Job()
+    job.does(calls, made_by)
+    block = job.alloc(made_by)
+    if at_work is not None:
+        job.alloc(at_work, OTHER)
+    job.does(made_by)
+    job.model.free(block, frames=freed_by)
+    job.does(made_by)
+    return job
+
+
+ON_ITS_THREAD = (
+    frames(("backward", "/w/proj/ops.py"), ("_engine_run_backward", f"{TORCH}/autograd/graph.py")) + MAIN
+)
+WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11/threading.py"))
+
+
+@pytest.mark.parametrize(
+    ("at_work", "freed_by", "expected"),
+    [
+        (MAIN, ENGINE, ACTIVATION),
+        (None, ENGINE, TEMPORARY),
+        (MAIN, MAIN, TEMPORARY),
+        (HOOK, ENGINE, TEMPORARY),
+        (CUSTOM_BACKWARD, ENGINE, TEMPORARY),
+        (WORKER, ENGINE, TEMPORARY),
+        (ON_ITS_THREAD, ENGINE, TEMPORARY),
+        (MAIN, HOOK, TEMPORARY),
+    ],
+    ids=[
+        "the program",
+        "nothing",
+        "the program, which frees it",
+        "a hook",
+        "a function",
+        "another thread",
+        "a function on the program's thread",
+        "a hook that replaces it",
+    ],
+)
+@pytest.mark.parametrize("has_cpp", [True, False], ids=["with C++ frames", "without"])
+def test_what_a_later_call_of_the_engine_frees_was_kept_for_it(has_cpp, at_work, freed_by, expected, found):
+    """Derivatives within a loss: the engine is called between operations, none of which is in a module."""
+    if has_cpp:
+        job = calls_of_engine(at_work, freed_by)
+    else:
+        stacks = [stack and [f for f in stack if f["filename"] != "??"] for stack in (at_work, freed_by)]
+        job = calls_of_engine(*stacks, made_by=NO_FRAMES)
+    assert categories(found(job)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "outermost",
+    [
+        ("_bootstrap", "/usr/lib/python3.11/threading.py"),
+        ("decorate_context", f"{TORCH}/utils/_contextlib.py"),
+    ],
+    ids=["of any thread", "of any function without gradients"],
+)
+def test_a_function_that_other_threads_have_outermost_as_well_is_not_the_program(outermost, found):
+    """DataParallel's threads, and those that fetch a batch; a hook that calls a module, and all others."""
+    thread = frames(outermost)
+    job = calls_of_engine(frames(("load", "/w/proj/data.py")) + thread, calls=FORWARD[:-1] + thread)
+    assert categories(found(job)) == [TEMPORARY]
+
+
+def test_the_program_goes_on_where_it_frees_something(found):
+    job = Job()
+    other = job.older(MAIN, OTHER)
+    job.does(FORWARD, ENGINE)
+    block = job.alloc(ENGINE)
+    job.free(other, MAIN)
+    job.does(ENGINE)
+    job.free(block, ENGINE)
+    job.does(ENGINE)
+    assert categories(found(job)) == [ACTIVATION]
+
+
+def test_a_gradient_that_a_later_call_adds_to_was_not_kept_for_it(found):
+    assert categories(found(calls_of_engine(MAIN, ADD_TO_GRADIENT))) == [TEMPORARY]
+
+
+def test_what_a_penalty_frees_does_not_decide_about_the_gradients(found):
+    """The derivative in the penalty is freed in the same run of backward that makes the gradients."""
+    job = Job()
+    job.older(APPLY, 4 * SUBJECT)
+    job.does(FORWARD)
+    saved = job.alloc(ENGINE, 8 * SUBJECT)
+    job.does(ENGINE)
+    job.alloc(MAIN, OTHER)
+    gradient = job.alloc(ENGINE)
+    job.free(saved, ENGINE)
+    job.does(ENGINE, STEP)
+    job.free(gradient, MAIN)
+    job.does(FORWARD, ENGINE, STEP)
+    assert categories(found(job)) == [GRADIENT]
+    assert categories(found(job, 8 * SUBJECT)) == [ACTIVATION]
+
+
+def test_what_happened_before_it_was_made_is_no_later_call(found):
+    job = Job()
+    job.does(FORWARD, ENGINE)
+    job.alloc(MAIN, OTHER)
+    block = job.alloc(ENGINE)
+    job.does(ENGINE)
+    job.free(block, ENGINE)
+    job.alloc(MAIN, OTHER)
+    job.does(ENGINE)
+    assert categories(found(job)) == [TEMPORARY]
