@@ -212,9 +212,12 @@ def size_of_parameter(decided: Decided) -> BoolColumn:
     return is_among(decided.features.sizes, sizes)
 
 
-@judged
+@atom
 def for_each_parameter(decided: Decided) -> BoolColumn:
-    """Of a line outside of modules that makes one for nearly every parameter in an iteration."""
+    """Of a line outside of modules that makes one for nearly every parameter in an iteration.
+
+    Gradients are known when the first fact needs it, and it is not found again for later ones.
+    """
     return lines_per_parameter(decided)
 
 

@@ -164,7 +164,7 @@ def _by_gradients_and_states(decided: Decided) -> Parameters:
     if features.phases.has_several_steps and len(rows):  # of several models that are trained in turn
         return Parameters(_of_runs(features, rows), Source.SEVERAL)
     best = Parameters(Counter(), Source.NONE)
-    is_whole = np.isin(features.iteration[rows], _whole_iterations(features))
+    is_whole = np.isin(features.iteration[rows], decided.shared(_whole_iterations))
     for subset, source in ((rows[is_whole], Source.WHOLE), (rows, Source.PART)):
         if len(subset):
             made = _of_runs(features, _last_fullest(features, subset))
@@ -197,9 +197,9 @@ def _added(decided: Decided, gradients: Int64Column) -> Parameters | None:
     return Parameters(added, Source.ADDED)
 
 
-def _whole_iterations(features: Features) -> list[int]:
+def _whole_iterations(decided: Decided) -> list[int]:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
-    shown, iteration = features.phases.certain, features.phases.iteration
+    shown, iteration = decided.features.phases.certain, decided.features.phases.iteration
     first: dict[Phase, dict[int, int]] = {}
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         events = np.flatnonzero(shown == phase)
