@@ -11,7 +11,7 @@ from typing import Any
 
 from snapconv.simulation.cuda_classes import CUDA_DEVICE_TYPE, stream_classes
 from snapconv.simulation.history import Statistics
-from snapconv.simulation.machine import Machine
+from snapconv.simulation.machine import DEFAULT_TOTAL_BYTES, Machine
 from snapconv.simulation.patches import KEEP_ORIGINAL, Patches, is_ordinal
 
 DEVICE_NAME = "simulated GPU (snapconv)"
@@ -285,21 +285,16 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
     return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
 
 
-# Answers where ours fails, as of a device with nothing on it: torch's own would look for a real one.
+# The same for accelerators. Only which one there is must be torch's own answer.
 _ACCELERATOR_FALLBACKS: dict[str, Any] = {
+    "getAccelerator": KEEP_ORIGINAL,
     "getDeviceIndex": 0,
-    "setDeviceIndex": None,
     "exchangeDevice": 0,
     "maybeExchangeDevice": 0,
-    "synchronizeDevice": None,
     "isAllocatorInitialized": True,
-    "emptyCache": None,
     "getDeviceStats": Statistics().as_nested_dict([], max_split_size=-1),
-    "resetPeakStats": None,
-    "setAllocatorSettings": None,
+    "getMemoryInfo": (DEFAULT_TOTAL_BYTES, DEFAULT_TOTAL_BYTES),
     "getAllocatorSettings": "",
-    "emptyHostCache": None,
-    "resetAccumulatedStats": None,
 }
 
 
@@ -329,7 +324,7 @@ def patch_accelerator(machine: Machine, patches: Patches) -> None:
         "resetAccumulatedStats": lambda index: machine.device(index).statistics.reset_accumulated(),
     }
     for name, answer in answers.items():
-        fallback = _ACCELERATOR_FALLBACKS.get(name, KEEP_ORIGINAL)
+        fallback = _ACCELERATOR_FALLBACKS.get(name)
         patches.set_existing(torch._C, f"_accelerator_{name}", answer, fallback=fallback)
     # Not functions of ours, but torch's, whose parts are simulated.
     for name, of_torch in (("getStream", torch.cuda.current_stream), ("setStream", torch.cuda.set_stream)):

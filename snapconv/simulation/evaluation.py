@@ -13,6 +13,7 @@ from snapconv.simulation.operations import (
     FakeStorages,
     Kind,
     Operation,
+    Selection,
     dynamic_shapes,
     laid_out,
     map_tensors,
@@ -71,11 +72,11 @@ class Evaluation:
 
         self._torch = torch
         self._tensor = torch.Tensor
-        self._placements = placements
         self._values_read = values_read
         self._cuda_only = cuda_only_operations()
         self.fake_storages = None if compute else FakeStorages()
         self.known = KnownValues(placements)
+        self._selection = Selection(lambda tensor: has_values([placements.of(tensor)]), values_read.add_shape)
 
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
@@ -204,14 +205,7 @@ class Evaluation:
 
     def _shapes(self, call: Invocation) -> Any:
         try:
-            return dynamic_shapes(
-                call.operation.name,
-                call.func,
-                call.args,
-                call.kwargs,
-                has_values=lambda tensor: has_values([self._placements.of(tensor)]),
-                on_unknown=self._values_read.add_shape,
-            )
+            return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._selection)
         except NotImplementedError as error:
             raise _values_needed(call) from error
 

@@ -243,63 +243,64 @@ def map_tensors(value: Any, function: Callable[[Any], Any], tensor_type: type) -
     return value
 
 
-HasValues = Callable[[Any], bool]
-# Called with a word for the operation where a shape is not known.
-OnUnknown = Callable[[str], None]
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How many elements an operation selects: those that a mask has, or where it was not computed, all.
+
+    ``assumed`` is called with the name of an operation whose largest result is assumed.
+    """
+
+    has_values: Callable[[Any], bool]
+    assumed: Callable[[str], None]
+
+    def count(self, operation: str, mask: Any) -> int:
+        """Return how many elements a mask selects."""
+        if self.has_values(mask):
+            return int(mask.count_nonzero())
+        self.assumed(operation)
+        return int(mask.numel())
 
 
-def dynamic_shapes(
-    name: str, func: Any, args: Any, kwargs: dict[str, Any], *, has_values: HasValues, on_unknown: OnUnknown
-) -> Any:
+def dynamic_shapes(name: str, func: Any, args: Any, kwargs: dict[str, Any], selection: Selection) -> Any:
     """Return an operation's results as meta tensors, also where ``result_shapes`` cannot."""
     if name in ("index", "_unsafe_index"):
-        indices = [_without_mask(index, has_values, on_unknown) for index in args[1]]
+        indices = [_without_mask(index, selection) for index in args[1]]
         flat = [item for part in indices for item in part]
         return result_shapes(func, (args[0], flat, *args[2:]), kwargs)
     largest = _LARGEST.get(name)
-    if largest is None:
-        return result_shapes(func, args, kwargs)
-    return largest(args, kwargs, has_values, on_unknown)
+    return result_shapes(func, args, kwargs) if largest is None else largest(args, kwargs, selection)
 
 
-def _without_mask(index: Any, has_values: HasValues, on_unknown: OnUnknown) -> list[Any]:
+def _without_mask(index: Any, selection: Selection) -> list[Any]:
     """Replace a mask by the indices that it selects: one for each of its dimensions."""
     import torch
 
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
-    n_selected = _n_true(index, "index", has_values, on_unknown)
+    n_selected = selection.count("index", index)
     return [_meta((n_selected,), torch.int64) for _ in range(index.dim())]
 
 
-def _n_true(mask: Any, name: str, has_values: HasValues, on_unknown: OnUnknown) -> int:
-    if has_values(mask):
-        return int(mask.count_nonzero())
-    on_unknown(name)
-    return int(mask.numel())
-
-
-def _nonzero(args: Any, _kwargs: Any, has_values: HasValues, on_unknown: OnUnknown) -> Any:
+def _nonzero(args: Any, _kwargs: Any, selection: Selection) -> Any:
     import torch
 
-    n_true = _n_true(args[0], "nonzero", has_values, on_unknown)
-    return _meta((n_true, args[0].dim()), torch.int64)
+    return _meta((selection.count("nonzero", args[0]), args[0].dim()), torch.int64)
 
 
-def _masked_select(args: Any, _kwargs: Any, has_values: HasValues, on_unknown: OnUnknown) -> Any:
+def _masked_select(args: Any, _kwargs: Any, selection: Selection) -> Any:
     import torch
 
     tensor, mask = args
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-    n_true = _n_true(mask, "masked_select", has_values, on_unknown)
-    return _meta((n_true * (prod(shape) // max(mask.numel(), 1)),), tensor.dtype)
+    n_selected = selection.count("masked_select", mask)
+    return _meta((n_selected * (prod(shape) // max(mask.numel(), 1)),), tensor.dtype)
 
 
-def _unique(args: Any, kwargs: Any, _has_values: HasValues, on_unknown: OnUnknown) -> Any:
-    """_unique2 and unique_consecutive, without ``dim``: every value may differ from all others."""
+def _unique(args: Any, kwargs: Any, selection: Selection) -> Any:
+    """Shape _unique2 and unique_consecutive, without ``dim``: every value may differ from all others."""
     import torch
 
-    on_unknown("unique")
+    selection.assumed("unique")
     tensor, n_values = args[0], args[0].numel()
     counts = kwargs.get("return_counts", any(args[2:4]))
     return (
@@ -309,10 +310,10 @@ def _unique(args: Any, kwargs: Any, _has_values: HasValues, on_unknown: OnUnknow
     )
 
 
-def _unique_dim(args: Any, _kwargs: Any, _has_values: HasValues, on_unknown: OnUnknown) -> Any:
+def _unique_dim(args: Any, _kwargs: Any, selection: Selection) -> Any:
     import torch
 
-    on_unknown("unique")
+    selection.assumed("unique")
     tensor, dim = args[:2]
     n_values = (tensor.size(dim),)
     return _meta(tensor.shape, tensor.dtype), _meta(n_values, torch.int64), _meta(n_values, torch.int64)
