@@ -248,3 +248,25 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
 )
 def test_the_walk_lets_a_downward_import_pass(module: str, source: str):
     assert faults(source, PACKAGE / module) == []
+
+
+def modules_imported(path: Path) -> set[Path]:
+    """The modules of snapconv that a file needs when it runs: not those whose types alone it names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if "TYPE_CHECKING" not in ast.unparse(node).partition("\n")[0]]
+    targets = [target.split(".") for target, *_ in imports_of(tree, parent_package(path))]
+    return {PACKAGE.joinpath(*target[1:-1]).with_suffix(".py") for target in targets}
+
+
+def test_what_the_simulation_uses_of_the_recorder_uses_no_simulation():
+    waiting = [*(PACKAGE / "simulation").glob("*.py")]
+    reached = set(waiting)
+    while waiting:
+        new = {path for path in modules_imported(waiting.pop()) if path.is_relative_to(PACKAGE / "recorder")}
+        waiting += [path for path in new - reached if path.is_file()]
+        reached |= new
+    assert len(reached) > 20
+    recorders = [path for path in reached if path.is_file() and path.is_relative_to(PACKAGE / "recorder")]
+    used = {module for path in recorders for module in modules_imported(path)}
+    assert not [path for path in used if path.is_relative_to(PACKAGE / "simulation")]
+    assert PACKAGE / "simulation.py" not in used
