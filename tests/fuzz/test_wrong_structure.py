@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 import snapconv
 from snapconv.answers.info import describe
 from snapconv.answers.verdict import find_verdict
+from snapconv.answers.what_if.setting_trials import Request
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import SnapconvError
+from snapconv.writers.text.info import info_lines
 from tests.builders import write_anew
 from tests.drawn_inputs import SEED, drawn
 from tests.fuzz.corpus import OLD, RICH
 
+REQUESTS = (
+    Request(("expandable_segments:True", "max_split_size_mb:32,roundup_power2_divisions:4")),
+    Request(("garbage_collection_threshold:0.5,per_process_memory_fraction:0.5",), capacity=1 << 26),
+)
 FUZZ = settings(
     deadline=None,
     derandomize=not SEED,
@@ -117,7 +123,7 @@ def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
     except (TypeError, ValueError, RecursionError):
         return "not writable"  # bytes and cycles in JSON
     try:
-        "\n".join(describe(path).lines())
+        "\n".join(info_lines(describe(path)))
         with TemporaryDirectory(dir=folder) as new:  # ext4 waits for the disk where a file replaces another
             to_sqlite(path, ConvertOptions(output=Path(new) / "x.sqlite", extended=True))
     except SnapconvError as error:
@@ -137,23 +143,35 @@ def answer_all(path: Path) -> None:
         find_verdict(analysis)
 
 
-@pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
+def try_settings(path: Path) -> None:
+    """Replay a file under other settings of the allocator."""
+    session = snapconv.load(path)
+    for request in REQUESTS:
+        session.what_if(request)
+        session.what_if(request, batch_scale=3)
+
+
+BASES = pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
+
+
+@BASES
+@pytest.mark.parametrize("ask", [answer_all, try_settings])
 @FUZZ
 @given(edits=EDITS)
-def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, edits):
+def test_wrong_values_are_answered_or_refused_in_our_own_words(tmp_path, base, ask, edits):
     raw = copy.deepcopy(base)
     failed = {"action": "oom", "size": 1 << 30, "device_free": 0, "stream": 0, "frames": []}
-    for trace in raw["device_traces"]:
+    for trace in raw["device_traces"] if ask is answer_all else ():
         trace.extend([{**trace[-1], **failed}] if trace else [])
     for edit in edits:
         edit.apply(raw)
     path = tmp_path / "x.pickle"
     write_anew(path, pickle.dumps(raw, 4))
     with suppress(SnapconvError):
-        answer_all(path)
+        ask(path)
 
 
-@pytest.mark.parametrize("base", [RICH, OLD], ids=["torch-2.12", "torch-2.0"])
+@BASES
 @settings(FUZZ, max_examples=drawn(250))
 @given(edits=EDITS, as_json=st.booleans())
 def test_wrong_values_are_read_or_refused_in_our_own_words(tmp_path, base, edits, as_json):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.what_if import Request
+from snapconv.answers.what_if.setting_trials import Request
 from snapconv.replay.history_verdict import Verdict
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
