@@ -56,6 +56,13 @@ class Conversion:
         of_reports = (note for _, report in self.reports for note in report.notes)
         return (*of_reports, *(self.time[1].notes if self.time else ()), *self.notes)
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values: bytes and milliseconds; docs/reference/json.md has the schema."""
+        return {
+            "reports": [report.to_json(path) for path, report in self.reports],
+            "time": self.time[1].to_json(self.time[0]) if self.time else None,
+        }
+
 
 def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None = None) -> Conversion:
     """Convert a snapshot into one memory report per device, and a capture's times into a run time report.

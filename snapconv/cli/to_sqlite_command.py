@@ -78,10 +78,10 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    from snapconv.writers.text.summary import summary_lines, summary_values
+    from snapconv.writers.text.summary import summary_lines
 
     if as_json:
-        print_json(summary_values(made.reports, made.time), n_bytes=made.n_bytes)
+        print_json(made.to_json(), n_bytes=made.n_bytes)
     else:
         print_lines(summary_lines(made.reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
     _print_notes(made.all_notes, made.notes)

@@ -18,7 +18,6 @@ from snapconv.classification.classify import REASONS
 from snapconv.cli.app import app_with, main
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
-from snapconv.writers.text.summary import summary_values
 from tests.builders import frame
 from tests.timing_builder import time_report
 
@@ -209,7 +208,7 @@ def described_json(command):
 
 def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
     times = time_report(tmp_path, clock="cpu", simulated=True)
-    values = json.loads(json.dumps(summary_values((), (tmp_path / "run.time.sqlite", times))))
+    values = json.loads(json.dumps({"reports": [], "time": times.to_json(tmp_path / "run.time.sqlite")}))
     in_program = {path for path in flat(values) if path.startswith("time.")}
     assert {path for path in described_json("to-sqlite") if path.startswith("time.")} == in_program
 

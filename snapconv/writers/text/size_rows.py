@@ -23,11 +23,19 @@ def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
 
 
 def size_rows(
-    rows: Sequence[tuple[int, str]], noun: str, *, like: int, rest: tuple[int, str] | None = None
+    rows: Sequence[tuple[int, str]],
+    noun: str,
+    *,
+    like: int,
+    rest: tuple[int, str] | None = None,
+    is_whole: bool = False,
 ) -> Iterator[str]:
-    """Yield the first rows, how many more there are with their sum, and the ``rest`` if it has any bytes."""
+    """Yield the first rows, how many more there are with their sum, and the ``rest`` if it has any bytes.
+
+    ``is_whole``: texts are not cut to a line of the terminal.
+    """
     for n_bytes, text in rows[:MOST_ROWS]:
-        yield size_row(n_bytes, cut(text), like=like)
+        yield size_row(n_bytes, text if is_whole else cut(text), like=like)
     more = rows[MOST_ROWS:]
     if more:
         n_bytes = sum(row[0] for row in more)

@@ -1,4 +1,4 @@
-"""What the terminal ends with: the main figures of the reports, as text and as JSON-ready values."""
+"""The text at the end of a conversion: the main figures of its reports."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,9 +20,16 @@ from snapconv.units import (
     format_share,
     shortened,
 )
-from snapconv.writers.text.size_rows import category_lines, project_shown, sparkline, where
+from snapconv.writers.text.size_rows import (
+    MOST_ROWS,
+    category_lines,
+    project_shown,
+    size_row,
+    size_rows,
+    sparkline,
+    where,
+)
 
-_N_LINES = 5
 _N_CALLERS = 3
 _LEAST_MODULES = 2
 _MOST_OF_NAME = 60
@@ -109,20 +116,12 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
 def _line_lines(report: MemoryReport) -> Iterator[str]:
     project = project_shown(report.peak.project_root, report.peak.project_includes)
     yield f"  project lines at the peak, {project}"
-    for row in report.peak.lines[:_N_LINES]:
-        size = format_bytes(row.block_bytes, like=report.peak_usage_bytes)
-        yield f"  {size:>14}  {where(row.line)}"
     if not report.peak.lines:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
         return
-    more = report.peak.lines[_N_LINES:]
-    rest = report.peak_usage_bytes - sum(row.block_bytes for row in report.peak.lines)
-    for n_bytes, what in (
-        (sum(row.block_bytes for row in more), counted(len(more), "more line")),
-        (rest, "without a line of the project"),
-    ):
-        if n_bytes > 0:
-            yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {what}"
+    peak, rows = report.peak_usage_bytes, [(row.block_bytes, where(row.line)) for row in report.peak.lines]
+    rest = peak - sum(n_bytes for n_bytes, _ in rows)
+    yield from size_rows(rows, "line", like=peak, rest=(rest, "without a line of the project"), is_whole=True)
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:
@@ -135,8 +134,8 @@ def _module_lines(report: MemoryReport) -> Iterator[str]:
         return
     has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
     yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
-    for group in group_modules(shown)[:_N_LINES]:
-        yield f"  {format_bytes(group.block_bytes, like=report.peak_usage_bytes):>14}  {group.label}"
+    for group in group_modules(shown)[:MOST_ROWS]:
+        yield size_row(group.block_bytes, group.label, like=report.peak_usage_bytes)
 
 
 def _annotation_lines(report: MemoryReport) -> Iterator[str]:
@@ -145,14 +144,11 @@ def _annotation_lines(report: MemoryReport) -> Iterator[str]:
     if not found:
         return
     yield "  peaks by annotation"
-    rows = [
-        (row.peak_bytes, f"{shortened(row.name, _MOST_OF_NAME)}, {counted(row.n_spans, 'time')}")
-        for row in found
-    ]
-    for n_bytes, text in rows[:_N_LINES]:
-        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {text}"
-    if len(found) > _N_LINES:
-        yield f"  {'':>14}  and {counted(len(found) - _N_LINES, 'more name')}"
+    for row in found[:MOST_ROWS]:
+        text = f"{shortened(row.name, _MOST_OF_NAME)}, {counted(row.n_spans, 'time')}"
+        yield size_row(row.peak_bytes, text, like=report.peak_usage_bytes)
+    if len(found) > MOST_ROWS:
+        yield f"  {'':>14}  and {counted(len(found) - MOST_ROWS, 'more name')}"
 
 
 def _growth_lines(report: MemoryReport) -> Iterator[str]:
@@ -164,8 +160,8 @@ def _growth_lines(report: MemoryReport) -> Iterator[str]:
     for row in report.growth:
         if row.fate.goes_on:
             by_line[where(row.line)] += row.bytes_per_iteration
-    for place, n_bytes in by_line.most_common(_N_LINES):
-        yield f"  {format_bytes(n_bytes, like=report.peak_usage_bytes):>14}  {place}"
+    for place, n_bytes in by_line.most_common(MOST_ROWS):
+        yield size_row(n_bytes, place, like=report.peak_usage_bytes)
 
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
@@ -183,10 +179,10 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
     yield f"cuda:{report.device}  {', '.join(phases) or 'nothing was timed'}, in iteration {times.iteration}"
     yield f"  the median of {n_iterations}; {_coverage(times)}"
     yield "  operations, forward and backward"
-    for total in report.operations[:_N_LINES]:
+    for total in report.operations[:MOST_ROWS]:
         yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
     yield f"  project lines, {project_shown(report.project_root, report.project_includes)}"
-    for row in report.lines[:_N_LINES]:
+    for row in report.lines[:MOST_ROWS]:
         yield f"  {_duration(row.total_ms):>14}  {where(row.line)}, {counted(row.n_calls, 'call')}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
@@ -205,13 +201,3 @@ def _coverage(times: IterationTimes) -> str:
 
 def _duration(ms: float) -> str:
     return format_duration_us(round(1000 * ms))
-
-
-def summary_values(
-    reports: tuple[tuple[Path, MemoryReport], ...], time: tuple[Path, TimeReport] | None = None
-) -> dict[str, object]:
-    """Return JSON-ready values: bytes and milliseconds; docs/reference/json.md has the schema."""
-    return {
-        "reports": [report.to_json(path) for path, report in reports],
-        "time": time[1].to_json(time[0]) if time else None,
-    }

@@ -14,7 +14,7 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
 from snapconv.writers.text.notes import note_lines
 from snapconv.writers.text.size_rows import category_lines
-from snapconv.writers.text.summary import summary_lines, summary_values
+from snapconv.writers.text.summary import summary_lines
 from tests.report_builder import small_report
 
 REPORT = small_report()
@@ -197,7 +197,7 @@ def test_growth_that_no_note_warns_of_is_left_to_the_table():
 
 
 def test_machines_get_every_module_and_everything_that_grows():
-    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    values = REPORT.to_json(PATH)
     assert values["modules_at_peak"][1] == {
         "module": "encoder",
         "evidence": "metadata",
@@ -255,7 +255,7 @@ def test_a_note_that_several_devices_have_is_one_line_that_names_them():
 
 
 def test_the_values_are_those_of_the_report():
-    (values,) = summary_values(((PATH, REPORT),))["reports"]
+    values = REPORT.to_json(PATH)
     assert values["output"] == str(PATH)
     assert values["peak_usage_bytes"] == 3584
     assert values["moments"]["peak_allocated"] == {"event": 1, "time_us": 20, "size_bytes": 3584}
@@ -272,11 +272,11 @@ def test_the_values_are_those_of_the_report():
 
 def test_the_values_have_all_lines_of_the_project():
     many = tuple(LineTotal(SourceLine("a.py", n, "f"), 1, 512) for n in range(1, 9))
-    (values,) = summary_values(((PATH, small_report(lines=many)),))["reports"]
+    values = small_report(lines=many).to_json(PATH)
     assert [row["line"] for row in values["lines_at_peak"]] == list(range(1, 9))
 
 
 def test_a_moment_before_the_first_event_has_no_event():
     report = small_report(moments=(Moment("start_active", -1, None, 7),))
-    (values,) = summary_values(((PATH, report),))["reports"]
+    values = report.to_json(PATH)
     assert values["moments"]["start_active"] == {"event": None, "time_us": None, "size_bytes": 7}

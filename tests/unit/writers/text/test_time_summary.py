@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.writers.text.summary import summary_lines, summary_values
+from snapconv.writers.text.summary import summary_lines
 from tests.timing_builder import ROOT, small_trace, time_report
 
 OUTPUT = Path("run.time.sqlite")
@@ -56,7 +56,7 @@ def test_a_report_without_lines_of_the_project_is_named_as_such(report_of):
 
 
 def test_the_values_are_those_of_the_report(report_of):
-    values = summary_values((), (OUTPUT, report_of(clock="cpu", simulated=True)))["time"]
+    values = report_of(clock="cpu", simulated=True).to_json(OUTPUT)
     assert (values["output"], values["device"], values["clock"]) == ("run.time.sqlite", 1, "cpu")
     assert (values["is_simulated"], values["iteration"], values["n_entries"]) == (True, 3, 3)
     assert values["iterations"][0] == {
