@@ -143,7 +143,7 @@ class DeviceAnalysis:
         return self.replay.allocated.peak_event
 
     def rows(self, category: Category) -> Int64Column:
-        """The allocations of one category."""
+        """Return the allocations of one category."""
         return np.flatnonzero(self.classification.category == category)
 
 
@@ -236,7 +236,7 @@ def _stack_facts(snapshot: Snapshot, options: AnalysisOptions, rules: Sequence[U
 
 
 def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
-    """The device that was named, or all; raises InputError where the file does not have it."""
+    """Return the device that was named, or all; raises InputError where the file does not have it."""
     if device is None:
         return snapshot.devices
     found = tuple(d for d in snapshot.devices if d.device == device)
@@ -265,7 +265,7 @@ def project_of(
 
 
 def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
-    """The bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
+    """Sum the bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
     totals = np.zeros(len(snapshot.stacks), np.int64)
     for device in snapshot.devices:
         events, blocks = device.events, device.blocks
@@ -361,7 +361,7 @@ def _weights(
     peak_iteration: Iteration,
     params: "ParamList | None",
 ) -> tuple[WeightTable, "Naming | None"]:
-    """The weights at the peak, with the names that were recorded, or else those of a list."""
+    """Find the weights at the peak, with the names that were recorded, or else those of a list."""
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
         from snapconv.naming.weight_table import recorded_weights
@@ -407,7 +407,7 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
 def _activations(
     allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration
 ) -> tuple[int, Int64Column]:
-    """The first moment of the iteration with most bytes of activations, and their rows.
+    """Find the first moment of the iteration with most bytes of activations, and their rows.
 
     Skyline has no cache of keys and values: what modules made and keep is an activation there.
     """

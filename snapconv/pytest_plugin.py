@@ -103,7 +103,7 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
 
 
 def _at_the_peak(capture: Path) -> Iterator[str]:
-    """What was live at the peak: the largest categories and lines, and how to see more."""
+    """Say what was live at the peak: the largest categories and lines, and how to see more."""
     from snapconv.answers.peak import totals_by_category, totals_by_line
     from snapconv.session import load
     from snapconv.stacks.project_lines import ProjectLines
