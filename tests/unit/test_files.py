@@ -62,27 +62,14 @@ def test_the_output_has_the_permissions_of_any_new_file(tmp_path):
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
-def test_an_existing_output_is_refused_and_kept(tmp_path):
+def test_an_existing_output_is_refused_before_the_work_begins_and_kept(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OutputExistsError, match=r"exists already.*--force"):
         check_outputs([tmp_path / "a"], force=False)
-    with pytest.raises(OutputExistsError):
-        write(tmp_path / "a")
+    with pytest.raises(OutputExistsError), new_files([tmp_path / "a"], force=False):
+        pytest.fail("the work began")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert names_in(tmp_path) == ["a"]
-
-
-def test_an_existing_output_is_refused_before_the_work_begins(tmp_path):
-    (tmp_path / "a").write_bytes(b"old")
-    worked = []
-
-    def work():
-        with new_files([tmp_path / "a"], force=False) as temporaries:
-            worked.extend(temporaries)
-
-    with pytest.raises(OutputExistsError):
-        work()
-    assert worked == []
 
 
 def test_force_replaces_an_existing_output(tmp_path):
