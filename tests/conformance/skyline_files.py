@@ -23,7 +23,6 @@ REPORT = small_report(
     weights=(WEIGHT, replace(WEIGHT, name="bias", frames=(STEP, OUTER)), replace(WEIGHT, frames=())),
     activations=(ACTIVATION, WITHOUT_FRAMES, replace(ACTIVATION, size_bytes=0)),
 )
-EMPTY = small_report(weights=(), activations=())
 CASES: dict[str, dict[str, bool]] = {
     "plain": {"extended": False},
     "extended": {"extended": True},

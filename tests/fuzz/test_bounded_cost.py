@@ -137,10 +137,6 @@ def huge_dictionary(n: int) -> bytes:
     return b"}\x94(" + KEY["action"] + KEY["alloc"] + b"".join(text(f"k{i}") + b"N" for i in range(n)) + b"u0"
 
 
-def long_text(value: str) -> bytes:
-    return text(value) + b"\x940"
-
-
 TIME: dict[str, Callable[[], bytes]] = {
     "a key of doubled tuples": lambda: b"\x80\x04}(" + doubling(60) + b"Nu.",
     "a set of doubled tuples": lambda: b"\x80\x04\x8f(" + doubling(60) + b"\x90.",

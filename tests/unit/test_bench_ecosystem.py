@@ -29,25 +29,9 @@ def test_a_program_for_the_cpu_names_no_gpu(program):
     assert bool(found) == (program.name in GPU_ONLY)
 
 
-def test_the_ratio_is_what_was_recorded_by_what_ran_plainly():
-    figures = {"plain": one(user_s=2.0), "compute": one(user_s=5.0)}
-    assert TABLES["ratio"](figures, "user_s") == 2.5
-
-
 def test_a_program_that_does_not_run_plainly_has_no_ratio_and_is_named():
     plain = {"failure": "RuntimeError: no device"}
     found = {"programs": {"it": {"plain": plain, "compute": one(), "no-compute": one()}}}
     text = TABLES["cost"](found)
     assert "| it | – | – | 6.0 | – |" in text
     assert "* `it`, plain: RuntimeError: no device" in text
-
-
-def test_a_program_of_one_step_has_nothing_after_the_first():
-    figures = {way: one(n_steps=1, later_steps_s=0.0) for way in ("plain", *MODES)}
-    assert TABLES["ratio"](figures, "later_steps_s") is None
-    assert "| 6.0 | 6.0 | 1.0 | 6.0 | – | – |" in TABLES["cost"]({"programs": {"it": figures}})
-
-
-def test_a_difference_of_the_peaks_is_shown_with_its_sign():
-    found = {"programs": {"it": {"compute": one(unknown_bytes=5), "no-compute": one(peak_bytes=900)}}}
-    assert "| it | 1,000 | -100 (-10.00%) | 0.500% | 0.000% |" in TABLES["agreement"](found)

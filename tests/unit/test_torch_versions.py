@@ -1,7 +1,6 @@
 """scripts/test_torch_versions: which releases it takes, how it reads results, and the table that it keeps."""
 
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -78,19 +77,6 @@ def test_the_test_that_was_running_is_the_last_in_the_log(script, end):
     assert script.last_started("collected 0 items") is None
 
 
-def row(script, version, tests):
-    return [version, "3.11.7", *("yes" for _ in script.PARTS), tests, "2026-11-22"]
-
-
-def test_a_row_takes_the_place_of_that_of_the_same_release_and_the_newest_stand_first(script):
-    page = f"before\n{script.BEGIN}| torch |\n| - |\n{script.END}after\n"
-    for version, tests in [("2.9.1+cu128", "old"), ("2.10.0", "ten"), ("2.9.1+cpu", "new")]:
-        page = script.with_row(page, row(script, version, tests))
-    table = page.removeprefix("before\n" + script.BEGIN).removesuffix(script.END + "after\n")
-    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| 2.10.0", "| 2.9.1+cpu"]
-    assert "old" not in page
-
-
 FORKING = """
 import os, time
 kept = bytearray(96 << 20)
@@ -128,11 +114,3 @@ def test_what_takes_too_long_is_killed_and_a_crash_is_named(script):
 
 def test_the_lower_bound_of_the_package_is_that_of_the_recorder(script):
     assert script.lower_bound() == OLDEST
-
-
-def test_a_name_of_a_part_is_the_mark_of_some_test(script):
-    files = [*(ROOT / "tests" / "recorder").rglob("*.py"), *(ROOT / "tests" / "conformance").rglob("*.py")]
-    marks = {
-        m for f in files for m in re.findall(r'mark\.smoke\("([\w-]+)"\)', f.read_text(encoding="utf-8"))
-    }
-    assert marks == set(script.PARTS)
