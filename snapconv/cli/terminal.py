@@ -1,14 +1,15 @@
-"""Output of the command line: text without control characters, JSON, a progress bar."""
+"""Output of the command line: text without control characters, in colours, JSON, a progress bar."""
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from snapconv.cli.colors import paint_of
 from snapconv.errors import SnapconvError
-from snapconv.notes import Progress
+from snapconv.files import most_bytes_of_output
+from snapconv.notes import Note, Progress
 from snapconv.units import printable, shortened
 
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
@@ -79,7 +80,6 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
 
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
-    from snapconv.cli.bounded_json import bounded_text
     from snapconv.writers.text.notes import note_lines
 
     if sys.stdout is None:  # closed by the parent process
@@ -118,3 +118,110 @@ def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+# JSON is in proportion to the file that it is about: a file repeats a stack, a name or a whole trace for two
+# bytes. No real file comes near the bound, and of these all is printed.
+# How many entries of a list, and characters of a text, are tried; what comes first is what is largest.
+_TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
+# One entry for each device, of which none is left out.
+_OF_DEVICES = ("devices", "reports")
+
+
+def bounded_text(
+    values: object, written: Callable[[object], str], n_bytes: int
+) -> tuple[str, tuple[Note, ...]]:
+    """Write values as JSON; where that is many times the size of the file, only the first entries of lists.
+
+    ``n_bytes`` is the size of the file, unpacked. The note says what was left out.
+    """
+    allowed = most_bytes_of_output(n_bytes)
+    text = written(values)
+    if len(text) <= allowed:
+        return text, ()
+    for n_items, n_characters in _TRIED:
+        text = written(_shortened(values, n_items, n_characters))
+        if len(text) <= allowed:
+            break
+    message = (
+        f"of every list only the first {n_items} entries are printed, and of every text {n_characters} "
+        "characters: all would be many times the size of the file"
+    )
+    return text, (Note("left-out", message),)
+
+
+def _shortened(values: object, n_items: int, n_characters: int) -> object:
+    match values:
+        case str():
+            return shortened(values, n_characters)
+        case dict():
+            return {
+                shortened(str(key), n_characters): [_shortened(one, n_items, n_characters) for one in value]
+                if key in _OF_DEVICES and isinstance(value, list)
+                else _shortened(value, n_items, n_characters)
+                for key, value in values.items()
+            }
+        case list() | tuple():
+            return [_shortened(value, n_items, n_characters) for value in values[:n_items]]
+    return values
+
+
+# Colours add nothing that is not in the text. rich decides what a terminal can show: it knows TERM, COLORTERM
+# and FORCE_COLOR. NO_COLOR leaves the text as it is, without bold too.
+# Of the terminal's own sixteen colours, which its user can read on its background; by hue they are those of
+# the page that `snapconv view` writes.
+_CATEGORIES = {
+    "weight": "blue",
+    "optimizer_state": "cyan",
+    "gradient": "yellow",
+    "kv_cache": "green",
+    "input": "bright_green",
+    "communication": "bright_red",
+    "workspace": "magenta",
+    "activation": "red",
+    "temporary": "bright_magenta",
+    "unknown": "bright_black",
+}
+# Found by what stands around them, since lines come from many formatters; each ``(?P<it>…)`` has the style.
+_STYLES = (
+    (r"^(?P<it>cuda:\d+|host)(?=  )", "bold"),
+    (r"(?P<it>peak(?: allocated)? (?:< )?[\d.]+ [KMGT]?i?B)", "bold"),
+    (r"(?P<it>out of memory)\b", "bold red"),
+    (r"(?P<it>memory grows) by", "bold yellow"),
+    (r"^  history: (?P<it>complete)$", "green"),
+    (r"^  history: (?P<it>(?!complete$).+)", "yellow"),
+    (r"^(?P<it>note: \S+)", "yellow"),
+    (r"^(?P<it>error): ", "bold red"),
+    (r"^  next: (?P<it>.+)", "bold"),
+    (r"^ *(?P<it>written: .*)", "dim"),
+    *(
+        (rf"^  (?: +[\d.]+ [KMGT]?i?B  )?(?P<it>{name})(?=[ ,])", style)
+        for name, style in _CATEGORIES.items()
+    ),
+)
+
+Paint = Callable[[str], str]
+
+
+def paint_of(stream: TextIO) -> Paint | None:
+    """Make a function that adds the colours to a line for this stream; None where it shows none."""
+    if os.environ.get("NO_COLOR") or not (stream.isatty() or os.environ.get("FORCE_COLOR")):
+        return None
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    if console.color_system is None or console.legacy_windows:
+        return None
+    styles = [(re.compile(pattern), style) for pattern, style in _STYLES]
+
+    def paint(line: str) -> str:
+        text = Text(line)
+        for pattern, style in styles:
+            for found in pattern.finditer(line):
+                text.stylize(style, *found.span("it"))
+        with console.capture() as captured:
+            console.print(text, soft_wrap=True, end="")
+        return captured.get()
+
+    return paint

@@ -2,7 +2,7 @@
 
 import json
 
-from snapconv.cli.bounded_json import bounded_text
+from snapconv.cli.terminal import bounded_text
 
 
 def bounded(values, n_bytes):
