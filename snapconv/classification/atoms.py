@@ -11,6 +11,7 @@ from snapconv.classification.parameters import (
     SMALL_BYTES,
     counted,
     find_parameters,
+    gradients_of_samples,
     is_training,
     layers_by_counts,
     lines_per_parameter,
@@ -221,6 +222,12 @@ def for_each_parameter(decided: Decided) -> BoolColumn:
     return lines_per_parameter(decided)
 
 
+@judged
+def of_samples(decided: Decided) -> BoolColumn:
+    """Of nearly all parameters' sizes times one whole number, in one iteration, and in use in its step."""
+    return gradients_of_samples(decided, find_parameters(decided).sizes)
+
+
 @atom
 def before_the_graph(decided: Decided) -> BoolColumn:
     """Made before the first module that keeps anything for the next backward."""
@@ -297,7 +304,7 @@ def size_of_made_state(decided: Decided) -> BoolColumn:
 def infers(decided: Decided) -> bool:
     """A forward is in the file, nothing of training, and forward keeps nothing for a backward."""
     features = decided.features
-    if is_training(decided) or saves(features) == SURELY:
+    if is_training(decided) or saves(decided) == SURELY:
         return False
     return bool((features.in_forward | features.preexisting_in_forward).any())
 
@@ -308,14 +315,17 @@ NOT, MAYBE, SURELY = 0, 1, 2
 _SAVED_SHARE, _SAVED_LINES, _MAYBE_LINES, _LEAST_LINES = 0.4, 0.2, 0.09, 4
 
 
-def saves(features: Features) -> int:
-    """Return how surely forward keeps results for a backward that the trace does not have."""
-    kept = features.in_forward & features.is_live_at_dump
+def saves(decided: Decided) -> int:
+    """Return how surely forward keeps results, no caches, for a backward that the trace does not have."""
+    features = decided.features
+    is_cache = features.made_through(Role.CACHE_UPDATE) | lengthened.of(decided)
+    made_there = features.in_forward & ~is_cache
+    kept = made_there & features.is_live_at_dump
     if not kept.any():
         return NOT
-    share = features.sizes[kept].sum() / max(1, features.sizes[features.in_forward].sum())
+    share = features.sizes[kept].sum() / max(1, features.sizes[made_there].sum())
     stack = features.allocations.stack_id
-    n_kept, n_lines = len(distinct(stack[kept])), len(distinct(stack[features.in_forward]))
+    n_kept, n_lines = len(distinct(stack[kept])), len(distinct(stack[made_there]))
     if share > _SAVED_SHARE or (n_kept >= _LEAST_LINES and n_kept > _SAVED_LINES * n_lines):
         return SURELY
     return MAYBE if n_kept >= _LEAST_LINES and n_kept >= _MAYBE_LINES * n_lines else NOT
@@ -324,13 +334,13 @@ def saves(features: Features) -> int:
 @atom
 def surely_saves(decided: Decided) -> bool:
     """Forward keeps results for a backward that the trace does not have."""
-    return saves(decided.features) == SURELY
+    return saves(decided) == SURELY
 
 
 @atom
 def maybe_saves(decided: Decided) -> bool:
     """Forward may keep results for a backward that the trace does not have."""
-    return saves(decided.features) != NOT
+    return saves(decided) != NOT
 
 
 @judged

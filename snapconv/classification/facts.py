@@ -221,6 +221,13 @@ FACTS: tuple[Fact | FrameFact, ...] = (
     ),
     # --- made in forward
     Fact(
+        GRADIENT,
+        "gradients-of-samples",
+        "kept for the step, of nearly all parameters' sizes times one number: gradients of every sample",
+        BY_SIZES,
+        a.of_samples,
+    ),
+    Fact(
         INPUT,
         *_USED_IN_FORWARD,
         BY_FRAMES,
@@ -241,8 +248,7 @@ FACTS: tuple[Fact | FrameFact, ...] = (
         BY_FRAMES,
         made(Role.CACHE_UPDATE)
         & ~a.has_backward
-        & a.infers
-        & (a.outlives_forward | (a.in_forward & a.is_live) | a.outside | a.older_in_forward),
+        & (a.outlives_forward | (a.infers & ((a.in_forward & a.is_live) | a.outside | a.older_in_forward))),
         uses_phases=True,
     ),
     Fact(

@@ -160,7 +160,7 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         n_layers=layers_that_ran(decided),
         states_range=phases.states_range,
         is_training=is_training(decided),
-        saves=saves(features),
+        saves=saves(decided),
         has_step=bool(np.any(phases.certain == Phase.OPTIMIZER)),
         infers=not is_training(decided)
         and bool((features.in_forward | features.preexisting_in_forward).any()),

@@ -343,6 +343,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "made-as-layers",
         "made-where-layers-are-built",
         "new-value-of-a-weight",
+        "gradients-of-samples",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere
 
