@@ -2,7 +2,6 @@
 
 import ast
 import json
-import pickle
 import re
 from pathlib import Path
 
@@ -12,20 +11,17 @@ import typer.main
 from scripts import make_docs
 from scripts.docs import catalogs
 from snapconv import errors
-from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import REASONS
 from snapconv.cli.app import app_with, main
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
-from tests.builders import frame
-from tests.timing_builder import time_report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
-ALL_FIXTURES = {path.stem for path in (ROOT / "fixtures").glob("*.pickle")}
+FIXTURES = ROOT / "fixtures"
 COMMANDS = {info.name: info.callback for info in app_with().registered_commands}
 
 
@@ -140,77 +136,49 @@ def flat(value, path="", *, open_at=()):
             yield from flat(item, f"{path}[]", open_at=open_at)
 
 
-def printed(capsys):
-    """The document that was printed, without its version."""
-    document = json.loads(capsys.readouterr().out)
-    assert document.pop("json_version") == JSON_VERSION
-    return document
-
-
 @pytest.mark.parametrize(
-    ("command", "open_at"),
+    ("command", "runs", "open_at"),
     [
-        ("to-sqlite", ("reports[].moments", "reports[].categories_at_peak")),
-        ("info", ("devices[].actions", "settings", "annotations")),
-        ("growth", ()),
-        ("what-if", ("devices[].tried[].settings",)),
+        (
+            "to-sqlite",
+            (
+                ("growing.pickle", "--params", "list.json"),
+                *(("out_of_memory.pickle",), ("user_metadata.pickle",), ("transformer.capture",)),
+            ),
+            ("reports[].moments", "reports[].categories_at_peak", "reports[].after_oom"),
+        ),
+        (
+            "info",
+            (("growing.pickle",), ("no_stacks.pickle",)),
+            ("devices[].actions", "settings", "annotations"),
+        ),
+        ("growth", (("growing.pickle",), ("out_of_memory.pickle",)), ()),
+        (
+            "what-if",
+            (("growing.pickle", "--search"), ("out_of_memory.pickle", "--search")),
+            ("devices[].tried[].settings",),
+        ),
+        (
+            "diff",
+            (("perceptron.pickle", "growing.pickle"), ("windows_paths.pickle", "perceptron.pickle")),
+            (),
+        ),
+        ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
     ],
 )
-def test_the_described_json_is_that_of_the_program(command, open_at, tmp_path, capsys):
+def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("list.json").write_text('{"weight": [250]}')
+    for name in {word for run in runs for word in run if (FIXTURES / word).exists()}:
+        Path(name).symlink_to(FIXTURES / name)
     paths = set()
-    (tmp_path / "list.json").write_text('{"weight": [250]}')
-    main_frame = frame("main", "/home/me/project/a.py", 1)
-    called = [frame("_call_impl", "/site-packages/torch/nn/modules/module.py"), main_frame]
-    step = [frame("step", "/site-packages/torch/optim/sgd.py"), main_frame]
-    for name, frames in (("with", called), ("without", None)):
-        model = CachingAllocator()
-        for _ in range(4 if frames else 1):  # four iterations that leave something behind, for a leak
-            model.malloc(1000, frames=frames)
-            model.free(model.malloc(512, frames=step if frames else None), frames=frames and step)
-        failed = {"action": "oom", "size": 512, "device_free": 0, "stream": 0, "frames": frames or []}
-        raw = model.snapshot()
-        raw["device_traces"][0].append(failed)
-        if frames:
-            raw["external_annotations"] = [{"name": "step", "stage": "START", "device": 0, "time_us": 1}]
-        (tmp_path / name).write_bytes(pickle.dumps(raw))
-        options = (
-            ["--params", str(tmp_path / "list.json")] if (command, name) == ("to-sqlite", "with") else []
-        )
-        if command == "what-if":
-            options = ["--search"]
-        assert main([command, str(tmp_path / name), "--json", *options]) == 0
-        paths |= set(flat(printed(capsys), open_at=open_at))
-    described = [path for path in described_json(command) if not path.startswith("time.")]
+    for run in runs:
+        assert main([command, *run, *(["--format", "json"] if command == "check" else ["--json"])]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document.pop("json_version") == JSON_VERSION
+        paths |= set(flat(document, open_at=open_at))
+    described = [key.path for key in catalogs.json_keys()[command]]
     assert sorted(described) == sorted(paths - {f"{path}.*" for path in open_at})
-
-
-@pytest.mark.parametrize(
-    ("command", "runs"),
-    [
-        ("diff", [("perceptron", "growing"), ("windows_paths", "perceptron")]),
-        ("check", [("growing", "--max-peak", "1GiB", "--format", "json")]),
-    ],
-)
-def test_the_described_json_about_fixtures_is_that_of_the_program(command, runs, capsys):
-    paths = set()
-    for first, *rest in runs:
-        files = [str(ROOT / "fixtures" / f"{name}.pickle") for name in (first, *rest) if name in ALL_FIXTURES]
-        options = [word for word in rest if word not in ALL_FIXTURES]
-        assert main([command, *files, *(options or ["--json"])]) == 0
-        paths |= set(flat(printed(capsys)))
-    assert sorted(described_json(command)) == sorted(paths)
-
-
-def described_json(command):
-    """The paths of the catalogue of a command's JSON."""
-    return [key.path for key in catalogs.json_keys()[command]]
-
-
-def test_the_described_json_of_times_is_that_of_the_program(tmp_path):
-    times = time_report(tmp_path, clock="cpu", simulated=True)
-    values = json.loads(json.dumps({"reports": [], "time": times.to_json(tmp_path / "run.time.sqlite")}))
-    in_program = {path for path in flat(values) if path.startswith("time.")}
-    assert {path for path in described_json("to-sqlite") if path.startswith("time.")} == in_program
 
 
 # --- commands that pages show
