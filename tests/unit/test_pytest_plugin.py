@@ -40,16 +40,8 @@ def run(folder, source, *options):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:snapconv", "-p", "snapconv.pytest_plugin"),
-            *(
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:hypothesispytest",
-                "--strict-markers",
-                "-W",
-                "error",
-                *options,
-            ),
+            *("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers"),
+            *("-W", "error", *options),
         ],
         cwd=folder,
         env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(folder)},
@@ -76,12 +68,15 @@ def test_loaded():
     assert "4 passed" in shown
 
 
-def test_the_mark_is_known(tmp_path):
-    assert "@pytest.mark.gpu_memory(max_peak='2GiB'" in run(tmp_path, "", "--markers")
-
-
-def test_the_fixture_is_listed_with_what_it_does(tmp_path):
-    assert "Measure the GPU memory of the test" in run(tmp_path, "", "--fixtures")
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--markers", "@pytest.mark.gpu_memory(max_peak='2GiB'"),
+        ("--fixtures", "Measure the GPU memory of the test"),
+    ],
+)
+def test_the_mark_and_the_fixture_are_listed_with_what_they_do(tmp_path, option, text):
+    assert text in run(tmp_path, "", option)
 
 
 @NEEDS_TORCH

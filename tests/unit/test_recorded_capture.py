@@ -3,7 +3,6 @@
 The numbers are counted by hand from the code of fixtures/entries/transformer.
 """
 
-import ast
 import json
 import pickle
 import shutil
@@ -84,35 +83,6 @@ def test_no_text_names_a_folder_of_the_machine_it_was_made_on(snapshot, timing):
     assert len(found) > 100
     assert [text for text in found if not text.startswith(NEUTRAL)] == []
     assert snapshot["snapconv"]["platform"].isalpha()
-
-
-def project_frames(snapshot, timing):
-    holders = [*snapshot["device_traces"][0], *(b for s in snapshot["segments"] for b in s["blocks"])]
-    holders += snapshot["snapconv"]["parameters"]
-    frames = [(f["filename"], f["line"], f["name"]) for h in holders for f in h.get("frames", ())]
-    frames += [tuple(frame[:3]) for stack in timing["stacks"] for frame in stack]
-    return {frame for frame in frames if frame[0].startswith(f"{ROOT}/")}
-
-
-def functions(path):
-    """The functions of a file, innermost last, and the lines that they span."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return [(node.name, range(node.lineno, node.end_lineno + 1)) for node in found]
-
-
-def test_its_frames_are_lines_of_the_entry_as_it_is_now(snapshot, timing):
-    frames = project_frames(snapshot, timing)
-    assert {Path(filename).name for filename, _, _ in frames} == {"model.py", "train.py"}
-    spans = {name: functions(SOURCE / name) for name in ("model.py", "train.py")}
-    for filename, line, function in frames:
-        if function.startswith("<"):  # a module, or a comprehension
-            continue
-        assert any(function == name and line in lines for name, lines in spans[Path(filename).name]), (
-            filename,
-            line,
-            function,
-        )
 
 
 def test_the_memory_report_has_every_parameter_with_its_bytes_and_its_gradients(folder):
