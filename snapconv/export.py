@@ -175,8 +175,9 @@ def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writ
             for rows in several
         }
         with _folder(output), new_files(list(tables), force=options.force) as temporaries:
-            for temporary, rows in zip(temporaries, tables.values(), strict=True):
-                write(temporary, rows)
+            for temporary, (path, rows) in zip(temporaries, tables.items(), strict=True):
+                with os_errors(path):
+                    write(temporary, rows)
         return Exported((output,))
 
     return writer
@@ -207,7 +208,8 @@ def _write_lines(session: Session, output: Path, options: ExportOptions) -> Expo
 def _n_bytes(session: Session) -> int:
     """Return the size of the file, unpacked, or of all files of a capture."""
     times = timing_file(session.path)
-    return session.snapshot.container.n_unpacked_bytes + (times.stat().st_size if times else 0)
+    n_of_times = times.stat().st_size if times and times.is_file() else 0
+    return session.snapshot.container.n_unpacked_bytes + n_of_times
 
 
 FORMATS: dict[str, Format] = {

@@ -12,6 +12,7 @@ removes if it was not changed for an hour.
 """
 
 import errno
+import io
 import os
 import re
 import stat
@@ -20,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from snapconv.errors import OutputExistsError, OutputWriteError
+from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.stop_signals import raise_remembered
 
 SNAPSHOT_NAME, TIMING_NAME = "snapshot.pickle", "timing.json"
@@ -66,15 +67,35 @@ def snapshot_file(path: Path) -> Path:
 
 
 def timing_file(path: Path) -> Path | None:
-    """Return the times of a capture; None where there are none."""
+    """Return the times of a capture, whatever has their name; None where there are none."""
     file = path / TIMING_NAME
-    return file if is_capture(path) and file.is_file() else None
+    return file if is_capture(path) and os.path.lexists(file) else None
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
     timing = timing_file(path)
     return (snapshot_file(path),) if timing is None else (snapshot_file(path), timing)
+
+
+def open_input(path: Path) -> io.BufferedReader:
+    """Open a regular file, so that reading it never waits.
+
+    Raises InputError for pipes and devices, which may wait for ever or never end. So may a file of the system
+    that has 0 bytes by its own account, such as /proc/kmsg: that is taken as empty.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # Path.open takes no opener
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return file
+    file.close()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("expected a file, not a pipe or device: save it to a file first")
+    return Path(os.devnull).open("rb")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 # --- names of outputs
@@ -243,7 +264,8 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
             output = _create_temporary(path)
             temporaries.callback(_remove, output.temporary)
             outputs.append(output)
-        yield tuple(output.temporary for output in outputs)
+        with os_errors(paths[0]):  # who fills several names the one that failed
+            yield tuple(output.temporary for output in outputs)
         raise_remembered()  # what was stopped leaves nothing
         for output in outputs:
             with os_errors(output.path):

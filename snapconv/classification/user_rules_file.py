@@ -15,6 +15,7 @@ from snapconv.classification.categories import Category
 from snapconv.classification.classify import REASONS
 from snapconv.classification.user_rules import UserRule
 from snapconv.errors import InputError
+from snapconv.files import open_input
 from snapconv.json_text import read_json
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.toml_text import read_toml
@@ -62,9 +63,8 @@ def _values(path: Path) -> object:
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
     try:
-        if path.exists() and not path.is_file():  # opening a pipe may wait for ever, a device never ends
-            raise InputError("expected a file, not a folder, pipe or device: save it to a file first")
-        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        with open_input(path) as file:
+            text = file.read().removeprefix(b"\xef\xbb\xbf")
         text.decode()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error

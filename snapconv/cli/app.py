@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from snapconv.cli.terminal import give_up_stdout, print_error, print_lines
+from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_lines
 from snapconv.errors import OutputWriteError, SnapconvError
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
@@ -95,6 +95,8 @@ def _run(argv: list[str]) -> int:
     line = _with_command(argv)
     name = line[0] if line else ""
     is_program = name in _PROGRAM_COMMANDS
+    if not is_program:  # a program that is recorded finds stdout as it is
+        open_stdout()
     try:
         with signals_raise(is_program=is_program):
             app_with([name] if name in COMMANDS else COMMANDS)(line)
@@ -107,7 +109,8 @@ def _run(argv: list[str]) -> int:
         return code
     except OSError as error:  # only the terminal is left: files have errors of their own
         give_up_stdout()
-        raise OutputWriteError(f"the standard output cannot be written: {error.strerror}") from error
+        reason = error.strerror or "it is closed"
+        raise OutputWriteError(f"the standard output cannot be written: {reason}") from error
     return 0
 
 

@@ -22,6 +22,7 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.terminal import print_json, print_lines, print_text
 from snapconv.errors import BudgetExceeded, InputError
+from snapconv.files import open_input
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
 from snapconv.units import parse_bytes
 
@@ -168,7 +169,7 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
     if file is None:
         return None, {}
     try:
-        with file.open("rb") as opened:
+        with open_input(file) as opened:
             text = opened.read(MOST_TOML_BYTES + 1)
         table: object = read_toml(text) if b"snapconv" in text else {}
     except OSError as error:

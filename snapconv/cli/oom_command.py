@@ -22,6 +22,7 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import InputError
+from snapconv.files import open_input
 
 _Snapshot = Annotated[
     Path | None,
@@ -110,12 +111,10 @@ def _text_of(name: str) -> str:
     if name == "-":
         return sys.stdin.buffer.read(_MOST_OF_LOG).decode("utf-8", "replace") if sys.stdin else ""
     try:
-        if Path(name).exists() and not Path(name).is_file():  # a pipe may wait for ever, a device never ends
-            raise InputError(
-                f"{name}: expected a file, not a folder, pipe or device; - is the standard input"
-            )
-        with Path(name).open("rb") as log:
+        with open_input(Path(name)) as log:
             log.seek(max(Path(name).stat().st_size - _MOST_OF_LOG, 0))
             return log.read(_MOST_OF_LOG).decode("utf-8", "replace")
+    except InputError as error:
+        raise InputError(f"{name}: {error}; - is the standard input") from error
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror}") from error

@@ -79,7 +79,7 @@ def _check(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, lines: list[str], *, force: bool) -> None:
-    from snapconv.files import new_files, os_errors
+    from snapconv.files import new_files
 
-    with new_files([output], force=force) as (temporary,), os_errors(output):
+    with new_files([output], force=force) as (temporary,):
         temporary.write_text("".join(lines), encoding="utf-8")

@@ -25,6 +25,15 @@ def give_up_stdout() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
+def open_stdout() -> None:
+    """Put a stream that refuses everything in the place of a closed stdout.
+
+    So what is printed there is an error, and no file that is opened later gets its descriptor.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115  # until the process ends
+
+
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours.
 
@@ -82,8 +91,6 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     """
     from snapconv.writers.text.notes import note_lines
 
-    if sys.stdout is None:  # closed by the parent process
-        return
     document: dict[str, object] = {"json_version": JSON_VERSION, **values}
     text, notes = (_json(document), ()) if n_bytes is None else bounded_text(document, _json, n_bytes)
     print_lines(note_lines(notes), sys.stderr)
@@ -99,8 +106,6 @@ def _json(values: object) -> str:
 
 def print_text(text: str) -> None:
     """Print a document that has everything escaped already, its lines as they are."""
-    if sys.stdout is None:  # closed by the parent process
-        return
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -118,6 +118,16 @@ def test_an_exception_in_the_block_leaves_nothing_behind(tmp_path, error):
     assert names_in(tmp_path) == []
 
 
+def test_a_disk_that_fills_up_in_the_block_is_an_error_of_the_output(tmp_path):
+    def fill():
+        with new_files([tmp_path / "a"], force=False):
+            full_disk()
+
+    with pytest.raises(OutputWriteError, match=r"a: the disk is full; free some space"):
+        fill()
+    assert names_in(tmp_path) == []
+
+
 def test_a_disk_that_fills_up_at_the_last_moment_leaves_nothing_new_behind(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full_disk)

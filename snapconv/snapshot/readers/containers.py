@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
+from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
@@ -70,7 +71,7 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
             value, container = _read(file, n_bytes, progress)
             return value, replace(container, n_bytes=n_bytes)
@@ -89,7 +90,7 @@ def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) 
     Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return _read_compiled(file, os.fstat(file.fileno()).st_size, core, progress)
     except (OSError, InputError) as error:
         raise OddFile from error

@@ -15,6 +15,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
+from snapconv.files import open_input
 from snapconv.snapshot.fields import BYTES, check_total
 from snapconv.snapshot.recorded.json_object import read_unchecked_json
 from snapconv.units import shown
@@ -111,9 +112,7 @@ class _Named:
 def _read(path: Path) -> tuple[list[_Row], bool]:
     if path.is_dir():
         raise InputError("this is a folder: name the .safetensors file in it, or the index of its shards")
-    if path.exists() and not path.is_file():  # opening a pipe may wait for ever
-        raise InputError("expected a file, not a pipe or device: save it to a file first")
-    with path.open("rb") as file:
+    with open_input(path) as file:
         start = file.read(16)
         if not start.strip():
             raise TruncatedFileError("the file is empty")
@@ -216,7 +215,7 @@ def _shard(index: Path, name: str) -> list[_Row]:
             f"weight_map: there is no {shown(name)} beside the index; only its header is needed, the first "
             "megabyte or so"
         )
-    with _Named(path), path.open("rb") as file:
+    with _Named(path), open_input(path) as file:
         start = file.read(16)
         if start.startswith(b"PK\x03\x04") or start[:2] == b"\x80\x02":
             raise InputError(f"this is {_CHECKPOINT}")

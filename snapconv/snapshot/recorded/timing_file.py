@@ -3,6 +3,7 @@
 The file is as untrusted as a snapshot: every value is checked before anything uses it.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
+from snapconv.files import open_input
 from snapconv.json_text import json_shown
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner
@@ -127,10 +129,13 @@ _FRAME = (TEXT, Kind((int,), "int", 0, 1 << 31), TEXT, FLAG)
 def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
     """Read a timing.json.
 
-    A version that is not known gives a note and no Timing. Raises InputError (MalformedSnapshotError,
-    TruncatedFileError) with the file and the place in it.
+    A version that is not known gives a note and no Timing, and so does what is no regular file. Raises
+    InputError (MalformedSnapshotError, TruncatedFileError) with the file and the place in it.
     """
     path = Path(path)
+    if os.path.lexists(path) and not path.is_file():
+        message = f"{path.name} is no regular file: there are no times"
+        return None, (Note("unreadable-times", message),)
     try:
         text = _text_of(path)
         trace = JsonObject(read_unchecked_json(text), "")
@@ -149,7 +154,7 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
 
 def _text_of(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             text = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from snapconv.files import new_files, os_errors
+from snapconv.files import new_files
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_values
 from snapconv.writers.html.view_device import ViewDevice
 
@@ -33,7 +33,7 @@ def write_page(
     path: Path, files: Sequence[ViewFile], shared: dict[str, object], *, title: str, force: bool
 ) -> int:
     """Write the page whole or not at all; gives its size in bytes."""
-    with new_files([path], force=force) as (temporary,), os_errors(path), temporary.open("wb") as file:
+    with new_files([path], force=force) as (temporary,), temporary.open("wb") as file:
         for part in _parts(files, shared, title):
             _write(file, part)
         return file.tell()

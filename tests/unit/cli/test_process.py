@@ -147,15 +147,46 @@ def test_a_full_disk_under_stdout_ends_with_5(folder, argv):
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", "--json >&-"])
+@pytest.mark.parametrize(("closed", "code"), [("2>&-", 0), (">&-", 5), ("--json >&-", 5)])
 @pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
-def test_a_closed_stream_does_no_harm(folder, argv, closed):
+def test_a_closed_stdout_is_an_error_and_a_closed_stderr_is_none(folder, argv, closed, code):
     command = f'exec "{sys.executable}" -m snapconv {" ".join(argv)} {closed}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, check=False)
-    assert done.returncode == 0
-    assert b"cuda:0" in done.stdout or closed != "2>&-"
-    assert b"Traceback" not in done.stderr
+    assert done.returncode == code
+    assert b"cuda:0" in done.stdout or code
+    assert b"error: the standard output cannot be written: it is closed" in done.stderr or not code
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs the right to read the kernel's log")
+@pytest.mark.parametrize("argv", [["info"], ["oom", "--message"]], ids=" ".join)
+def test_a_file_of_the_system_that_waits_is_as_empty_as_it_says(folder, argv):
+    assert run(*argv, "/proc/kmsg").code == 3
+
+
+def test_a_device_as_input_is_refused(folder):
+    done = run("info", "/dev/zero")
+    assert (done.code, done.out) == (3, "")
+    assert "expected a file, not a pipe or device" in done.err
+
+
+def capture_with_times_in(make):
+    Path("one.capture").mkdir()
+    Path("run.pickle").rename("one.capture/snapshot.pickle")
+    make(Path("one.capture/timing.json"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("none")],
+    ids=["pipe", "folder", "device", "nothing"],
+)
+@pytest.mark.parametrize("command", ["info", "to-sqlite"])
+def test_times_that_are_no_regular_file_are_left_out_with_a_note(folder, capsys, command, make):
+    capture_with_times_in(make)
+    assert main([command, "one.capture"]) == 0
+    err = capsys.readouterr().err
+    assert "note: unreadable-times: timing.json is no regular file: there are no times" in err
 
 
 @pytest.mark.parametrize(

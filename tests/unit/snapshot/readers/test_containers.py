@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import pickle
 import sqlite3
 import zlib
@@ -294,7 +295,7 @@ class TestFiles:
         def refuse(*_, **__):
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(type(path), "open", refuse)
+        monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(InputError, match="Permission denied"):
             read_raw(path)
 
