@@ -49,6 +49,7 @@ class ExportOptions:
     events: Range | None = None
     iterations: Range | None = None
     snapshot: SnapshotOptions = field(default_factory=SnapshotOptions)
+    csv_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,15 @@ def _tables(session: Session) -> list[tuple[str, Sequence[TableRows]]]:
     return found
 
 
-def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writer:
+def _write_csv(temporary: Path, rows: TableRows, options: ExportOptions) -> None:
+    write_csv(temporary, rows, is_safe=options.csv_safe)
+
+
+def _write_parquet(temporary: Path, rows: TableRows, _options: ExportOptions) -> None:
+    write_parquet(temporary, rows)
+
+
+def _write_folder(ending: str, write: Callable[[Path, TableRows, ExportOptions], None]) -> Writer:
     """Make a writer of a file for every table into a folder, which need not exist."""
 
     def writer(session: Session, output: Path, options: ExportOptions) -> Exported:
@@ -177,7 +186,7 @@ def _write_folder(ending: str, write: Callable[[Path, TableRows], None]) -> Writ
         with _folder(output), new_files(list(tables), force=options.force) as temporaries:
             for temporary, (path, rows) in zip(temporaries, tables.items(), strict=True):
                 with os_errors(path):
-                    write(temporary, rows)
+                    write(temporary, rows, options)
         return Exported((output,))
 
     return writer
@@ -218,8 +227,8 @@ FORMATS: dict[str, Format] = {
     "speedscope": Format(".speedscope.json", _write_stacks(write_speedscope)),
     "folded": Format(".folded.txt", _write_stacks(write_folded, names_repeat=True)),
     "pprof": Format(".pb.gz", _write_stacks(write_pprof)),
-    "csv": Format(".csv", _write_folder(".csv", write_csv), is_folder=True),
+    "csv": Format(".csv", _write_folder(".csv", _write_csv), is_folder=True),
     "jsonl": Format(".jsonl", _write_lines),
-    "parquet": Format(".parquet", _write_folder(".parquet", write_parquet), is_folder=True),
+    "parquet": Format(".parquet", _write_folder(".parquet", _write_parquet), is_folder=True),
     "snapshot": Format(".window.pickle", _write_smaller_snapshot),
 }

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from snapconv.session import Session
 
 _FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "parquet", "snapshot")
-_OF_A_MOMENT = ("speedscope", "folded", "pprof")
+# Options that another format than snapshot has.
+_HAVE = {"--at": ("speedscope", "folded", "pprof"), "--csv-safe": ("csv",)}
 
 
 def _known(name: str) -> str:
@@ -61,6 +62,18 @@ _Redact = Annotated[
     ),
 ]
 
+_RedactAll = Annotated[
+    bool,
+    typer.Option(
+        "--redact-all",
+        help="As --redact; also times and addresses begin at fixed values, their distances stay.",
+    ),
+]
+
+_CsvSafe = Annotated[
+    bool, typer.Option("--csv-safe", help="csv: put an apostrophe before texts that a spreadsheet would run.")
+]
+
 
 def export(
     snapshot: Snapshot,
@@ -73,6 +86,8 @@ def export(
     iterations: _Iterations = None,
     no_cpp_frames: _NoCpp = False,
     redact: _Redact = False,
+    redact_all: _RedactAll = False,
+    csv_safe: _CsvSafe = False,
     project_root: ProjectRoot = None,
     include: Includes = None,
     path_map: PathMaps = None,
@@ -90,8 +105,9 @@ def export(
     from snapconv.export import export as write
     from snapconv.writers.exports.snapshot_pickle import SnapshotOptions
 
-    window = {"--events": events, "--iterations": iterations, "--redact": redact}
-    _refuse_what_has_no_effect(format, {**window, "--at": at if at != "peak" else None})
+    window = {"--events": events, "--iterations": iterations, "--redact": redact, "--redact-all": redact_all}
+    others = {"--at": at if at != "peak" else None, "--csv-safe": csv_safe}
+    _refuse_what_has_no_effect(format, {**window, **others})
     options = ExportOptions(
         format=format,
         output=output,
@@ -99,7 +115,8 @@ def export(
         at=moment_question(at),
         events=_range(events, "--events", instead_of=iterations),
         iterations=_range(iterations, "--iterations"),
-        snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact),
+        csv_safe=csv_safe,
+        snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact or redact_all, shift=redact_all),
     )
     path = output_of(snapshot, options)
     read = ReadOptions(project_root, include, path_map, rules)
@@ -119,7 +136,7 @@ def _report(session: "Session", made: "Exported") -> None:
 def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:
     """Refuse an option that the format does not have, above all --redact, which must not be trusted there."""
     for option, value in given.items():
-        formats = _OF_A_MOMENT if option == "--at" else ("snapshot",)
+        formats = _HAVE.get(option, ("snapshot",))
         if value and name not in formats:
             raise typer.BadParameter(f"it is for --format {', '.join(formats)} only", param_hint=option)
 

@@ -43,7 +43,7 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
         return
     paint = paint_of(stream)
     for line in lines:
-        text = printable(shortened(line, _MOST_OF_LINE))
+        text = unobeyed(printable(shortened(line, _MOST_OF_LINE)))
         print(paint(text) if paint else text, file=stream)
     stream.flush()
 
@@ -53,6 +53,13 @@ def shows_blocks(stream: TextIO | None) -> bool:
     if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
     return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def unobeyed(text: str) -> str:
+    """Break up what GitHub's runner would obey in any output of a step, such as ``##[add-mask]``."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return text
+    return re.sub(r"(?m)^([ \t]*):(?=:)", r"\1: ", text.replace("##[", "# #["))
 
 
 def print_error(text: str) -> None:
@@ -66,7 +73,7 @@ def say(text: str) -> None:
     if sys.stderr is None:
         return
     with suppress(OSError, ValueError):
-        print(f"snapconv: {printable(text)}", file=sys.stderr, flush=True)
+        print(f"snapconv: {unobeyed(printable(text))}", file=sys.stderr, flush=True)
 
 
 def show_raised(raised: BaseException) -> None:
@@ -101,12 +108,13 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
 def _json(values: object) -> str:
     from snapconv.json_text import escape_unprintable, write_json
 
-    return escape_unprintable(f"{write_json(values, is_indented=True).decode()}\n")
+    text = escape_unprintable(f"{write_json(values, is_indented=True).decode()}\n")
+    return text.replace("##[", "#\\u0023[")  # the same text, which GitHub's runner does not obey
 
 
 def print_text(text: str) -> None:
     """Print a document that has everything escaped already, its lines as they are."""
-    sys.stdout.write(text)
+    sys.stdout.write(unobeyed(text))
     sys.stdout.flush()
 
 

@@ -90,6 +90,20 @@ def test_a_baseline_is_compared_and_fails_only_beyond_what_is_allowed(tmp_path):
 
 
 @NEEDS_BASH
+@pytest.mark.parametrize("inputs", [{"file": "--help"}, {"file": GROWING, "baseline": "--help"}])
+def test_a_file_that_is_named_like_an_option_is_a_file(tmp_path, inputs):
+    assert run(tmp_path, **inputs, max_peak="1GiB")[0] == 3
+
+
+@NEEDS_BASH
+def test_a_module_of_the_workspace_is_not_taken_for_ours(tmp_path):
+    for name in ("snapconv", "sysconfig", "pathlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(0)\n")
+    code, summary = run(tmp_path, file=GROWING, max_peak="1MiB")
+    assert (code, summary.count("❌")) == (7, 1)
+
+
+@NEEDS_BASH
 def test_an_input_is_never_run(tmp_path):
     code, _ = run(tmp_path, file='$(touch "run") `touch run`; touch run', max_peak="1GiB")
     assert code == 3

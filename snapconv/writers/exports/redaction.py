@@ -4,6 +4,7 @@ What is public stays, since categories and operations are inferred from it: the 
 C++ names made of nothing but known namespaces, and the few function names that torch itself prescribes.
 """
 
+import posixpath
 import re
 from collections.abc import Iterable
 
@@ -46,7 +47,7 @@ class Redaction:
 
     def frame(self, function: str, filename: str) -> tuple[str, str]:
         """Redact a function's name and its file's, as they may be given away."""
-        path = normal(filename)
+        path = normal(filename) and posixpath.normpath(normal(filename))  # or `torch/../NAME` were torch's
         if found := _OF_TORCH.search(path):
             return function, f"/redacted/site-packages/{found[1]}"
         if is_native(filename):

@@ -28,10 +28,14 @@ _ACTION_NAMES = {code: name for name, code in ACTION_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """What goes into the smaller snapshot; ``cpp_frames``: frames of C++ code too."""
+    """What goes into the smaller snapshot; ``cpp_frames``: frames of C++ code too.
+
+    ``shift``: times and addresses begin at fixed values, and keep their distances.
+    """
 
     cpp_frames: bool = True
     redact: bool = False
+    shift: bool = False
 
 
 def write_snapshot(
@@ -59,7 +63,29 @@ def snapshot_of(analysis: DeviceAnalysis, window: EventWindow, options: Snapshot
     overflowed = True if window.first > 0 else device.history_overflowed
     if overflowed is not None:  # what was before the window is lost to its readers
         raw["trace_alloc_overflowed"] = overflowed
+    if options.shift:
+        _shift(raw)
     return raw
+
+
+_FIRST_TIME_US, _FIRST_ADDRESS = 1_000_000, 2 << 20
+
+
+def _shift(raw: Raw) -> None:
+    """Move all times and all addresses; 0 is no address, and addresses keep their place in a page."""
+    events = [event for trace in raw["device_traces"] for event in trace]
+    blocks = [block for segment in raw["segments"] for block in segment["blocks"]]
+    addressed = [
+        *((row, "address") for row in (*raw["segments"], *blocks)),
+        *((row, "addr") for row in events),
+    ]
+    timed = [(row, "time_us") for row in (*events, *raw.get("external_annotations", ()))]
+    for places, first, unit in ((addressed, _FIRST_ADDRESS, _FIRST_ADDRESS), (timed, _FIRST_TIME_US, 1)):
+        there = [(row, key) for row, key in places if row.get(key, 0) > 0]
+        lowest = min((row[key] for row, key in there), default=0)
+        distance = max(lowest // unit * unit - first, 0)
+        for row, key in there:
+            row[key] -= distance
 
 
 class _Writing:

@@ -13,12 +13,16 @@ from snapconv.writers.sqlite.database import CHUNK_ROWS
 from snapconv.writers.sqlite.tables import Column, Row, TableRows, Value
 
 
-def write_csv(temporary: Path, rows: TableRows) -> None:
-    """Write a table with a line of names. Every text is in quotes, so that an empty field is NULL."""
+def write_csv(temporary: Path, rows: TableRows, *, is_safe: bool = False) -> None:
+    """Write a table with a line of names. Every text is in quotes, so that an empty field is NULL.
+
+    ``is_safe``: an apostrophe stands before each text that a spreadsheet would take for a formula.
+    """
+    field = _safe_field if is_safe else _field
     with temporary.open("w", encoding="utf-8", newline="") as file:
         file.write(f"{','.join(column.name for column in rows.table.columns)}\r\n")
         for chunk in _chunks(rows):
-            file.writelines(f"{','.join(map(_field, row))}\r\n" for row in chunk)
+            file.writelines(f"{','.join(map(field, row))}\r\n" for row in chunk)
 
 
 def write_json_lines(
@@ -90,6 +94,14 @@ def _or_null(value: Value, stand_in: int | None) -> Value:
     if (stand_in is not None and value == stand_in) or value != value:
         return None
     return int(value) if isinstance(value, bool) else value
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _safe_field(value: Value) -> str:
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+    return _field(f"'{value}" if is_formula else value)
 
 
 def _field(value: Value) -> str:

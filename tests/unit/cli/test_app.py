@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.cli.app import COMMANDS
+from snapconv.cli.app import COMMANDS, main
+from snapconv.cli.terminal import unobeyed
 from snapconv.native.library import kind
 from snapconv.version import VERSION
+from tests.builders import TraceBuilder, frame
 from tests.tables import ask
 
 NEEDS_UNIX = pytest.mark.skipif(os.name != "posix", reason="needs a device that is a file")
@@ -356,3 +358,23 @@ def test_info_writes_nothing(folder, snapconv):
     assert done.code == 0
     assert "cuda:0" in done.out
     assert names(folder) == ["run.pickle"]
+
+
+HOSTILE = "##[add-mask]/ ##[stop-commands]x"
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["tree"], ["summary", "--json"], []])
+def test_no_name_of_a_file_is_a_command_for_githubs_runner(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    trace = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
+    path = trace.write(tmp_path / "x.pickle", **{HOSTILE: 1})
+    main([*arguments[:1], str(path), *arguments[1:]])
+    said = capsys.readouterr()
+    assert "add-mask" in said.out + said.err
+    assert "##[" not in said.out + said.err
+
+
+def test_a_line_that_begins_like_a_command_for_githubs_runner_is_broken_up(monkeypatch):
+    assert unobeyed("  ::add-mask::x") == "  ::add-mask::x"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert unobeyed("a ::b\n  ::add-mask::x") == "a ::b\n  : :add-mask::x"

@@ -41,6 +41,11 @@ def test_a_file_of_torch_keeps_what_is_below_its_package_and_no_more():
     assert found == ("_call_impl", "/redacted/site-packages/torch/nn/modules/module.py")
 
 
+def test_a_file_beside_torch_is_not_torchs_whatever_its_path_goes_through():
+    found = Redaction().frame("f", f"{TORCH}/../secret/a.py")
+    assert found == ("function_1", "/redacted/site-packages/file_1.py")
+
+
 def test_the_same_file_has_the_same_new_name_and_another_has_another():
     redaction = Redaction()
     one, same, other = (

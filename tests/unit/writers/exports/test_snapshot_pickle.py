@@ -57,11 +57,26 @@ def test_a_window_of_a_file_has_the_figures_that_the_file_has_there(tmp_path, pa
 
 
 @pytest.mark.parametrize("name", ["training_step", "several_streams", "torch_npu_expandable", "torch_2_15"])
-def test_redacted_or_not_the_figures_are_the_same(tmp_path, name):
+@pytest.mark.parametrize("shift", [False, True])
+def test_redacted_or_not_the_figures_are_the_same(tmp_path, name, shift):
     session = snapconv.load(FIXTURES / f"{name}.pickle")
     analysis = session.devices[0]
-    part = again(tmp_path, session, analysis, whole_window(analysis), redact=True)
+    part = again(tmp_path, session, analysis, whole_window(analysis), redact=True, shift=shift)
     assert differences(analysis, whole_window(analysis), part) == 0
+
+
+def test_shifted_times_and_addresses_begin_at_fixed_values_and_keep_their_distances(tmp_path):
+    path, output = tmp_path / "one.pickle", tmp_path / "public.pickle"
+    path.write_bytes(pickle.dumps(secret_snapshot()))
+    arguments = ["export", str(path), "--format", "snapshot", "-o", str(output), "--quiet", "--redact-all"]
+    assert main(arguments) == 0
+    assert b"secret" not in output.read_bytes()
+    raw = pickle.loads(output.read_bytes())
+    (trace,), (segment,) = raw["device_traces"], raw["segments"]
+    assert [event["addr"] for event in trace] == [2 * MIB, 2 * MIB, 2 * MIB + 512]
+    assert [event["time_us"] for event in trace] == [1_000_000, 1_000_001, 1_000_002]
+    assert [segment["address"], segment["blocks"][1]["address"]] == [2 * MIB, 2 * MIB + 512]
+    assert {note["time_us"] for note in raw["external_annotations"]} == {1_000_000}
 
 
 def test_a_whole_file_keeps_its_categories(tmp_path):

@@ -69,6 +69,18 @@ def test_csv_has_every_table_with_null_as_an_empty_field_and_text_in_quotes(tmp_
     assert text == 'id,name\n0,"(0, 0)"\n'
 
 
+def test_csv_is_safe_for_spreadsheets_where_that_is_wanted(tmp_path):
+    starts = ["=", "+", "-", "@", "\t", "\r", "a"]
+    trace = TraceBuilder().segment()
+    for start in starts:
+        trace.alloc(512, frames=[frame(f"{start}f", "/home/me/project/train.py")])
+    file = trace.write(tmp_path / "x.pickle")
+    for arguments, mark in (((), ""), (("--csv-safe", "--force"), "'")):
+        text = (exported(tmp_path, "csv", file, *arguments) / "memory.snapconv_frames.csv").read_bytes()
+        for start in starts:
+            assert f',"{mark if start != "a" else ""}{start}f",'.encode() in text
+
+
 def test_every_line_of_json_is_a_row_with_its_report_and_its_table(tmp_path, tables):
     found = {name: [] for name in tables}
     for line in exported(tmp_path, "jsonl").read_text(encoding="utf-8").splitlines():
