@@ -1,45 +1,22 @@
 """Small files made to cost much: each is tried in a process that may have little memory and time."""
 
 import gzip
-import os
 import pickle
 import struct
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.fuzz.limited_process import limited_process
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits the memory of a process as Linux does"
 )
 
 MEMORY_BYTES = 768 << 20
-# Of the processor, so that a busy machine changes nothing.
 SECONDS = 10
-# The child reads one path per line, and says in one line each what came of it.
-CHILD = """
-import resource, signal, sys, time
-import snapconv.session
-from snapconv.errors import SnapconvError
-
-with open("/proc/self/statm") as file:
-    in_use = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (in_use + int(sys.argv[1]),) * 2)
-for line in sys.stdin:
-    started = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, int(sys.argv[2]))
-    try:
-        snapconv.session.load(line.strip())
-        said = "read"
-    except SnapconvError as error:
-        said = type(error).__name__
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    print(f"{said} {time.process_time() - started:.2f}", flush=True)
-"""
 VALID = pickle.dumps(TraceBuilder().segment().alloc(512).snapshot(), 4)
 
 
@@ -177,60 +154,28 @@ TIME: dict[str, Callable[[], bytes]] = {
 }
 
 
-class Child:
-    """A process with snapconv loaded and MEMORY_BYTES to spare; started again if it dies."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
-
-    def load(self, path: Path) -> tuple[str, float]:
-        """What came of a file, and after how many seconds; "died" if the process did not survive it."""
-        if self.process is None:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CHILD, str(MEMORY_BYTES), str(2 * SECONDS)],
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OPENBLAS_NUM_THREADS": "1"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        print(path, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline().split()
-        if not answer:
-            code = self.process.wait()
-            self.close()
-            return f"died with {code}", 0.0
-        return answer[0], float(answer[1])
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.communicate()
-            self.process = None
-
-
 @pytest.fixture(scope="module")
-def child() -> Iterator[Child]:
-    child = Child()
-    yield child
-    child.close()
+def load(tmp_path_factory):
+    """Load a file of such bytes: "read", the name of the error, or the code where it was not survived."""
+    folder = tmp_path_factory.mktemp("loaded")
+    with limited_process(memory_bytes=MEMORY_BYTES, seconds=SECONDS) as run:
 
+        def load(content: bytes) -> str:
+            (folder / "x").write_bytes(content)
+            code = run(["load", str(folder / "x")], folder / "said")
+            return (folder / "said").read_text().strip() if code == 0 else f"ended with {code}"
 
-def tried(child: Child, path: Path, content: bytes) -> tuple[str, float]:
-    path.write_bytes(content)
-    return child.load(path)
+        yield load
 
 
 @pytest.mark.parametrize("name", MEMORY)
-def test_a_file_made_to_fill_the_memory_is_refused_in_time(child, tmp_path, name):
+def test_a_file_made_to_fill_the_memory_is_refused_in_time(load, name):
     content, expected = MEMORY[name]
-    said, seconds = tried(child, tmp_path / "x", content)
-    assert said == expected
-    assert seconds < SECONDS
+    assert load(content) == expected
 
 
 @pytest.mark.parametrize("name", TIME)
-def test_a_file_of_a_megabyte_made_to_take_for_ever_is_done_in_time(child, tmp_path, name):
+def test_a_file_of_a_megabyte_made_to_take_for_ever_is_done_in_time(load, name):
     content = TIME[name]()
     assert len(content) <= 1 << 20
-    said, seconds = tried(child, tmp_path / "x", content)
-    assert said in {"read", "MalformedSnapshotError", "NotASnapshotError", "UnsafePickleError"}
-    assert seconds < SECONDS
+    assert load(content) in {"read", "MalformedSnapshotError", "NotASnapshotError", "UnsafePickleError"}

@@ -7,17 +7,16 @@ file to a third of the commands, in turn; scripts/test --all and one with a seed
 
 import gzip
 import json
-import os
 import pickle
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.drawn_inputs import drawn
+from tests.fuzz.limited_process import limited_process
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 from tests.timing_builder import small_trace
 
@@ -25,43 +24,10 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits the memory of a process as Linux does"
 )
 
+Run = Callable[[Sequence[str], Path], int]
 MEMORY_BYTES = 384 << 20
 SECONDS = 5
 PROJECT = "/home/me/proj/"
-# Has all of snapconv loaded, and runs each command that it reads in a process of its own that it forks.
-# It has run all of them on a small file before, so that none spends time on what is done once in a process:
-# Typer's imports, the fields of dataclasses.
-CHILD = """
-import contextlib, importlib, json, os, pkgutil, resource, signal, sys
-from pathlib import Path
-import snapconv
-from snapconv.cli.app import main
-
-memory, seconds = map(int, sys.argv[1:3])
-NOT_LOADED = ("snapconv.recorder", "snapconv.integrations", "snapconv.__main__", "snapconv.native.core")
-for module in pkgutil.walk_packages(snapconv.__path__, "snapconv."):
-    if not module.name.startswith(NOT_LOADED):
-        importlib.import_module(module.name)
-with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-    for command in json.loads(sys.argv[3]):
-        main(command)
-for line in sys.stdin:
-    said, command = json.loads(line)
-    process = os.fork()
-    if not process:
-        output = os.open(said, os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (in_use + memory,) * 2)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        code = 1
-        try:
-            code = main(command)
-        finally:
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-"""
 FILE, OUT = "FILE", "OUT"
 QUESTIONS = {
     "info": ("info", FILE),
@@ -213,22 +179,16 @@ def with_paths(command: tuple[str, ...], file: Path, out: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def child(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
+def run(tmp_path_factory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("small")
     small = folder / "x.pickle"
     small.write_bytes(dump([], [alloc(frames(1))]))
     first = [with_paths(command, small, folder / f"out{i}") for i, command in enumerate(COMMANDS.values())]
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(MEMORY_BYTES), str(SECONDS), json.dumps(first)],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a thread less to fork beside
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        yield process
+    with limited_process(first, memory_bytes=MEMORY_BYTES, seconds=SECONDS) as run:
+        yield run
 
 
-def check(child: subprocess.Popen[str], tmp_path: Path, file: Path, n_bytes: int, *, number: int) -> None:
+def check(run: Run, tmp_path: Path, file: Path, n_bytes: int, *, number: int) -> None:
     """Hold commands to the bounds of a file of so many bytes; its number chooses them, where not all run."""
     most = 20 * n_bytes + (1 << 20)
     wrong = {}
@@ -237,15 +197,12 @@ def check(child: subprocess.Popen[str], tmp_path: Path, file: Path, n_bytes: int
         folder = tmp_path / "outputs"
         folder.mkdir()
         said = tmp_path / "said"
-        line = json.dumps([str(said), with_paths(command, file, folder / "out")])
-        assert child.poll() is None, f"the process that runs the commands has ended with {child.returncode}"
-        print(line, file=child.stdin, flush=True)
-        code = child.stdout.readline().strip()
+        code = run(with_paths(command, file, folder / "out"), said)
         n_printed = said.stat().st_size
         end = said.read_bytes()[-1000:].decode("utf-8", "replace")
         sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
         if (
-            code not in ("0", "3", "7")  # nothing where the child has died
+            code not in (0, 3, 7)
             or "memory does not suffice" in end
             or n_printed > most
             # A file for each device or table may have some bytes for itself.
@@ -258,15 +215,15 @@ def check(child: subprocess.Popen[str], tmp_path: Path, file: Path, n_bytes: int
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_repeated_costs_no_more_than_its_file_allows(child, tmp_path, name):
+def test_what_is_repeated_costs_no_more_than_its_file_allows(run, tmp_path, name):
     content = FILES[name]()
     assert len(content) < 5 << 18
     file = tmp_path / "x.pickle"
     file.write_bytes(content)
-    check(child, tmp_path, file, len(content), number=list(FILES).index(name))
+    check(run, tmp_path, file, len(content), number=list(FILES).index(name))
 
 
-def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(child, tmp_path):
+def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(run, tmp_path):
     """20,000 frames, and 1,000 calls from there."""
     trace = small_trace()
     stack = [[f"/home/me/project/{'a' * 50}.py", 3, "f", False]] * 20_000
@@ -279,12 +236,12 @@ def test_a_stack_of_all_timed_calls_costs_no_more_than_its_file_allows(child, tm
     (capture / "snapshot.pickle").write_bytes(dump([], [alloc([])]))
     (capture / "timing.json").write_text(json.dumps(trace))
     n_bytes = sum(file.stat().st_size for file in capture.iterdir())
-    check(child, tmp_path, capture, n_bytes, number=len(FILES))
+    check(run, tmp_path, capture, n_bytes, number=len(FILES))
 
 
-def test_a_packed_file_costs_no_more_than_what_it_contains_allows(child, tmp_path):
+def test_a_packed_file_costs_no_more_than_what_it_contains_allows(run, tmp_path):
     content = json.dumps({"segments": [], "device_traces": [[alloc(frames(1))] * 3000]}).encode()
     file = tmp_path / "x.json.gz"
     file.write_bytes(gzip.compress(content))
     assert file.stat().st_size < len(content) // 50
-    check(child, tmp_path, file, len(content), number=len(FILES) + 1)
+    check(run, tmp_path, file, len(content), number=len(FILES) + 1)
