@@ -16,6 +16,7 @@ from snapconv.version import VERSION
 from tests.builders import TraceBuilder, frame
 from tests.tables import ask
 
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 NEEDS_UNIX = pytest.mark.skipif(os.name != "posix", reason="needs a device that is a file")
 FRAMES = [
     {"name": "forward", "filename": "/home/me/project/net.py", "line": 7},
@@ -119,37 +120,27 @@ def test_a_wrong_command_line_ends_with_2_and_is_named(folder, snapconv, argv, n
     assert names(folder) == ["run.pickle"]
 
 
-WHOLE = pickle.dumps(raw_snapshot())
-BAD_EVENT = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": "big"}]]}
-INPUTS = {
-    "empty": (b"", "0 bytes"),
-    "cut": (WHOLE[:-100], f"breaks off at byte {len(WHOLE) - 100}"),
-    "damaged": (pickle.dumps([])[:-1] + b"e.", "damaged"),
-    "text": (b"hello, world\n", "hello, world"),
-    "another pickle": (pickle.dumps({"weights": 1}), "weights"),
-    "a list": (pickle.dumps([1, 2, 3]), "a list of 3 int"),
-    "wrong value": (pickle.dumps(BAD_EVENT), "device_traces[0][0].size: expected int, got str"),
-    "report": (b"SQLite format 3\x00" + bytes(84), "report"),
-    "zip": (b"PK\x03\x04" + bytes(26), "unzip -p"),
-    "xz": (b"\xfd7zXZ\x00" + bytes(26), "xz -d"),
-    "cut gzip": (gzip.compress(WHOLE)[:-20], "breaks off"),
-    "cut json": (b'{"segments": [', "breaks off"),
-    "chrome trace": (b'{"traceEvents": []}', "Chrome trace"),
-    "page": (b"<!DOCTYPE html><html></html>", "no snapshot embedded"),
-    "old protocol": (pickle.dumps(raw_snapshot(), protocol=0), "protocol"),
+BAD = FIXTURES / "bad"
+EXPECTED = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))["bad"]
+INPUTS = {name: ((BAD / name).read_bytes(), about["says"]) for name, about in EXPECTED.items()} | {
+    "list.pickle": (pickle.dumps([1, 2, 3]), "a list of 3 int"),
+    "packed.pickle": (b"PK\x03\x04" + bytes(26), "unzip -p"),
 }
 
 
 @pytest.mark.parametrize("command", ["to-sqlite", "info"])
-@pytest.mark.parametrize("kind", INPUTS)
-def test_an_input_that_cannot_be_used_ends_with_3_and_shows_why(folder, snapconv, kind, command):
-    data, named = INPUTS[kind]
-    Path("run.pickle").write_bytes(data)
-    done = snapconv(command, "run.pickle")
-    assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: run.pickle: ")
-    assert named in done.err
-    assert names(folder) == ["run.pickle"]
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_that_cannot_be_used_ends_with_3_and_shows_why_and_an_unsafe_one_with_4(
+    folder, snapconv, name, command
+):
+    data, shown = INPUTS[name]
+    Path(name).write_bytes(data)
+    done = snapconv(command, name)
+    is_unsafe = name in EXPECTED and EXPECTED[name]["error"] == "UnsafePickleError"
+    assert (done.code, done.out) == (4 if is_unsafe else 3, "")
+    assert done.err.startswith(f"error: {name}: ")
+    assert shown in done.err
+    assert names(folder) == [name]
 
 
 @pytest.mark.parametrize(("path", "advice"), [("missing.pickle", "check the path"), (".", "not its folder")])
