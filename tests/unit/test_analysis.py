@@ -1,18 +1,14 @@
 """One device analysed from end to end. Event 0 gets the segment; blocks are multiples of 512 bytes."""
 
-from dataclasses import fields, is_dataclass
-
-import numpy as np
 import pytest
 
 from snapconv.analysis import analyze_device
 from snapconv.answers.notes import device_notes
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
-from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
+from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
-from snapconv.stacks.stack_roles import assign_roles
 from tests.builders import ADDR, TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -221,25 +217,6 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
     (note,) = [note for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
     assert advice in note.message
     assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
-
-
-def columns(value, path):
-    """Every array in a table and in the tables that it holds, with where it is."""
-    for field in fields(value):
-        part, where = getattr(value, field.name), f"{path}.{field.name}"
-        if isinstance(part, np.ndarray):
-            yield where, part
-        elif is_dataclass(part) and not isinstance(part, DeviceSnapshot):
-            yield from columns(part, where)
-
-
-def test_every_column_of_an_analysis_is_read_only(analysed, tmp_path):
-    found = dict(columns(analysed(training()), "analysis"))
-    snapshot = load_snapshot(tmp_path / "snapshot.pickle")
-    found |= columns(find_project(snapshot.stacks), "project")
-    found |= columns(assign_roles(snapshot.stacks), "roles")
-    assert {"analysis.replay.allocations.addr", "analysis.weights.row", "project.is_project"} <= set(found)
-    assert [where for where, column in found.items() if column.flags.writeable] == []
 
 
 def test_only_its_own_device_is_analysed(tmp_path):
