@@ -12,6 +12,7 @@ The bits were fitted on the first thirteen groups of blind programs of the bench
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log2
 
 import numpy as np
@@ -39,6 +40,8 @@ from snapconv.units import format_bytes
 
 # What hostile files may cost: sizes by their bytes, the largest first, and numbers of layers.
 _MOST_SIZES, _MOST_LAYERS = 600, 60
+# Equal counts cost equally, in every hypothesis.
+_MOST_CACHED = 1 << 16
 # Hypotheses less probable than this, beside the best ones, change no row by more.
 _LEAST_WEIGHT = 0.003
 # A model has sizes that occur once: a table, a head. A hypothesis that leaves none costs so much.
@@ -320,6 +323,7 @@ def without_gradient(hypothesis: Hypothesis, job: Job) -> int:
     return 1 + hypothesis.copies + hypothesis.states + (hypothesis.gradients if has else 0)
 
 
+@lru_cache(_MOST_CACHED)
 def bits_of_count(n: int, n_layers: int) -> float:
     """Return the bits of a model that has weights of one size so often: layers have the same sizes."""
     if not n:
@@ -356,10 +360,12 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
     return bits + 0.3 * log2(max(1, n_layers)), explained
 
 
+@lru_cache(_MOST_CACHED)
 def _weight_of(n_bytes: int, every: int) -> float:
     return max(_LEAST_SHARE, float((n_bytes / every) ** _SHARE_POWER))
 
 
+@lru_cache(_MOST_CACHED)
 def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, int]:
     """Return the bits of one size whose parameters are not known, and how many blocks are explained."""
     each, rest = divmod(n, times)
@@ -548,7 +554,8 @@ def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -
     features = decided.features
     found = np.zeros((len(features.alloc), len(Category)))
     kept = [one for one in weighed if one.weight > _LEAST_WEIGHT]
-    others = {id(one.job): OtherSizes(decided, rows, one.job) for one in kept}
+    of_jobs = {id(one.job): one.job for one in kept}
+    others = {key: OtherSizes(decided, rows, job) for key, job in of_jobs.items()}
     by_size = grouped(rows[np.argsort(features.allocations.addr[rows], kind="stable")], features.sizes)
     by_size.sort(key=lambda members: -int(features.sizes[members[0]]) * len(members))
     for members in by_size[:_MOST_SIZES]:

@@ -62,6 +62,7 @@ class OtherSizes:
 
     def __init__(self, decided: Decided, rows: Int64Column, job: "Job") -> None:
         features = decided.features
+        self._judged: dict[int, dict[Category, float]] = {}
         self._job, self._addr, self._sizes = job, features.allocations.addr, features.sizes
         self._order = rows[np.argsort(self._addr[rows], kind="stable")]
         self._core = self._of_model()
@@ -129,8 +130,13 @@ class OtherSizes:
         return any(size % a == 0 and (b * size // a) in of_widths for a in widths for b in (4, 2))
 
     def judge(self, members: Int64Column) -> dict[Category, float]:
-        """Return the probability of each category of the blocks of one size."""
-        group = self.group(members)
+        """Return the probability of each category of the blocks of one size, found once for a job."""
+        size = int(self._sizes[members[0]])
+        if size not in self._judged:
+            self._judged[size] = self._judge(self.group(members))
+        return self._judged[size]
+
+    def _judge(self, group: SizeGroup) -> dict[Category, float]:
         bits = np.zeros(len(CATEGORIES))
         for row in EVIDENCE:
             bits[:-1] += float(row.holds(group)) * np.array(row.bits)
