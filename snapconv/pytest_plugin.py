@@ -104,7 +104,8 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
 
 def _at_the_peak(capture: Path) -> Iterator[str]:
     """Say what was live at the peak: the largest categories and lines, and how to see more."""
-    from snapconv.answers.peak import totals_by_category, totals_by_line
+    from snapconv.answers.category_totals import totals_by_category
+    from snapconv.answers.peak import totals_by_line
     from snapconv.session import load
     from snapconv.stacks.project_lines import ProjectLines
     from snapconv.units import format_bytes, printable

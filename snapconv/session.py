@@ -25,7 +25,7 @@ from snapconv.answers.views.timeline_levels import timeline_level
 from snapconv.answers.views.tree import MemoryTree, TreeBy, find_tree
 from snapconv.answers.what_if.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of
 from snapconv.errors import InputError
@@ -245,11 +245,14 @@ class Session:
         if table != "allocations":
             return columns_of((tables | {"blocks": analysis.device.blocks})[table])
         labels = np.array([category.label for category in Category], np.object_)
+        certainties = np.array([certainty.label for certainty in Certainty], np.object_)
         modules = np.array([*analysis.modules.names, ""], np.object_)  # -1, of no module, is the last
         operations = np.array(analysis.operations, np.object_)
         return columns_of(analysis.allocations) | {
             "iteration": analysis.iteration,
             "category": labels[analysis.classification.category],
+            "certainty": certainties[analysis.classification.certainty],
+            "probability": analysis.classification.probability,
             "operation": operations[analysis.operation_id],
             "module": modules[analysis.modules.module_id],
         }

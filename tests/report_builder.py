@@ -18,6 +18,7 @@ import numpy as np
 
 from snapconv.analysis import Iteration
 from snapconv.answers.annotations import AnnotatedSpans
+from snapconv.answers.category_totals import CategoryTotal
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
@@ -32,7 +33,6 @@ from snapconv.answers.memory_report import (
 from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.peak import (
     BreakdownRow,
-    CategoryTotal,
     DeviceMemory,
     LineTotal,
     ModuleTotal,
@@ -150,6 +150,8 @@ def small_analysis(
         snapshot=SimpleNamespace(pools=((0, 0), (0, 1))),
         classification=SimpleNamespace(
             category=np.array(categories, np.int8)[rows],
+            certainty=np.array([3, 2, 0, 1], np.int8)[rows],
+            probability=np.array([1, 1, 0, 0.75], np.float32)[rows],
             evidence=np.array(evidence, np.int8)[rows],
             reason_id=int32(0, 2, 0, 1)[rows],
             reasons=("none", "gradients outlive the backward pass", "forward frames"),
@@ -192,6 +194,7 @@ def small_peak(**changes: Any) -> MomentState:
             CategoryTotal("weight", 1, 1000, 1024),
             CategoryTotal("unknown", 1, 500, 512),
         ),
+        gradient_or_state=CategoryTotal("gradient or optimizer state", 0, 0, 0),
         lines=(LineTotal(FORWARD, 1, 2048), LineTotal(BUILD, 1, 1024)),
         modules=(
             ModuleTotal("model/net.py:12 < train.py:40", "frames", 1, 2048),

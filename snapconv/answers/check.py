@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.category_totals import totals_by_category
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
-from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import counted, device_name, format_bytes

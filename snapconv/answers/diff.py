@@ -13,7 +13,8 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.peak import totals_by_category, totals_by_module, totals_by_operation
+from snapconv.answers.category_totals import totals_by_category
+from snapconv.answers.peak import totals_by_module, totals_by_operation
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.snapshot.load import Snapshot

@@ -14,8 +14,10 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.category_totals import job_sentence
 from snapconv.answers.views.tensor_names import owner_names
-from snapconv.classification.categories import EVIDENCE_WORTH, Category, Evidence
+from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
+from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.classify import order_of, reason_of
 from snapconv.columns import BoolColumn, Int64Column
@@ -191,10 +193,15 @@ class Annotation:
 class CategoryVerdict:
     """The category, and the evidence for and against it.
 
-    ``others`` are the opinions of the rules that did not decide, in the order of evaluation.
+    ``probability`` is None for what is unknown. ``job``: the hypothesis about the whole job that explains it,
+    where that decided. ``others`` are the opinions of the rules that did not decide, in the order of
+    evaluation.
     """
 
     decision: Opinion
+    certainty: str
+    probability: float | None
+    job: str | None
     follows_from: str
     is_wrong_when: str
     others: tuple[Opinion, ...]
@@ -453,6 +460,7 @@ class _Explainer:
     def _verdict(self, row: int, opinions: list[Opinion]) -> CategoryVerdict:
         found = self._analysis.classification
         category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
+        certainty = Certainty(int(found.certainty[row]))
         decision = self.opinion(category, evidence, found.reasons[int(found.reason_id[row])])
         worth = EVIDENCE_WORTH[evidence]
         # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
@@ -461,7 +469,15 @@ class _Explainer:
             for opinion in opinions
             if (opinion.category, opinion.rule) != (decision.category, decision.rule)
         )
-        return CategoryVerdict(decision, worth.follows_from, worth.is_wrong_when, tuple(others))
+        return CategoryVerdict(
+            decision=decision,
+            certainty=certainty.label,
+            probability=round(float(found.probability[row]), 3) or None,
+            job=job_sentence(self._analysis) if decision.rule in (SLUG, GRADIENT_OR_STATE) else None,
+            follows_from=worth.follows_from,
+            is_wrong_when=worth.is_wrong_when,
+            others=tuple(others),
+        )
 
     def _roles(self, stack: int) -> Iterator[StackRole]:
         """Yield the roles of a stack, each with the first rule that matches."""

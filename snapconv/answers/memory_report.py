@@ -179,6 +179,8 @@ class MemoryReport:
             "peak_usage_bytes": self.peak_usage_bytes,
             "moments": {moment.name: moment.to_json() for moment in self.moments},
             "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
+            "gradient_or_state_bytes": peak.gradient_or_state.block_bytes,
+            "job": peak.job,
             "breakdown": list(map(asdict, self.breakdown)),
             "oom_events": list(map(_failed_values, self.oom_events)),
             "after_oom": _free_values(self.after_oom) if self.after_oom else None,

@@ -12,24 +12,25 @@ for nothing.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from math import gcd
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import annotations_at
+from snapconv.answers.category_totals import (
+    CategoryTotal,
+    job_sentence,
+    total_of_either,
+    totals_by_category,
+)
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.message import read_message
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.features import of_fullest
-from snapconv.classification.parameters import SMALL_BYTES
-from snapconv.classification.parameters import counted as counted_sizes
 from snapconv.columns import (
     BoolColumn,
     Int32Column,
     Int64Column,
     first_known,
-    has_code,
     is_among,
     sums_by,
 )
@@ -40,12 +41,6 @@ from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.units import HOST, counted, device_kind
 
-# Of the bytes of all weights: each model may have a few that are not trained, and a copy lack a few.
-_NEARLY = 0.95
-# Fewer sizes may be there as often by chance: of two networks that mirror each other, the largest layers.
-_LEAST_SIZES = 3
-# A policy, its reference, a reward and a value model. More are rather layers, of which only one is trained.
-_MOST_MODELS = 4
 _ANY_NUMBER = "*"
 # Paths of modules are not deeper; a longer one stays as it is.
 _MAX_DEPTH = 32
@@ -85,26 +80,6 @@ class DeviceMemory:
     outside_bytes: int | None
     at_most_bytes: int | None
     is_simulated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryTotal:
-    """The bytes of one category; ``n_models``: of weights, how many models of equal sizes, if several."""
-
-    category: str
-    n_allocations: int
-    requested_bytes: int
-    block_bytes: int
-    n_models: int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, without the name."""
-        return {
-            "n_allocations": self.n_allocations,
-            "requested_bytes": self.requested_bytes,
-            "block_bytes": self.block_bytes,
-            "n_models": self.n_models,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +158,8 @@ class MomentState:
 
     ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
     ``modules`` leave out what has none; ``categories``, ``operations`` and ``pools`` sum to the allocated
-    bytes.
+    bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job``: what explains
+    all that was there before the trace.
     """
 
     device: int
@@ -200,6 +176,7 @@ class MomentState:
     reserved_bytes: int
     n_allocations: int
     categories: tuple[CategoryTotal, ...]
+    gradient_or_state: CategoryTotal
     lines: tuple[LineTotal, ...]
     modules: tuple[ModuleTotal, ...]
     operations: tuple[OperationTotal, ...]
@@ -209,6 +186,7 @@ class MomentState:
     history_verdict: str
     history_reason: str
     memory: DeviceMemory
+    job: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -246,6 +224,8 @@ def state_at(
         reserved_bytes=replay.reserved.at(event),
         n_allocations=int(np.count_nonzero(live)),
         categories=tuple(totals_by_category(analysis, live)),
+        gradient_or_state=total_of_either(analysis, live),
+        job=job_sentence(analysis),
         lines=totals_by_line(
             analysis.allocations, live, ProjectLines(analysis.snapshot.stacks, analysis.project)
         ),
@@ -296,20 +276,6 @@ def _total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str
     if message.total_bytes is not None and message.device == device:
         return message.total_bytes, "torch's message"
     return None, None
-
-
-def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> Iterator[CategoryTotal]:
-    """Sum every category, also those without memory."""
-    allocations = analysis.allocations
-    for category in (*list(Category)[1:], Category.UNKNOWN):
-        rows = live & has_code(analysis.classification.category, category)
-        yield CategoryTotal(
-            category=category.label,
-            n_allocations=int(np.count_nonzero(rows)),
-            requested_bytes=int(allocations.requested_bytes[rows].sum()),
-            block_bytes=int(allocations.block_bytes[rows].sum()),
-            n_models=n_models(analysis, live) if category == Category.WEIGHT else None,
-        )
 
 
 def totals_by_line(
@@ -419,31 +385,6 @@ def _without_number(path: tuple[str, ...], place: int) -> tuple[str, ...]:
     if len(path) <= place or not path[place].isdecimal():
         return path
     return (*path[:place], _ANY_NUMBER, *path[place + 1 :])
-
-
-def n_models(analysis: DeviceAnalysis, live: BoolColumn) -> int | None:
-    """How often nearly all of the weights are there that have gradients, at the marked moment: twice or more.
-
-    None: once, or not a whole number of times, or there are no gradients. Where some of the weights are
-    unknown, there may be more.
-    """
-    sizes, category = analysis.allocations.requested_bytes, analysis.classification.category
-    gradients = np.flatnonzero((category == Category.GRADIENT) & (sizes >= SMALL_BYTES))
-    trained = counted_sizes(sizes[of_fullest(gradients, analysis.features.iteration, sizes)])
-    weights = counted_sizes(sizes[live & (category == Category.WEIGHT) & (sizes >= SMALL_BYTES)])
-    total = sum(size * n for size, n in weights.items())
-    as_often: dict[int, list[int]] = {}
-    for size, n in weights.items():
-        times, rest = divmod(n, trained.get(size, n + 1))
-        if not rest:
-            as_often.setdefault(times, []).append(size)
-    n_bytes = {times: sum(size * weights[size] for size in found) for times, found in as_often.items()}
-    times = max(n_bytes, key=lambda times: n_bytes[times], default=0)
-    found = as_often.get(times, [])
-    is_whole = len(found) >= _LEAST_SIZES and n_bytes[times] >= _NEARLY * total
-    # With a common divisor, they may be of some of the layers: others are frozen, or have no gradients yet.
-    is_model = gcd(*(trained[size] for size in found)) == 1
-    return times if is_whole and is_model and 1 < times <= _MOST_MODELS else None
 
 
 def breakdown_at(analysis: DeviceAnalysis, event: int) -> Iterator[BreakdownRow]:

@@ -11,6 +11,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.category_totals import (
+    EITHER_LABEL,
+    is_either,
+    likely_words,
+    rows_of_summary,
+    total_of_either,
+    totals_by_category,
+)
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
@@ -23,6 +31,8 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import counted, device_kind, format_bytes, format_share
 
 N_CAUSES = 3
+# Stands beside the codes of categories for what is one of two.
+_EITHER_CODE = -1
 # Of what is reserved at the worst moment: from here on, what is not in use is the first thing to look at.
 _MUCH_UNUSED = 0.3
 _LEAST_UNUSED_BYTES = 256 << 20
@@ -30,12 +40,17 @@ _LEAST_UNUSED_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A part of the memory that the verdict is about: what it is for, and the line that allocated it."""
+    """A part of the memory that the verdict is about: what it is for, and the line that allocated it.
+
+    ``category`` may be *gradient or optimizer state*. ``likely_bytes``: those of ``block_bytes`` that are
+    likely, and not certain.
+    """
 
     block_bytes: int
     n_allocations: int
     category: str
     line: SourceLine | None
+    likely_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +144,12 @@ def _unused(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None
 def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
     event, allocated = analysis.peak_event, analysis.replay.allocated
     live = analysis.allocations.live_at(event)
-    n_bytes, category = analysis.allocations.block_bytes, analysis.classification.category
-    sums = {kind: int(n_bytes[live & (category == kind)].sum()) for kind in Category}
-    largest = max(sums, key=lambda category: sums[category])
-    share = format_share(sums[largest], allocated.peak)
-    of = "" if not allocated.peak else f", {share} of it {largest.label}"
+    rows = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
+    largest = max(rows, key=lambda row: row.block_bytes)
+    share = format_share(largest.block_bytes, allocated.peak)
+    likely = likely_words(largest.block_bytes, largest.likely_bytes)
+    certainty = f" ({likely})" if likely else ""
+    of = "" if not allocated.peak else f", {share} of it {largest.category}{certainty}"
     return _verdict(
         analysis,
         "peak",
@@ -148,18 +164,26 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
 def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, by category and line."""
     rows, allocations = np.flatnonzero(live), analysis.allocations
-    columns = (analysis.classification.category[rows], allocations.stack_id[rows])
+    either, found = is_either(analysis), analysis.classification
+    code = np.where(either, _EITHER_CODE, found.category)[rows]
+    columns = (code, allocations.stack_id[rows])
     pairs, inverse = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     n_bytes = sums_by(inverse, allocations.block_bytes[rows], pairs.shape[1])
-    counts = np.bincount(inverse, minlength=pairs.shape[1])
-    sums: dict[tuple[int, SourceLine | None], list[int]] = defaultdict(lambda: [0, 0])
-    for code, stack, size, n in zip(*pairs.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
-        total = sums[code, lines.innermost(stack)]
-        total[0] += size
-        total[1] += n
+    likely = sums_by(inverse, allocations.block_bytes[rows] * found.is_likely[rows], pairs.shape[1])
+    figures = zip(n_bytes.tolist(), np.bincount(inverse).tolist(), likely.tolist(), strict=True)
+    sums: dict[tuple[str, SourceLine | None], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for kind, stack, of_pair in zip(*pairs.tolist(), figures, strict=True):
+        total = sums[_label(kind), lines.innermost(stack)]
+        total[:] = (one + more for one, more in zip(total, of_pair, strict=True))
     largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:N_CAUSES]
-    return tuple(Cause(size, count, Category(code).label, line) for (code, line), (size, count) in largest)
+    return tuple(
+        Cause(size, count, category, line, likely) for (category, line), (size, count, likely) in largest
+    )
+
+
+def _label(code: int) -> str:
+    return EITHER_LABEL if code == _EITHER_CODE else Category(code).label
 
 
 def _verdict(

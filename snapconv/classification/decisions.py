@@ -59,6 +59,11 @@ class Classification:
         """What is certain, or was recorded."""
         return np.asarray(self.certainty >= int(Certainty.CERTAIN))
 
+    @property
+    def is_likely(self) -> BoolColumn:
+        """What is likely, and not certain."""
+        return has_code(self.certainty, Certainty.LIKELY)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

@@ -13,7 +13,7 @@ from snapconv.notes import Note, Progress
 from snapconv.units import printable, shortened
 
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
-JSON_VERSION = 1
+JSON_VERSION = 2
 
 # A symbol of C++ may have some thousand characters, and the path of a file.
 _MOST_OF_LINE = 10_000

@@ -19,6 +19,8 @@ ALLOCATIONS_IN_WORDS = View(
     (
         Column("id", "INTEGER", "row of `snapconv_allocations`"),
         Column("category", "TEXT", "what it was for"),
+        Column("certainty", "TEXT", "how sure that is: `recorded`, `certain`, `likely` or `unknown`"),
+        Column("probability", "REAL", "how probable it is", null="it is unknown"),
         Column("evidence", "TEXT", "how that is known"),
         Column("rule", "TEXT", "the rule that decided it; `none`: no rule did"),
         Column("operation", "TEXT", "the operation that allocated it; `unknown`: not known"),
@@ -47,14 +49,16 @@ ALLOCATIONS_IN_WORDS = View(
     ),
     """\
 CREATE VIEW snapconv_allocations_in_words AS
-SELECT allocation.id, category.name AS category, evidence.name AS evidence, rule.name AS rule,
-       operation.name AS operation, allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
+SELECT allocation.id, category.name AS category, certainty.name AS certainty,
+       allocation.probability, evidence.name AS evidence, rule.name AS rule, operation.name AS operation,
+       allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
        allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
        allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
        allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
        module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
 FROM snapconv_allocations AS allocation
 LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
+LEFT JOIN snapconv_certainties AS certainty ON certainty.id = allocation.certainty_id
 LEFT JOIN snapconv_evidence AS evidence ON evidence.id = allocation.evidence_id
 LEFT JOIN snapconv_rules AS rule ON rule.id = allocation.rule_id
 LEFT JOIN snapconv_operations AS operation ON operation.id = allocation.operation_id

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from snapconv.answers.memory_report import MemoryReport
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
 from snapconv.writers.sqlite.shared_tables import (
@@ -33,7 +33,7 @@ from snapconv.writers.sqlite.shared_tables import (
 )
 from snapconv.writers.sqlite.tables import Column, Table, TableRows, define_table, table_rows
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 Get = Callable[[Any], Any]
 
@@ -101,6 +101,13 @@ REPORT = report_table(
         value=lambda report: report.peak.history_verdict,
     ),
     Column("history_reason", "TEXT", "how that is known", value=lambda report: report.peak.history_reason),
+    Column(
+        "job",
+        "TEXT",
+        "which hypothesis about the job explains what was there before the trace",
+        null="nothing was left for a hypothesis",
+        value=lambda report: report.peak.job,
+    ),
     root=lambda report: report.peak.project_root,
 )
 
@@ -127,6 +134,7 @@ CATEGORIES_AT_PEAK = define_table(
         "of weights: how many models of equal sizes they are",
         null="one, or not known; and for other categories",
     ),
+    bytes_column("likely_bytes", "those of `block_bytes` that are likely, and not certain"),
     records=lambda report: report.peak.categories,
 )
 
@@ -271,6 +279,20 @@ ALLOCATIONS = define_table(
         value=lambda report: report.analysis.classification.evidence,
     ),
     Column(
+        "certainty_id",
+        "INTEGER REFERENCES snapconv_certainties (id)",
+        "how sure that is",
+        value=lambda report: report.analysis.classification.certainty,
+    ),
+    Column(
+        "probability",
+        "REAL",
+        "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a fact",
+        null="it is unknown",
+        stands_for_null=0,
+        value=lambda report: report.analysis.classification.probability.astype(float).round(3),
+    ),
+    Column(
         "rule_id",
         "INTEGER REFERENCES snapconv_rules (id)",
         "row of `snapconv_rules`; 0: none decided",
@@ -403,6 +425,12 @@ EVIDENCE = _words(
     "name of the evidence",
     lambda _: [(int(evidence), evidence.label) for evidence in Evidence],
 )
+CERTAINTIES = _words(
+    "snapconv_certainties",
+    "How sure the category of an allocation can be.",
+    "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most probable one; `unknown`",
+    lambda _: [(int(certainty), certainty.label) for certainty in Certainty],
+)
 RULES = _words(
     "snapconv_rules",
     "The rules that decided categories.",
@@ -453,6 +481,7 @@ EXTENDED_TABLES: tuple[Table, ...] = (
     ANNOTATIONS,
     CATEGORIES,
     EVIDENCE,
+    CERTAINTIES,
     RULES,
     OPERATIONS,
     PHASES,

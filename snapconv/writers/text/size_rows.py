@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from snapconv.answers.peak import CategoryTotal
+from snapconv.answers.category_totals import CategoryTotal
 from snapconv.columns import Int64Column, distinct
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, format_bytes, format_share, shortened

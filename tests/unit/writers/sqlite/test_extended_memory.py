@@ -80,7 +80,7 @@ def test_every_table_has_its_rows():
 
 def test_the_report_row_shows_what_it_is_about(ask):
     assert ask("SELECT * FROM snapconv_report") == [
-        (SCHEMA_VERSION, 0, 3584, "truncated", "frees without an alloc", "/home/me/project")
+        (SCHEMA_VERSION, 0, 3584, "truncated", "frees without an alloc", None, "/home/me/project")
     ]
     without_root = small_report(project_root=None)
     assert ask("SELECT project_root FROM snapconv_report", without_root) == [(None,)]
@@ -104,9 +104,9 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
 
 def test_what_was_held_at_the_peak(ask):
     assert ask("SELECT * FROM snapconv_categories_at_peak") == [
-        ("activation", 1, 2000, 2048, None),
-        ("weight", 1, 1000, 1024, None),
-        ("unknown", 1, 500, 512, None),
+        ("activation", 1, 2000, 2048, None, 0),
+        ("weight", 1, 1000, 1024, None, 0),
+        ("unknown", 1, 500, 512, None, 0),
     ]
     assert ask("SELECT * FROM snapconv_breakdown") == [
         ("reserved", None, 2 << 20),
@@ -168,8 +168,8 @@ def test_a_time_that_one_event_lacks_is_null(ask):
 
 def test_what_an_allocation_lacks_is_null_and_what_it_has_is_kept(ask):
     assert ask("SELECT * FROM snapconv_allocations WHERE id IN (0, 2)") == [
-        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 0, 0, 3, None, None, 0),
-        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, 2, 1, 0, Phase.FORWARD, None),
+        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 3, 1, 0, 0, 3, None, None, 0),
+        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, None, 0, 2, 1, 0, Phase.FORWARD, None),
     ]
     assert ask("SELECT id FROM snapconv_allocations WHERE pool_id IS NULL") == [(3,)]
 

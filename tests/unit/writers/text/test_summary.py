@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snapconv.answers.category_totals import CategoryTotal
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import Moment
-from snapconv.answers.peak import CategoryTotal, LineTotal, ModuleTotal
+from snapconv.answers.peak import LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
@@ -264,6 +265,7 @@ def test_the_values_are_those_of_the_report():
         "requested_bytes": 500,
         "block_bytes": 512,
         "n_models": None,
+        "likely_bytes": 0,
     }
     assert (values["n_weights"], values["n_activations"]) == (1, 2)
     assert values["history"] == {"verdict": "truncated", "reason": "frees without an alloc"}
