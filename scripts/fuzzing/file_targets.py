@@ -5,6 +5,7 @@ its content, so that the same input always does the same.
 """
 
 import json
+import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
 # What earlier campaigns found: folders of targets, files named after their content.
 KEPT = Path(__file__).parent / "kept_files.zip"
+# The variable that names the folder of the seeds of real files.
+REAL_SEEDS = "SNAPCONV_FUZZ_SEEDS"
 Command = list[str]
 
 
@@ -36,7 +39,8 @@ class Target:
 
     def inputs(self) -> list[bytes]:
         """Return the seeds, and what earlier campaigns kept."""
-        return [data for data in self.seeds() + kept_inputs(self.name) if len(data) <= MAX_BYTES]
+        real = _real_seeds() if self.arrange is _with_snapshot else []
+        return [data for data in self.seeds() + real + kept_inputs(self.name) if len(data) <= MAX_BYTES]
 
 
 def kept_inputs(target: str) -> list[bytes]:
@@ -45,6 +49,12 @@ def kept_inputs(target: str) -> list[bytes]:
         return []
     with ZipFile(KEPT) as kept:
         return [kept.read(name) for name in sorted(kept.namelist()) if name.startswith(f"{target}/")]
+
+
+def _real_seeds() -> list[bytes]:
+    """Read what ``scripts/fuzz --seeds`` has made of real files."""
+    folder = os.environ.get(REAL_SEEDS)
+    return [file.read_bytes() for file in sorted(Path(folder).iterdir())] if folder else []
 
 
 # --- commands

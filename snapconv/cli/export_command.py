@@ -66,7 +66,7 @@ _RedactAll = Annotated[
     bool,
     typer.Option(
         "--redact-all",
-        help="As --redact; also times and addresses begin at fixed values, their distances stay.",
+        help="As --redact, with times and addresses moved.",
     ),
 ]
 

@@ -86,3 +86,21 @@ def test_a_short_run_says_its_seed_and_how_much_was_tried(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
     assert "message: 3 inputs" in done.stdout
+
+
+def test_parts_of_real_files_are_small_seeds_and_always_the_same(campaign, tmp_path, monkeypatch):
+    mutations, targets, _ = campaign
+    from fuzzing.real_seeds import write_seeds  # type: ignore[import-not-found]
+
+    for file in ("fixtures/training_step.pickle", "fixtures/several_streams.pickle", "README.md"):
+        (tmp_path / "files" / Path(file).name).parent.mkdir(exist_ok=True)
+        (tmp_path / "files" / Path(file).name).write_bytes((ROOT / file).read_bytes())
+    for out in ("a", "b"):
+        write_seeds(tmp_path / "files", tmp_path / out)
+    made = {file.name: file.read_bytes() for file in (tmp_path / "a").iterdir()}
+    assert made == {file.name: file.read_bytes() for file in (tmp_path / "b").iterdir()}
+    assert len(made) > 12  # windows of both, and parts of both in one
+    assert all(len(mutations.from_pickle(data)["device_traces"][0]) <= 60 for data in made.values())
+    monkeypatch.setenv(targets.REAL_SEEDS, str(tmp_path / "a"))
+    assert set(made.values()) <= set(targets.TARGETS["snapshot"].inputs())
+    assert not set(made.values()) & set(targets.TARGETS["metadata"].inputs())
