@@ -6,7 +6,7 @@ are never in the trace, and a ring buffer overwrites the oldest events. Columns 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -396,14 +396,19 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
 
 def _graph_note(frames: FrameTable) -> Note | None:
     """CUDA graph trees restore a pool by freeing and allocating everything in it at once."""
-    restores = any("setCheckpointPoolState" in name for name in frames.names)
-    if not restores and not any(name.endswith("cudagraph_trees.py") for name in frames.filenames):
+    if not _has_graph_trees(frames.names, frames.filenames):
         return None
     return Note(
         "cuda-graph-pools",
         "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that never "
         "happened, so a peak within one is too high, and replays of a graph leave no events",
     )
+
+
+@lru_cache(maxsize=1)  # every device of a file has the same frames
+def _has_graph_trees(names: tuple[str, ...], filenames: tuple[str, ...]) -> bool:
+    restores = any("setCheckpointPoolState" in name for name in names)
+    return restores or any(name.endswith("cudagraph_trees.py") for name in filenames)
 
 
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:

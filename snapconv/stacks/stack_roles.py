@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -181,10 +182,13 @@ def _by_thread(
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:
     """Mark the frames of a function, by its name and by how the normal path of its file ends."""
-    if function not in frames.names:
-        return np.zeros(len(frames), np.bool_)
-    pairs = zip(frames.names, frames.filenames, strict=True)
-    return np.array([name == function and normal(path).endswith(file) for name, path in pairs], np.bool_)
+    marked = np.zeros(len(frames), np.bool_)
+    place = -1
+    with suppress(ValueError):  # there is no further one; a file may have a device for each kilobyte
+        while True:
+            place = frames.names.index(function, place + 1)
+            marked[place] = normal(frames.filenames[place]).endswith(file)
+    return marked
 
 
 def innermost_python(stacks: StackTable) -> Int32Column:
