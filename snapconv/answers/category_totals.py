@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.classification.certainty import GRADIENT_OR_STATE
+from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
 from snapconv.classification.features import of_fullest
 from snapconv.classification.inventory import sentence
 from snapconv.classification.parameters import SMALL_BYTES, counted
@@ -43,6 +43,11 @@ class CategoryTotal:
     n_models: int | None = None
     likely_bytes: int = 0
 
+    @property
+    def certainty(self) -> str:
+        """How much of it is likely, in words; empty for next to nothing."""
+        return likely_words(self.block_bytes, self.likely_bytes)
+
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, without the name."""
         return {
@@ -76,9 +81,10 @@ def is_either(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def job_sentence(analysis: DeviceAnalysis) -> str | None:
-    """Say which hypothesis about the job explains the memory from before the trace; None: none was needed."""
-    explanation = analysis.classification.explanation
-    return sentence(explanation) if explanation else None
+    """Say which hypothesis about the job explains the memory from before the trace; None: no part."""
+    explanation, reasons = analysis.classification.explanation, analysis.classification.reasons
+    has_decided = not {SLUG, GRADIENT_OR_STATE}.isdisjoint(reasons)
+    return sentence(explanation) if explanation and has_decided else None
 
 
 def _total(analysis: DeviceAnalysis, rows: BoolColumn, name: str, models: int | None = None) -> CategoryTotal:

@@ -159,10 +159,12 @@ def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
         actual = found.replay.reserved.peak
         yield Check("peak reserved", device, budgets.max_reserved, actual, unknown, remark=remark)
     live = found.allocations.live_at(found.peak_event)
-    n_bytes = {row.category: row.block_bytes for row in totals_by_category(found, live)}
+    totals = {row.category: row for row in totals_by_category(found, live)}
     for category, limit in budgets.max_category.items():
-        actual = n_bytes[category.label]
-        yield Check(f"{category.label} at the peak", device, limit, actual, unknown, remark=remark)
+        total = totals[category.label]
+        remarks = "; ".join(filter(None, (total.certainty, remark)))
+        what = f"{category.label} at the peak"
+        yield Check(what, device, limit, total.block_bytes, unknown, remark=remarks)
     if budgets.max_growth is not None:
         adds = sum(one.bytes_per_iteration for one in find_growth(found) if one.fate.goes_on)
         unknown = why_unknown(found.phases, n_events=len(found.device.events))

@@ -20,6 +20,7 @@ from snapconv.answers.annotations import annotations_at
 from snapconv.answers.category_totals import (
     CategoryTotal,
     job_sentence,
+    rows_of_summary,
     total_of_either,
     totals_by_category,
 )
@@ -187,6 +188,11 @@ class MomentState:
     history_reason: str
     memory: DeviceMemory
     job: str | None = None
+
+    @property
+    def summary_rows(self) -> tuple[CategoryTotal, ...]:
+        """The categories, with a row of its own for what is a gradient or an optimizer state."""
+        return rows_of_summary(self.categories, self.gradient_or_state)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""

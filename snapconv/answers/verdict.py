@@ -52,6 +52,12 @@ class Cause:
     line: SourceLine | None
     likely_bytes: int = 0
 
+    @property
+    def purpose(self) -> str:
+        """What it is for, and how much of it is likely."""
+        likely = likely_words(self.block_bytes, self.likely_bytes)
+        return f"{self.category} ({likely})" if likely else self.category
+
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
@@ -147,8 +153,7 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
     rows = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
     largest = max(rows, key=lambda row: row.block_bytes)
     share = format_share(largest.block_bytes, allocated.peak)
-    likely = likely_words(largest.block_bytes, largest.likely_bytes)
-    certainty = f" ({likely})" if likely else ""
+    certainty = f" ({largest.certainty})" if largest.certainty else ""
     of = "" if not allocated.peak else f", {share} of it {largest.category}{certainty}"
     return _verdict(
         analysis,

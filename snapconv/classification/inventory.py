@@ -630,9 +630,8 @@ def _explanation(weighed: list[Weighed], n_bytes: int) -> Explanation:
 
 def sentence(explanation: Explanation) -> str:
     """Say what explains the job: "weights + 2 states explain 98.7 % of 4.1 GiB; next best: …, 91 %"."""
-    text = (
-        f"{explanation.hypothesis} explain {explanation.explained:.1%} of {format_bytes(explanation.n_bytes)}"
-    )
+    n_bytes = format_bytes(explanation.n_bytes)
+    text = f"{explanation.hypothesis} explain {100 * explanation.explained:.1f} % of {n_bytes}"
     if explanation.next_best:
-        text += f"; next best: {explanation.next_best}, {explanation.next_explained:.1%}"
+        text += f"; next best: {explanation.next_best}, {100 * explanation.next_explained:.1f} %"
     return text

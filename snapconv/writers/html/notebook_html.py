@@ -68,11 +68,13 @@ def _lines(
         yield _timeline(level)
         heads = ("category", "bytes", "share", "allocations")
         yield f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"
-        for row in sorted(state.categories, key=lambda row: -row.block_bytes):
+        for row in sorted(state.summary_rows, key=lambda row: -row.block_bytes):
             if row.n_allocations:
                 share = format_share(row.block_bytes, state.allocated_bytes)
-                cells = (row.category, format_bytes(row.block_bytes), share, str(row.n_allocations))
-                swatch = f'<td style="border-left:12px solid {COLORS[row.category]};padding-left:6px">'
+                name = f"{row.category} ({row.certainty})" if row.certainty else row.category
+                cells = (name, format_bytes(row.block_bytes), share, str(row.n_allocations))
+                color = COLORS.get(row.category, COLORS["unknown"])
+                swatch = f'<td style="border-left:12px solid {color};padding-left:6px">'
                 texts = "</td><td>".join(map(_text, cells))
                 yield f"<tr>{swatch}{texts}</td></tr>"
         yield "</table>"

@@ -7,8 +7,9 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import SpanLanes, find_span_lanes
+from snapconv.answers.category_totals import EITHER_LABEL
 from snapconv.answers.notes import device_notes
-from snapconv.answers.verdict import FileVerdict, find_verdict
+from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
 from snapconv.answers.views.tensor_names import tensor_names
 from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
@@ -130,9 +131,14 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
 
 
 def _verdict(found: FileVerdict) -> dict[str, object]:
-    causes = [[c.block_bytes, c.category, page_text(where(c.line))] for c in found.causes]
+    causes = [[c.block_bytes, _category_shown(c), page_text(where(c.line))] for c in found.causes]
     sentence = page_text(found.sentence)
     return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
+
+
+def _category_shown(cause: Cause) -> str:
+    """Return the category by which the page colours and finds a cause."""
+    return Category.UNKNOWN.label if cause.category == EITHER_LABEL else cause.category
 
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:

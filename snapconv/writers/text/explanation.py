@@ -118,11 +118,12 @@ def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
 
 def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
     decision = verdict.decision
-    yield from _labelled("category", [decision.category])
+    yield from _labelled("category", [f"{decision.category}{_certainty(verdict)}"])
     if decision.rule == NO_RULE:
         yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
     else:
         yield from _labelled("decided by", [f"{decision.rule}: {decision.text}"])
+    yield from _labelled("the job", [verdict.job] if verdict.job else [])
     if verdict.is_wrong_when:
         yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
         yield from _labelled("wrong when", [verdict.is_wrong_when])
@@ -131,6 +132,14 @@ def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
     yield from _labelled("agrees", map(_opinion_line, agree))
     nothing = ["no other rule gives another category"]
     yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
+
+
+def _certainty(verdict: CategoryVerdict) -> str:
+    """Say how sure the category is, with its probability where it is no fact."""
+    if verdict.probability is None:
+        return ""
+    probability = "" if verdict.probability == 1 else f", {100 * verdict.probability:.0f} %"
+    return f", {verdict.certainty}{probability}"
 
 
 def _role_lines(origin: Origin) -> Iterator[str]:

@@ -22,7 +22,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield from outside_line(state.memory)
     if state.annotations:
         yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
-    yield from category_lines(state.categories, allocated)
+    yield from category_lines(state.summary_rows, allocated)
     yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
     rest = allocated - sum(row.block_bytes for row in state.lines)
     rows = [(row.block_bytes, where(row.line)) for row in state.lines]

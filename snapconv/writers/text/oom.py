@@ -100,7 +100,7 @@ def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     state = found.state
     yield "  held by"
-    rows = category_lines(state.categories, state.allocated_bytes)
+    rows = category_lines(state.summary_rows, state.allocated_bytes)
     yield from islice(rows, _N_CATEGORIES)
     for line in state.lines[:_N_HOLDERS]:
         yield size_row(line.block_bytes, cut(where(line.line)))

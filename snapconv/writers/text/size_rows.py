@@ -15,6 +15,7 @@ WIDTH = 80
 _SIZE_WIDTH = 14
 # A terminal of 80 columns, less the size and the spaces before and behind it.
 _MOST_TEXT, _MOST_PLACE = 62, 28
+_CATEGORY_WIDTH = 16
 
 
 def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
@@ -88,13 +89,16 @@ def wrapped(text: str, indent: str, *, head: str = "", width: int = WIDTH) -> It
 
 
 def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:
-    """Yield the categories that have memory, largest first, with their shares."""
+    """Yield the categories that have memory, largest first, with their shares, and what of them is likely."""
     nonzero = [total for total in categories if total.n_allocations]
+    width = max(_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)) if nonzero else 0
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
         models = f": {total.n_models} models of equal sizes" if total.n_models else ""
-        yield f"  {total.category:<16}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{models}"
+        likely = f", {total.certainty}" if total.certainty else ""
+        name = f"{total.category:<{width}}"
+        yield f"  {name}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{models}{likely}"
 
 
 _LEVELS = " ▁▂▃▄▅▆▇█"

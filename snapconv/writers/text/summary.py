@@ -64,7 +64,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     n_events = len(report.analysis.replay.allocated.after)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    yield from category_lines(report.peak.categories, peak)
+    yield from category_lines(report.peak.summary_rows, peak)
     reserved = report.moment(PEAK_RESERVED).size_bytes
     yield f"  reserved at most {format_bytes(reserved)}"
     yield from _naming_lines(report)

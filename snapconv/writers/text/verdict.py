@@ -16,7 +16,7 @@ def verdict_lines(found: FileVerdict, file: str) -> Iterator[str]:
     if found.causes:
         yield f"  the largest causes {found.moment}"
     for cause in found.causes:
-        yield size_row(cause.block_bytes, cut(f"{cause.category}, {where(cause.line)}"))
+        yield size_row(cause.block_bytes, cut(f"{cause.purpose}, {where(cause.line)}"))
     if found.history_verdict != "complete":
         yield f"  history: {found.history_verdict}: what was before is not in the file"
     yield f"  next: snapconv {found.command} {shlex.quote(file)}"

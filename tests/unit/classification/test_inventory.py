@@ -80,7 +80,7 @@ def test_the_job_is_explained_with_the_next_best_hypothesis(path):
     found = classify(features_of(late(copies=3), path))
     assert found.explanation is not None
     said = sentence(found.explanation)
-    assert said.startswith("weights + 2 states explain 100.0% of ")
+    assert said.startswith("weights + 2 states explain 100.0 % of ")
     assert "; next best: " in said
 
 

@@ -226,6 +226,19 @@ def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
     assert line.split("  ")[-1] == "4 allocations: 2 models of equal sizes"
 
 
+def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row():
+    rows = (
+        CategoryTotal("weight", 4, 4096, 4096, likely_bytes=4096),
+        CategoryTotal("gradient", 2, 2048, 2048, likely_bytes=1024),
+        CategoryTotal("gradient or optimizer state", 1, 512, 512),
+    )
+    assert list(category_lines(rows, 8192)) == [
+        "  weight                           4.00 KiB   50.0 %        4 allocations, likely",
+        "  gradient                         2.00 KiB   25.0 %        2 allocations, 1.00 KiB of it likely",
+        "  gradient or optimizer state      0.50 KiB    6.2 %        1 allocation",
+    ]
+
+
 def test_several_reports_come_in_their_order():
     text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), small_report(device=3)))))
     assert (
