@@ -148,6 +148,37 @@ def timed(n: int) -> list:
     return [{**alloc([]), "addr": 65536 + 512 * i, "time_us": 2 * i} for i in range(n)]
 
 
+def long_native_names(n: int) -> bytes:
+    """C++ names of 15,000 characters in the stacks of an alloc and its free, nearly those of operations."""
+    names = [f"{i}{head}{'a' * 15_000}" for i in range(n // 3) for head in ("", "THPVariable_", "Backward0")]
+    stack = [{"name": name, "filename": "??", "line": 0} for name in names]
+    free = {**alloc(stack[::-1]), "action": "free_completed"}
+    return dump([], [alloc(stack), free])
+
+
+def devices_of_many_stacks(n_devices: int, n_stacks: int) -> bytes:
+    """So many stacks on the first device; each of the others has one of them."""
+    rows = [
+        {**alloc(frames(3 + i % 7, f"{PROJECT}{i}.py")), "addr": 65536 + 512 * i} for i in range(n_stacks)
+    ]
+    return dump([], rows, *([rows[i % n_stacks]] for i in range(n_devices)))
+
+
+def pools_of_one_block(n: int) -> bytes:
+    """So many private pools, each with a segment of its own."""
+    rows = [
+        {**alloc([]), "action": action, "addr": 65536 + (2 << 20) * i, "size": size, "pool_id": (0, i)}
+        for i in range(n)
+        for action, size in (
+            ("segment_alloc", 2 << 20),
+            ("alloc", 512),
+            ("free_requested", 512),
+            ("free_completed", 512),
+        )
+    ]
+    return dump([], rows)
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "one deep recursion with a long path in 50 blocks": lambda: blocks_of_one_stack(
         50, [LINEAR, *[{"name": "f", "filename": PROJECT + "a" * 4000 + ".py", "line": 3}] * 20_000]
@@ -168,6 +199,12 @@ FILES: dict[str, Callable[[], bytes]] = {
     "4,000 failed requests of one deep stack": lambda: failures(4000),
     "one parameter 20,000 times": lambda: parameters(20_000),
     "1,500 phases, gradients and states": lambda: phases(1500),
+    "60 C++ names of 15,000 characters": lambda: long_native_names(60),
+    "20,000 distinct names": lambda: dump(
+        [], [alloc([{"name": f"f{i}", "filename": f"{PROJECT}{i}.py", "line": 1} for i in range(20_000)])]
+    ),
+    "800 stacks of a file with 120 devices": lambda: devices_of_many_stacks(120, 800),
+    "3,000 pools of a block each": lambda: pools_of_one_block(3000),
     "a stack of 10,000 frames on 1 of 16 devices": lambda: dump(
         [], [alloc(frames(10_000))], *([alloc([])] for _ in range(15))
     ),
