@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from snapconv.classification.categories import Category
+from snapconv.classification.certainty import only_certain
 from snapconv.classification.classify import classify, order_of
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
@@ -50,6 +51,7 @@ class AnalysisOptions:
     """The options for one file; ``snapconv to-sqlite --help`` has the meaning of each.
 
     ``rules`` and ``params`` are files or what was read from them; ``read_options`` reads the files.
+    ``certain``: what is likely counts as unknown.
     """
 
     project_root: str | None = None
@@ -57,6 +59,7 @@ class AnalysisOptions:
     path_maps: tuple[PathMap, ...] = ()
     rules: Path | Sequence[UserRule] = ()
     params: "Path | ParamList | None" = None
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,10 @@ def analyze(
     for number, device in enumerate(chosen):
         if progress:
             progress("analysing", number, len(chosen))
-        found.append(analyze_device(snapshot, device, facts, user_rules=user_rules, params=params))
+        one = analyze_device(
+            snapshot, device, facts, user_rules=user_rules, params=params, certain=options.certain
+        )
+        found.append(one)
     return Analysis(path, snapshot, facts.project, tuple(found), options)
 
 
@@ -300,10 +306,12 @@ def analyze_device(
     *,
     user_rules: UserRules = NO_RULES,
     params: "ParamList | None" = None,
+    certain: bool = False,
 ) -> DeviceAnalysis:
     """Replay and classify one device, and pick out what its report is about.
 
-    ``user_rules`` win over ours. ``params`` names weights that the recorder did not name.
+    ``user_rules`` win over ours. ``params`` names weights that the recorder did not name. ``certain``: what
+    is likely counts as unknown.
     """
     replayed = replay(snapshot, device)
     allocations = replayed.allocations
@@ -313,6 +321,8 @@ def analyze_device(
     recorded = _recorded(snapshot, device, allocations)
     features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
     classification = classify(features, order_of(is_host=device.is_host))
+    if certain:
+        classification = only_certain(classification)
     category = classification.category
     named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
     iterations = tuple(_iterations(replayed.allocated, phases))

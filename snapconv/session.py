@@ -287,13 +287,14 @@ def load(
     path_maps: tuple[PathMap, ...] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
+    certain: bool = False,
     progress: Progress | None = None,
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
-    file: names for the weights (docs/guide/better-names.md).
+    file: names for the weights (docs/guide/better-names.md). ``certain``: what is likely counts as unknown.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it imports code.
     """
@@ -302,6 +303,7 @@ def load(
         includes=tuple(includes),
         path_maps=path_maps,
         rules=Path(rules) if isinstance(rules, str) else rules,
+        certain=certain,
         params=Path(params) if isinstance(params, str) else params,
     )
     return Session(analyze_file(path, options, progress=progress))

@@ -4,16 +4,18 @@ Stated probabilities are calibrated: of what is stated with 90 %, 90 % is right,
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Decided, FloatColumn, Proposal
-from snapconv.columns import Int64Column, distinct
+from snapconv.classification.categories import Category, Certainty, Evidence
+from snapconv.classification.decisions import Classification, Decided, FloatColumn, Proposal
+from snapconv.columns import Int64Column, distinct, read_only
 
 SLUG, GRADIENT_OR_STATE = "explained-by-the-job", "gradient-or-optimizer-state"
+LIKELY_ONLY = "likely-only"
 REASONS = {
     SLUG: "one hypothesis about the whole job explains how often this size and the others occur: so many "
     "weights, "
@@ -21,6 +23,7 @@ REASONS = {
     GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, and nothing "
     "shows "
     "which",
+    LIKELY_ONLY: "it is likely only, and --certain counts that as unknown",
 }
 
 
@@ -57,3 +60,21 @@ def decided_by(
     both = probabilities[:, Category.GRADIENT] + probabilities[:, Category.OPTIMIZER_STATE]
     where = decided.features.mask(rows[both >= EITHER])
     yield Proposal(where, Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
+
+
+def only_certain(found: Classification) -> Classification:
+    """Count what is likely as unknown."""
+    is_likely = found.is_likely
+    if not is_likely.any():
+        return found
+    return read_only(
+        replace(
+            found,
+            category=np.where(is_likely, Category.UNKNOWN, found.category).astype(np.int8),
+            evidence=np.where(is_likely, Evidence.NONE, found.evidence).astype(np.int8),
+            reason_id=np.where(is_likely, len(found.reasons), found.reason_id).astype(np.int32),
+            reasons=(*found.reasons, LIKELY_ONLY),
+            certainty=np.where(is_likely, Certainty.UNKNOWN, found.certainty).astype(np.int8),
+            probability=np.where(is_likely, 0, found.probability).astype(np.float32),
+        )
+    )

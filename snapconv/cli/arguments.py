@@ -66,6 +66,9 @@ Rules = Annotated[
         readable=False,
     ),
 ]
+Certain = Annotated[
+    bool, typer.Option("--certain", help="Count only what is certain: what is likely becomes unknown.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -111,6 +114,7 @@ class ReadOptions:
     path_map: "list[str] | None" = None
     rules: Path | None = None
     params: Path | None = None
+    certain: bool = False
 
     def analysis(self) -> "AnalysisOptions":
         """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
@@ -124,6 +128,7 @@ class ReadOptions:
             path_maps=tuple(path_maps),
             rules=self.rules or (),
             params=self.params,
+            certain=self.certain,
         )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
+    Certain,
     FailOver,
     Includes,
     PathMaps,
@@ -91,6 +92,7 @@ def check(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     output_format: _Format = "text",
 ) -> None:
     """Check limits for the memory of every device, and end with 7 where one does not hold.
@@ -102,7 +104,7 @@ def check(
     from snapconv.writers.text.notes import note_lines
 
     budgets = _read_limits(_Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
-    options = ReadOptions(project_root, include, path_map, rules)
+    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, options, device=device)
     before = read_session(baseline, options, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))

@@ -9,6 +9,7 @@ import typer
 from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
     AsJson,
+    Certain,
     FailOver,
     Includes,
     OneDevice,
@@ -51,6 +52,7 @@ def diff(
     project_root: ProjectRoot = None,
     include: Includes = None,
     path_map: PathMaps = None,
+    certain: Certain = False,
     as_json: AsJson = False,
     markdown: _Markdown = False,
 ) -> None:
@@ -63,7 +65,7 @@ def diff(
     from snapconv.writers.text.diff import diff_lines
 
     allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
-    options = ReadOptions(project_root, include, path_map)
+    options = ReadOptions(project_root, include, path_map, certain=certain)
     before, after = (read_session(path, options, device=device) for path in (old, new))
     print_lines(_note_lines(before.notes, after.notes), sys.stderr)
     report = after.compared_with(before)

@@ -9,6 +9,7 @@ import typer
 from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
     At,
+    Certain,
     Force,
     Includes,
     OneDevice,
@@ -92,6 +93,7 @@ def export(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a snapshot or a capture for another program.
@@ -119,7 +121,7 @@ def export(
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact or redact_all, shift=redact_all),
     )
     path = output_of(snapshot, options)
-    read = ReadOptions(project_root, include, path_map, rules)
+    read = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, read, device=device)
     made = write(session, path, options)
     if not quiet:

@@ -10,6 +10,7 @@ import typer
 from snapconv.cli.answers import answer, read_session
 from snapconv.cli.arguments import (
     AsJson,
+    Certain,
     DeviceTotal,
     Includes,
     OneDevice,
@@ -60,6 +61,7 @@ def oom(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     as_json: AsJson = False,
 ) -> None:
     """Explain why memory ran out: the request, the verdict, who held the memory, what would have served it.
@@ -76,7 +78,9 @@ def oom(
         return
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
+    session = read_session(
+        snapshot, ReadOptions(project_root, include, path_map, rules, certain=certain), device=device
+    )
     session = session.where_memory_ran_out()
 
     found = []

@@ -9,6 +9,7 @@ from snapconv.cli.answers import answer, read_session
 from snapconv.cli.arguments import (
     AsJson,
     At,
+    Certain,
     DeviceTotal,
     Includes,
     OneDevice,
@@ -63,6 +64,7 @@ def verdict(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what matters most about a file: a verdict, the three largest causes, the next command to type.
@@ -72,7 +74,9 @@ def verdict(
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.verdict import verdict_lines
 
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules), device=device)
+    session = read_session(
+        snapshot, ReadOptions(project_root, include, path_map, rules, certain=certain), device=device
+    )
     found = [find_verdict(analysis) for analysis in session.devices]
     file = str(snapshot)
     answer(session, ((one.to_json(), verdict_lines(one, file)) for one in found), as_json=as_json)
@@ -87,6 +91,7 @@ def summary(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what is live at a moment, the peak by default: categories, lines, modules, operations, pools.
@@ -96,7 +101,7 @@ def summary(
     from snapconv.writers.text.moment import moment_lines
 
     question, total = moment_question(at), size_of(device_total, "--device-total")
-    options = ReadOptions(project_root, include, path_map, rules)
+    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, options, device=device)
     states = session.at(question, device_total=total)
     answer(session, ((state.to_json(), moment_lines(state)) for state in states), as_json=as_json)
@@ -113,6 +118,7 @@ def tree(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the live memory as a tree: every line with all that it called, and what is its own.
@@ -122,7 +128,7 @@ def tree(
     from snapconv.writers.text.moment import tree_lines
 
     question = moment_question(at)
-    options = ReadOptions(project_root, include, path_map, rules)
+    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, options, device=device)
     found = session.tree(question, by=by, all_frames=all_frames)
     answer(session, ((one.to_json(), tree_lines(one, n_most=rows)) for one in found), as_json=as_json)
@@ -178,6 +184,7 @@ def explain(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     stack: _Stack = False,
     as_json: AsJson = False,
 ) -> None:
@@ -188,7 +195,7 @@ def explain(
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     chosen = device_number(device)
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules))
+    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules, certain=certain))
     found = session.explain(question, device=chosen)
     print_lines(note_lines(session.notes), sys.stderr)
     if as_json:

@@ -9,6 +9,7 @@ import typer
 
 from snapconv.cli.arguments import (
     AsJson,
+    Certain,
     Force,
     Includes,
     OneDevice,
@@ -56,6 +57,7 @@ def to_sqlite(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     params: _Params = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -72,7 +74,7 @@ def to_sqlite(
         extended=extended,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules, params).analysis(),
+        analysis=ReadOptions(project_root, include, path_map, rules, params, certain=certain).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = convert.to_sqlite(snapshot, options, progress=progress)

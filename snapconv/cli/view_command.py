@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from snapconv.cli.arguments import (
+    Certain,
     Force,
     Includes,
     OneDevice,
@@ -53,6 +54,7 @@ def view(
     include: Includes = None,
     path_map: PathMaps = None,
     rules: Rules = None,
+    certain: Certain = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -68,7 +70,7 @@ def view(
         output=output,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules).analysis(),
+        analysis=ReadOptions(project_root, include, path_map, rules, certain=certain).analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)
