@@ -73,9 +73,7 @@ class Hypothesis:
 
     def __str__(self) -> str:
         if not self.is_trained:
-            return (
-                "weights, nothing is trained" if not self.copies else "weights + 1 copy, nothing is trained"
-            )
+            return f"weights{' + 1 copy' if self.copies else ''} (nothing is trained)"
         parts = ["weights"]
         if self.states:
             also = f" ({self.other_states} for some sizes)" if self.other_states >= 0 else ""
@@ -628,10 +626,16 @@ def _explanation(weighed: list[Weighed], n_bytes: int) -> Explanation:
     )
 
 
+# From here on, a hypothesis's probability is not worth a word.
+_SURE = 0.995
+
+
 def sentence(explanation: Explanation) -> str:
     """Say what explains the job: "weights + 2 states explain 98.7 % of 4.1 GiB; next best: …, 91 %"."""
     n_bytes = format_bytes(explanation.n_bytes)
     text = f"{explanation.hypothesis} explain {100 * explanation.explained:.1f} % of {n_bytes}"
+    if explanation.probability < _SURE:
+        text += f", with a probability of {100 * explanation.probability:.0f} %"
     if explanation.next_best:
         text += f"; next best: {explanation.next_best}, {100 * explanation.next_explained:.1f} %"
     return text

@@ -147,4 +147,4 @@ def test_as_often_as_layers_is_less_surprising_than_any_other_number(n, n_layers
 def test_a_hypothesis_says_what_there_is_for_every_parameter():
     assert str(Hypothesis(2, 1, 1)) == "weights + 2 states + gradients + 1 more copy of the model"
     assert Hypothesis(2, 1, 1).per_parameter == 5
-    assert str(Hypothesis(is_trained=False)) == "weights, nothing is trained"
+    assert str(Hypothesis(is_trained=False)) == "weights (nothing is trained)"
