@@ -4,6 +4,7 @@
 ``Outcome.assumptions``; without any, the outcome is what torch would have done.
 """
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -125,6 +126,7 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
     Frees complete where the trace completed them, or where the device is full.
     """
+    gc.collect()  # the last trial's blocks, which refer to each other: commands run without the collector
     run = _Run(calls, trial)
     if run.start():
         run.run(progress)
