@@ -34,9 +34,10 @@ def read_toml(text: bytes) -> dict[str, Any]:
     decoded = text.decode()
     _refuse_costly_words(decoded)
     try:
-        return tomllib.loads(decoded)
+        values: dict[str, Any] = tomllib.loads(decoded)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    return values
 
 
 def _refuse_costly_words(text: str) -> None:

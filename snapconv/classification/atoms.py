@@ -182,12 +182,13 @@ def in_nested_constructors(decided: Decided) -> BoolColumn:
     stacks = features.roles.stacks
     is_init = np.array([name == "__init__" for name in stacks.frames.names], np.bool_)
     innermost = features.lines()
-    made = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
+    made: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
     if not made.any():
         return made
     stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     n_inits = np.bincount(stack_of_frame[is_init[stacks.frame_ids]], minlength=len(stacks))
-    return made & np.append(n_inits > 1, np.False_)[features.allocations.stack_id]
+    is_nested: BoolColumn = np.append(n_inits > 1, np.False_)[features.allocations.stack_id]
+    return made & is_nested
 
 
 @judged

@@ -229,15 +229,13 @@ def record(
 ) -> None:
     """Run a training script and record its memory and its times as a capture.
 
-    The script runs as it would with `python ENTRY ARGS`, with its own exit code. An iteration is a step of
-    its optimizer. Then convert the capture: `snapconv to-sqlite ENTRY.capture`.
+    The script runs as with `python ENTRY ARGS`, with its own exit code. An iteration is an optimizer step.
     """
-    from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions, process_rank
+    from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
-    rank = f".rank{process_rank()}" if process_rank() and os.environ.get("WORLD_SIZE", "1") != "1" else ""
     options = RecordingOptions(
-        output=output or Path(f"{found.stem}{rank}.capture"),
+        output=output or _default_output(found.stem),
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
@@ -254,6 +252,14 @@ def record(
         simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, random_weights, device),
     )
     raise _record(found, args or [], options, quiet=quiet)
+
+
+def _default_output(stem: str) -> Path:
+    """Name the capture in the current folder, of one process of several with its rank."""
+    from snapconv.recorder.options import process_rank
+
+    rank = process_rank() if os.environ.get("WORLD_SIZE", "1") != "1" else None
+    return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
 
 
 @contextmanager

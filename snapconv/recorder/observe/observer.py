@@ -68,18 +68,7 @@ class Observer:
         self._has_leaves = leaves
         self._clock = ClockMarks()
         self._phases = PhaseLog(self._clock)
-        self._interception = Interception(
-            self._around_backward,
-            self._here(self._begin_step),
-            self._here(self._end_step),
-            self._guards.of(Feature.PHASES),
-        )
-        self._calls = ModelCalls(
-            partial(self._run, self._begin_call),
-            partial(self._run, self._end_call),
-            self._is_owner_thread,
-            self._guards.of(Feature.MODEL_CALLS),
-        )
+        self._interception, self._calls = self._hooks()
         self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
         if optimizer is not None:
             self._remember(optimizer)
@@ -92,6 +81,22 @@ class Observer:
         self._is_in_step = self._has_gradients = False
         # Of the forward that goes on, and of the call that does.
         self._has_graph = self._may_have_graph = False
+
+    def _hooks(self) -> tuple[Interception, ModelCalls]:
+        """Make what calls back where backward, a step or a model's forward begins and ends."""
+        interception = Interception(
+            self._around_backward,
+            self._here(self._begin_step),
+            self._here(self._end_step),
+            self._guards.of(Feature.PHASES),
+        )
+        calls = ModelCalls(
+            partial(self._run, self._begin_call),
+            partial(self._run, self._end_call),
+            self._is_owner_thread,
+            self._guards.of(Feature.MODEL_CALLS),
+        )
+        return interception, calls
 
     @property
     def failure(self) -> Exception | None:
