@@ -34,7 +34,7 @@ export class DetailPanel implements Part {
     const [reason, reasonText] = detail.reasons[kinds.reason[kind]] ?? ["", ""];
     const name = rows.nameOf.get(row);
     const facts: [string, string][] = [
-      ["category", `${category} · evidence: ${app.page.evidence[kinds.evidence[kind]]}`],
+      ["category", `${category}${certaintyText(app, rows, kind)} · evidence: ${app.page.evidence[kinds.evidence[kind]]}`],
       ["because", reasonText || reason],
     ];
     if (name) facts.unshift(["tensor", name]);
@@ -116,6 +116,13 @@ export class DetailPanel implements Part {
 export function addressText(device: Device, offset: number): string {
   const addr = BigInt(device.facts.addr_base) + BigInt(Math.round(offset));
   return `0x${(addr < 0n ? addr + (1n << 64n) : addr).toString(16)}`;
+}
+
+/** How sure the category is, with the probability of what is likely. */
+function certaintyText(app: App, { kinds }: Rows, kind: number): string {
+  const certainty = app.page.certainties[kinds.certainty[kind]];
+  if (certainty === "unknown") return "";
+  return certainty === "likely" ? `, likely, ${kinds.probability[kind]} %` : `, ${certainty}`;
 }
 
 function lifeText(device: Device, rows: Rows, row: number): string {

@@ -32,8 +32,8 @@ export function headOf(app: App, device: Device): HTMLElement {
       oomFigure(device),
       historyFigure(device),
     ),
-    bar(app, device),
-    legend(app, device),
+    bar(device),
+    legend(device),
     verdict(app, device),
     notes(device),
   );
@@ -69,10 +69,10 @@ function changeFigure(app: App): HTMLElement | null {
 function verdict(app: App, device: Device): HTMLElement | null {
   const { about, sentence, moment, causes } = device.facts.verdict;
   if (!causes.length && about === "peak") return null;
-  const rows = causes.map(([bytes, category, line]) => {
+  const rows = causes.map(([bytes, category, line, purpose]) => {
     const place = /^(.*:\d+) in /.exec(line)?.[1] ?? "";
     const show = () => app.update({ tab: "live", focus: [], query: `${place} ${category}`.trim() });
-    return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${category}, ${line}`, "Show its allocations", show, "link"));
+    return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${purpose}, ${line}`, "Show its allocations", show, "link"));
   });
   return el(
     "div",
@@ -94,16 +94,15 @@ function historyFigure(device: Device): HTMLElement {
 }
 
 /** The categories at the peak, most bytes first. */
-function shares(app: App, device: Device): { name: string; bytes: number; count: number }[] {
+function shares(device: Device): { name: string; bytes: number; count: number; certainty: string }[] {
   return device.facts.peak_categories
-    .map(([bytes, count], i) => ({ name: app.page.categories[i], bytes, count }))
-    .filter(({ count }) => count > 0)
+    .map(([name, bytes, count, certainty]) => ({ name, bytes, count, certainty }))
     .sort((a, b) => b.bytes - a.bytes);
 }
 
-function bar(app: App, device: Device): HTMLElement {
+function bar(device: Device): HTMLElement {
   const whole = device.facts.peak_bytes;
-  const parts = shares(app, device).map(({ name, bytes }) =>
+  const parts = shares(device).map(({ name, bytes }) =>
     el("div", {
       class: "share",
       title: `${name}: ${formatBytes(bytes)}, ${formatShare(bytes, whole)}`,
@@ -113,14 +112,14 @@ function bar(app: App, device: Device): HTMLElement {
   return el("div", { class: "shares", attrs: { "aria-hidden": "true" } }, ...parts);
 }
 
-function legend(app: App, device: Device): HTMLElement {
+function legend(device: Device): HTMLElement {
   const whole = device.facts.peak_bytes;
-  const rows = shares(app, device).map(({ name, bytes, count }) =>
+  const rows = shares(device).map(({ name, bytes, count, certainty }) =>
     el(
       "li",
       { attrs: { "data-category": name, "data-bytes": String(bytes) }, title: counted(count, "allocation") },
       swatch(css(colorOf(name))),
-      el("span", { class: "legend-name", text: name }),
+      el("span", { class: "legend-name", text: certainty ? `${name}, ${certainty}` : name }),
       el("span", { class: "legend-bytes", text: formatBytes(bytes) }),
       el("span", { class: "legend-share", text: formatShare(bytes, whole) }),
     ),

@@ -47,7 +47,8 @@ export interface DeviceFacts {
   has_times: boolean;
   peak_event: number;
   peak_bytes: number;
-  peak_categories: [number, number][];
+  /** The rows of a summary; `certainty` says how much of one is likely. */
+  peak_categories: [name: string, bytes: number, count: number, certainty: string][];
   start_bytes: number;
   start_categories: number[];
   active_start_bytes: number;
@@ -57,7 +58,7 @@ export interface DeviceFacts {
   requested_peak_bytes: number;
   active_peak_bytes: number;
   /** What matters most about the device, as `snapconv FILE` says it. */
-  verdict: { about: string; sentence: string; moment: string; causes: [bytes: number, category: string, line: string][] };
+  verdict: { about: string; sentence: string; moment: string; causes: [bytes: number, category: string, line: string, purpose: string][] };
   history: string;
   history_reason: string;
   notes: [string, string][];
@@ -86,6 +87,7 @@ export interface Comparison {
 export interface Page {
   categories: string[];
   evidence: string[];
+  certainties: string[];
   is_comparison: boolean;
   /** Of two files; null where their devices are of different kinds. */
   comparison?: Comparison | null;

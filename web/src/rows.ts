@@ -10,6 +10,9 @@ export interface Kinds {
   stack: Int32Array;
   category: Int32Array;
   evidence: Int32Array;
+  certainty: Int32Array;
+  /** In percent; 0 for what is unknown. */
+  probability: Int32Array;
   reason: Int32Array;
   operation: Int32Array;
   module: Int32Array;
@@ -48,8 +51,8 @@ export const NEVER = 0x7fffffff;
 export async function makeRows(device: Device): Promise<Rows> {
   const int = (name: string) => device.ints(name);
   const [trait, count] = await Promise.all([int("kind_trait"), int("kind_count")]);
-  const [stack, category, evidence, reason, operation, module, pool, stream, exact] = await Promise.all(
-    ["stack", "category", "evidence", "reason", "operation", "module", "pool", "stream", "exact"].map(async (name) => {
+  const [stack, category, evidence, certainty, probability, reason, operation, module, pool, stream, exact] = await Promise.all(
+    ["stack", "category", "evidence", "certainty", "probability", "reason", "operation", "module", "pool", "stream", "exact"].map(async (name) => {
       const ofTrait = await int(`trait_${name}`);
       return trait.map((id) => ofTrait[id]);
     }),
@@ -59,7 +62,7 @@ export async function makeRows(device: Device): Promise<Rows> {
   );
   const requested = bytes.map((n, kind) => n - rounding[kind]);
   const first = starts(count);
-  const kinds = { n: count.length, first, stack, category, evidence, reason, operation, module, pool, stream, exact, requested, bytes };
+  const kinds = { n: count.length, first, stack, category, evidence, certainty, probability, reason, operation, module, pool, stream, exact, requested, bytes };
   const [alloc, freed, pending, addrId] = await Promise.all([int("alloc"), int("life"), int("pending"), int("addr")]);
   const n = alloc.length;
   const kindOf = new Int32Array(n);

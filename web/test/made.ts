@@ -55,6 +55,8 @@ export function madeOf(allocations: readonly Made[], nEvents = 400): Rows {
       first,
       stack: zeros,
       evidence: zeros,
+      certainty: zeros,
+      probability: zeros,
       reason: zeros,
       operation: zeros,
       module: zeros,

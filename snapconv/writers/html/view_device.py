@@ -7,13 +7,18 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotations import SpanLanes, find_span_lanes
-from snapconv.answers.category_totals import EITHER_LABEL
+from snapconv.answers.category_totals import (
+    EITHER_LABEL,
+    rows_of_summary,
+    total_of_either,
+    totals_by_category,
+)
 from snapconv.answers.notes import device_notes
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
 from snapconv.answers.views.tensor_names import tensor_names
 from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct
 from snapconv.phases.annotation_spans import find_spans
@@ -97,9 +102,6 @@ def _bins(analysis: DeviceAnalysis) -> int:
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
     replay, peak = analysis.replay, analysis.peak_event
     device, table = analysis.device, analysis.allocations
-    at_peak = bytes_by_category(table, analysis.classification.category, np.array([peak]))[0]
-    live = table.live_at(peak)
-    counts = np.bincount(analysis.classification.category[live], minlength=len(Category))
     times = device.events.time_us
     return {
         "name": device_name(device.device),
@@ -109,7 +111,7 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "has_times": times is not None and len(times) > 0,
         "peak_event": peak,
         "peak_bytes": replay.allocated.peak,
-        "peak_categories": [[int(n_bytes), int(n)] for n_bytes, n in zip(at_peak, counts, strict=True)],
+        "peak_categories": list(_categories_at_peak(analysis)),
         "start_bytes": replay.allocated.start,
         "end_bytes": replay.allocated.end,
         "active_start_bytes": replay.active.start,
@@ -130,8 +132,17 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
     }
 
 
+def _categories_at_peak(analysis: DeviceAnalysis) -> Iterator[list[object]]:
+    """Yield the rows of the summary: name, bytes, number of allocations, and how much is likely."""
+    live = analysis.allocations.live_at(analysis.peak_event)
+    totals = tuple(totals_by_category(analysis, live))
+    for row in rows_of_summary(totals, total_of_either(analysis, live)):
+        if row.n_allocations:
+            yield [row.category, row.block_bytes, row.n_allocations, row.certainty]
+
+
 def _verdict(found: FileVerdict) -> dict[str, object]:
-    causes = [[c.block_bytes, _category_shown(c), page_text(where(c.line))] for c in found.causes]
+    causes = [[c.block_bytes, _category_shown(c), page_text(where(c.line)), c.purpose] for c in found.causes]
     sentence = page_text(found.sentence)
     return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
 
@@ -240,4 +251,5 @@ def vocabulary() -> dict[str, object]:
     return {
         "categories": [category.label for category in Category],
         "evidence": [evidence.label for evidence in Evidence],
+        "certainties": [certainty.label for certainty in Certainty],
     }

@@ -78,6 +78,8 @@ def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[A
         "stack": table.stack_id,
         "category": found.category,
         "evidence": found.evidence,
+        "certainty": found.certainty,
+        "probability": (found.probability * 100).round().astype(np.int8),
         "reason": found.reason_id,
         "operation": analysis.operation_id + 1,
         "module": analysis.modules.module_id + 1,
