@@ -108,7 +108,8 @@ class ComparedLine:
 class DeviceDiff:
     """Two devices compared; the rows that changed the peak most stand first.
 
-    ``allocated`` and ``reserved`` are peaks. ``old_iterations`` and ``new_iterations`` have the peak of every
+    ``allocated`` and ``reserved`` are peaks; ``likely`` is the part of the allocated with a likely category,
+    and not a certain one. ``old_iterations`` and ``new_iterations`` have the peak of every
     iteration. ``modules`` are only those with a path: the lines of calls are in ``lines``.
     """
 
@@ -122,6 +123,7 @@ class DeviceDiff:
     lines: tuple[ComparedLine, ...]
     modules: tuple[ComparedRow, ...]
     operations: tuple[ComparedRow, ...]
+    likely: Change = Change(0, 0)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -131,6 +133,7 @@ class DeviceDiff:
             "kind": device_kind(self.new_device),
             "peak_allocated": self.allocated.figures,
             "peak_reserved": self.reserved.figures,
+            "likely_at_peak": self.likely.figures,
             "old_iteration_peaks": list(self.old_iterations),
             "new_iteration_peaks": list(self.new_iterations),
             "categories": [row.to_json() for row in self.categories],
@@ -211,6 +214,7 @@ def _compared(
         lines=_compared_lines(_at_lines(old, old_lines), _at_lines(new, new_lines)),
         modules=_rows(*(_modules(one, live) for one, live in sides)),
         operations=_rows(*(_operations(one, live) for one, live in sides)),
+        likely=Change(*(_likely_bytes(one, live) for one, live in sides)),
     )
 
 
@@ -220,6 +224,10 @@ _Total = tuple[str, int, int]
 def _categories(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
     for row in totals_by_category(one, live):
         yield row.category, row.n_allocations, row.block_bytes
+
+
+def _likely_bytes(one: DeviceAnalysis, live: BoolColumn) -> int:
+    return int(one.allocations.block_bytes[live & one.classification.is_likely].sum())
 
 
 def _modules(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:

@@ -35,6 +35,11 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
     yield f"  {_iterations(found)}"
     scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
     yield from _rows("categories", "category", [(row.change, row.name) for row in found.categories], scale)
+    if found.likely.old_bytes or found.likely.new_bytes:
+        old, new = (
+            format_bytes(size, like=scale) for size in (found.likely.old_bytes, found.likely.new_bytes)
+        )
+        yield f"    likely, not certain: {old} -> {new} (unknown with --certain)"
     lines = [(row.change, line_name(row)) for row in found.lines]
     yield from _rows("lines of the project", "line", lines, scale)
     yield from _rows("modules", "module", _named(found.modules), scale)

@@ -1,5 +1,7 @@
 """Two snapshots compared at their peaks, on hand-made traces in which every number shows."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,16 @@ def test_lines_are_sorted_by_what_they_did_to_the_peak(compared):
         (8, None, Difference.GONE, -MIB),
     ]
     assert sum(row.change.more_bytes for row in found.lines) == found.allocated.more_bytes
+
+
+@pytest.mark.parametrize("certain", [False, True])
+def test_what_is_likely_is_counted_and_shown_unless_only_what_is_certain_counts(certain):
+    fixture = Path(__file__).parents[3] / "fixtures" / "missing_trace.pickle"
+    analysis = snapconv.load(fixture, certain=certain).analysis
+    report = compare_files(analysis, analysis)
+    assert (report.devices[0].likely.new_bytes > 0) is not certain
+    shown = [one for one in diff_lines(report) if one.endswith("(unknown with --certain)")]
+    assert len(shown) == (not certain)
 
 
 def test_addresses_and_order_make_no_difference(compared):
