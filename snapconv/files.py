@@ -230,6 +230,8 @@ def os_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into an OutputWriteError that names the output and what to do."""
     try:
         yield
+    except BrokenPipeError:  # of what shows progress: an output is a regular file
+        raise
     except OSError as error:
         reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
         if getattr(error, "winerror", None) in IN_USE:
