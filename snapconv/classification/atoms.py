@@ -99,7 +99,7 @@ before_any_forward = _column(
 
 @judged
 def trains(decided: Decided) -> bool:
-    """A backward or a step is in the trace, or states are known."""
+    """Tell whether a backward or a step is in the trace, or states are known."""
     return is_training(decided)
 
 
@@ -115,7 +115,7 @@ older = ~traced
 
 @atom
 def begins_in_backward(decided: Decided) -> bool:
-    """The trace begins within a backward, by stacks that show it."""
+    """Tell whether the trace begins within a backward, by stacks that show it."""
     shown = decided.features.phases.certain
     shown = shown[shown > 0]
     return len(shown) > 0 and shown[0] == Phase.BACKWARD and decided.features.has_cpp
@@ -303,7 +303,7 @@ def size_of_made_state(decided: Decided) -> BoolColumn:
 
 @judged
 def infers(decided: Decided) -> bool:
-    """A forward is in the file, nothing of training, and forward keeps nothing for a backward."""
+    """Tell whether there are forwards, nothing of training, and nothing kept for a backward."""
     features = decided.features
     if is_training(decided) or saves(decided) == SURELY:
         return False
@@ -408,7 +408,7 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
 
 @atom
 def fetched_ahead(decided: Decided) -> BoolColumn:
-    """The next batch: made between forward and backward by a line that had made one of the size before."""
+    """Find the next batch: made before backward by a line that had made one of its size before."""
     features = decided.features
     first = features.may_be_input & ~features.mid_forward & features.is_freed
     line = features.lines()

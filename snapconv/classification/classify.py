@@ -74,7 +74,7 @@ def reason_of(slug: str) -> tuple[str, str]:
 
 
 def order_of(*, is_host: bool) -> tuple[Stage, ...]:
-    """The stages for a device, or for pinned host memory."""
+    """Return the stages for a device, or for pinned host memory."""
     return HOST_ORDER if is_host else ORDER
 
 
@@ -99,7 +99,7 @@ class Opinion:
 
 
 def opinions(features: Features, rows: Int64Column, order: tuple[Stage, ...] = ORDER) -> tuple[Opinion, ...]:
-    """What every stage has evidence for about some allocations, in their order.
+    """Yield what every stage has evidence for about some allocations, in their order.
 
     The first opinion on a row is the one that ``classify`` follows.
     """

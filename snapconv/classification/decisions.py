@@ -84,7 +84,7 @@ class Stage(Protocol):
     """One place in the order of the classification."""
 
     def proposals(self, decided: "Decided") -> Iterator[Proposal]:
-        """What the stage has evidence for, strongest first."""
+        """Yield what the stage has evidence for, strongest first."""
 
 
 class Decided:
@@ -111,14 +111,14 @@ class Decided:
         return has_code(self._certainty, Certainty.LIKELY)
 
     def has(self, *categories: Category) -> BoolColumn:
-        """The allocations that certainly have one of these categories."""
+        """Return the allocations that certainly have one of these categories."""
         found = np.zeros(len(self.category), np.bool_)
         for category in categories:
             found |= has_code(self.category, category)
         return found & ~self.is_likely
 
     def shared(self, find: Callable[["Decided"], _Found]) -> _Found:
-        """What several conditions share, made when the first of them needs it."""
+        """Return what several conditions share, made when the first of them needs it."""
         if find not in self._shared:
             self._shared[find] = find(self)
         found: _Found = self._shared[find]
@@ -136,7 +136,7 @@ class Decided:
             self._probability[rows] = 1 if proposal.probability is None else proposal.probability[rows]
 
     def result(self) -> Classification:
-        """The finished columns."""
+        """Return the finished columns."""
         return read_only(
             Classification(
                 self.category,
@@ -166,7 +166,7 @@ class Condition:
     find: Callable[[Decided], BoolColumn | bool]
 
     def of(self, decided: Decided) -> BoolColumn:
-        """The column."""
+        """Compute the column."""
         found = self.find(decided)
         return np.broadcast_to(np.asarray(found, np.bool_), decided.category.shape)
 
@@ -224,7 +224,7 @@ class Fact:
     probability: float | None = None
 
     def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """What the condition holds for."""
+        """Return the allocations that the condition holds for."""
         by_record = self.uses_phases and decided.features.phases.is_recorded
         evidence = Evidence.METADATA if by_record else self.evidence
         where = self.where.of(decided)
@@ -248,7 +248,7 @@ class FrameFact:
     is_free_site: bool = False
 
     def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """What each frame rule of the role has evidence for."""
+        """Yield what each frame rule of the role has evidence for."""
         features = decided.features
         table, roles = features.allocations, features.roles
         stack = table.free_stack_id if self.is_free_site else table.stack_id

@@ -139,15 +139,15 @@ class Features:
         return self.roles.of(role, self.allocations.free_stack_id)
 
     def first(self, phase: Phase) -> int:
-        """The first event that shows a phase; ``n_events`` where none does."""
+        """Return the first event that shows a phase; ``n_events`` where none does."""
         return self.phases.first(phase)
 
     def lines(self) -> Int32Column:
-        """The innermost Python frame that made each allocation, -1 for none."""
+        """Return the innermost Python frame that made each allocation, -1 for none."""
         return self.lines_of(self.allocations.stack_id)
 
     def lines_of(self, stack_id: Int32Column) -> Int32Column:
-        """The innermost Python frame of stacks; -1 for none, and for no stack."""
+        """Return the innermost Python frame of stacks; -1 for none, and for no stack."""
         return np.append(innermost_python(self.roles.stacks), np.int32(-1))[stack_id]
 
     def mask(self, rows: Int64Column) -> BoolColumn:
@@ -194,7 +194,7 @@ Rows = NDArray[np.integer[Any]]
 
 
 def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
-    """The columns about when an allocation came and went."""
+    """Compute the columns about when an allocation came and went."""
     alloc, end = allocations.alloc_event, allocations.freed_event
     is_freed = end >= 0
     run_end, run_last = at(phases.run_end, alloc, -1), at(phases.run_last, alloc, -1)
@@ -217,7 +217,7 @@ def _lives(allocations: AllocationTable, phases: Phases) -> _Columns:
 
 
 def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, lives: _Columns) -> _Columns:
-    """The columns about who made an allocation, and who freed it."""
+    """Compute the columns about who made an allocation, and who freed it."""
     stack, alloc_phase, end_phase = allocations.stack_id, lives["alloc_phase"], lives["end_phase"]
     is_module, is_loss = roles.of(Role.MODULE_CALL, stack), roles.of(Role.LOSS, stack)
     by_engine = _is_backward(phases, roles, stack, alloc_phase) & lives["is_traced"]
@@ -248,7 +248,7 @@ def _origins(allocations: AllocationTable, phases: Phases, roles: StackRoles, li
 def _uses(
     allocations: AllocationTable, phases: Phases, roles: StackRoles, lives: _Columns, origins: _Columns
 ) -> _Columns:
-    """The columns about what an allocation may be used for, by what ran after it."""
+    """Compute the columns about what an allocation may be used for, by what ran after it."""
     stack = allocations.stack_id
     outside, by_module, n_events = origins["outside"], origins["by_module"], len(phases.certain)
     by_loss = origins["in_forward"] & ~by_module
@@ -278,7 +278,7 @@ def _is_data(
     origins: _Columns,
     feeds_module: BoolColumn,
 ) -> BoolColumn:
-    """What lines outside of modules make that may be a part of a batch, between modules that keep nothing.
+    """Find what lines outside of modules make that may be part of a batch, between modules that keep nothing.
 
     What is computed once data has come is part of it, also by modules that have no weights, as a spectrogram
     is, or an augmentation: but not what layers made of it, such as the answers of a teacher. What is as large
@@ -321,7 +321,7 @@ def _between_modules(
     by_loss: BoolColumn,
     next_backward: EventColumn,
 ) -> tuple[BoolColumn, BoolColumn]:
-    """The columns ``mid_forward`` and ``feeds_module``.
+    """Compute the columns ``mid_forward`` and ``feeds_module``.
 
     Where a loss or backward comes next, an allocation belongs to the loss and is no input.
     """
@@ -356,7 +356,7 @@ def _has_no_frames(roles: StackRoles, stack: Int32Column) -> BoolColumn:
 
 
 def _unrecorded(allocations: AllocationTable, roles: StackRoles, lives: _Columns) -> BoolColumn:
-    """What was made before the recording began.
+    """Find what was made before the recording began.
 
     With Python-only stacks the engine's blocks have no frame either. Where more bytes have frames than have
     none, and a model as large as these was placed in the recording, they are its gradients.

@@ -601,7 +601,7 @@ class Inventory:
     name: str = "inventory"
 
     def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """What is certain by the hypotheses, then what is likely, then what is a gradient or a state."""
+        """Yield what is certain by the hypotheses, then what is likely, then gradients or states."""
         features = decided.features
         rows = np.flatnonzero(decided.is_open & features.unrecorded)
         if not len(rows):

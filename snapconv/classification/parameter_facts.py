@@ -187,7 +187,7 @@ def _traits(decided: Decided, lines: list[ParameterLine]) -> Callable[[Parameter
 
 
 def _lines_that_free_weights(decided: Decided) -> Int64Column:
-    """The lines of Python that free weights which another line made, and nothing else that is decided."""
+    """Find the lines of Python that free weights of another line, and nothing else that is decided."""
     features = decided.features
     if not features.phases.free_sites_known:
         return np.zeros(0, np.int64)

@@ -182,7 +182,7 @@ def _by_gradients_and_states(decided: Decided) -> Parameters:
 
 
 def _added(decided: Decided, gradients: Int64Column) -> Parameters | None:
-    """What backward adds to existing gradients, if that is more than the gradients that it makes."""
+    """Find what backward adds to existing gradients, if that is more than the gradients that it makes."""
     features = decided.features
     freed = features.by_engine & decided.has(Category.TEMPORARY) & features.freed_through(Role.ACCUMULATION)
     rows = np.flatnonzero(freed)

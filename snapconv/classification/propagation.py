@@ -49,7 +49,7 @@ class Propagation:
 
 
 def _replaced(decided: Decided) -> Iterator[Proposal]:
-    """A line that gives a variable a new value makes that first, and then frees the one before."""
+    """Follow lines that give a variable a new value: they make it first, then free the one before."""
     features, table = decided.features, decided.features.allocations
     rows = np.flatnonzero(
         ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
@@ -72,7 +72,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
 
 
 def _with_stacks(rows: Int64Column, stack: Int32Column, wanted: Int64Column) -> Int64Column:
-    """The rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
+    """Return the rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
     first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
     parts = [rows[begin:end] for begin, end in np.column_stack((first, after)).tolist()]
     return np.concatenate(parts) if parts else rows[:0]
@@ -111,7 +111,7 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
 
 
 def _made_like(decided: Decided) -> Iterator[Proposal]:
-    """What a stack otherwise makes, freed in the same phase: likely, never certain."""
+    """Yield what a stack otherwise makes, freed in the same phase: likely, never certain."""
     features, stack = decided.features, decided.features.allocations.stack_id.astype(np.int64)
     fate = features.end_phase.astype(np.int64) * 4 + features.is_live_at_dump * 2 + features.is_freed
     known = (decided.category > 0) & ~decided.is_likely

@@ -27,7 +27,7 @@ class UserRulesFirst:
     name: str = "user_rules"
 
     def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """What each of the user's rules that names a category matches."""
+        """Yield what each of the user's rules that names a category matches."""
         features = decided.features
         user = features.user_rules
         for number, own in enumerate(user.rules):
@@ -39,7 +39,7 @@ class UserRulesFirst:
 
 
 def _matches(decided: Decided, rows_of: Callable[[RecordedMatches], Int64Column]) -> BoolColumn:
-    """The allocations that a recorder named; none in a file without a recorder's metadata."""
+    """Return the allocations that a recorder named; none in a file without a recorder's metadata."""
     recorded = decided.features.recorded
     if recorded is None:
         return np.zeros(len(decided.category), np.bool_)
@@ -48,7 +48,7 @@ def _matches(decided: Decided, rows_of: Callable[[RecordedMatches], Int64Column]
 
 
 def _parameters(*, is_buffer: bool) -> Condition:
-    """The memory of parameters or of buffers, or their memory before they got other memory."""
+    """Find the memory of parameters or of buffers, or their memory before they got other memory."""
 
     def find(decided: Decided) -> BoolColumn:
         def rows_of(found: RecordedMatches) -> Int64Column:
@@ -64,19 +64,19 @@ def _parameters(*, is_buffer: bool) -> Condition:
 
 @judged
 def recorded_gradient(decided: Decided) -> BoolColumn:
-    """The memory of the gradient of a parameter."""
+    """Find the memory of the gradient of a parameter."""
     return _matches(decided, lambda found: found.gradients)
 
 
 @judged
 def recorded_state(decided: Decided) -> BoolColumn:
-    """The memory of a state of an optimizer."""
+    """Find the memory of a state of an optimizer."""
     return _matches(decided, lambda found: found.states)
 
 
 @judged
 def recorded_input(decided: Decided) -> BoolColumn:
-    """A model was called with it. What a module made is no input."""
+    """Find what a model was called with; what a module made is no input."""
     made = decided.features.made_through(Role.MODULE_CALL)
     return _matches(decided, lambda found: found.inputs) & ~made
 
@@ -99,7 +99,7 @@ def recorded_target(decided: Decided) -> BoolColumn:
 
 
 def _without_history(found: RecordedMatches, *, is_integral: bool = False) -> Int64Column:
-    """What was saved though nothing with a gradient computed it; of integers alone, if so."""
+    """Find what was saved though nothing with a gradient computed it; of integers alone, if so."""
     saved = found.metadata.saved
     where = saved.without_history.copy()
     if is_integral:
@@ -115,7 +115,7 @@ def recorded_saved(decided: Decided) -> BoolColumn:
 
 
 def _copies_of(category: Category) -> Condition:
-    """What was copied from allocations of a category, and from such copies."""
+    """Find what was copied from allocations of a category, and from such copies."""
 
     def find(decided: Decided) -> BoolColumn:
         found, recorded = np.zeros(len(decided.category), np.bool_), decided.features.recorded
@@ -133,7 +133,7 @@ def _copies_of(category: Category) -> Condition:
 
 @judged
 def like_inputs(decided: Decided) -> BoolColumn:
-    """What stays and was made by the very code that made recorded inputs, and nothing else."""
+    """Find what stays and was made by the very code that made recorded inputs, and nothing else."""
     features = decided.features
     if features.recorded is None:
         return np.zeros(len(features.alloc), np.bool_)
@@ -157,7 +157,7 @@ def _attribute(*, is_written: bool) -> Condition:
 
 @judged
 def zeros_for_parameters(decided: Decided) -> BoolColumn:
-    """What a line fills with zeros for every parameter of a list, and keeps: an optimizer's moments.
+    """Find what a line fills with zeros for every parameter of a list, and keeps: an optimizer's moments.
 
     Or twice as large, where the model is in half precision. For optimizers that are none of torch's.
     """

@@ -131,7 +131,7 @@ def _is_saved(features: Features) -> BoolColumn:
 
 
 def _split_stacks(roles: StackRoles) -> tuple[Int64Column, Int64Column]:
-    """Number, for every stack, its Python frames within the outermost call of a module, and the others."""
+    """Count the Python frames of every stack within the outermost call of a module, and the others."""
     frames = roles.stacks.frames
     is_call = np.zeros(len(frames.names), np.bool_)
     matcher = FrameMatcher(frames)

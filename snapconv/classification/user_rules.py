@@ -51,7 +51,7 @@ class UserRules:
         return np.asarray((stack_ids >= 0) & self.has[number][stack_ids])
 
     def matches(self, number: int, allocations: AllocationTable, *, free_sites_known: bool) -> BoolColumn:
-        """The allocations that a rule is about: by the stack that made them, or that freed them.
+        """Return the allocations that a rule is about: by the stack that made them, or that freed them.
 
         Where the file has no stacks of frees, a rule about frees matches nothing.
         """
@@ -74,7 +74,7 @@ def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
 
 
 def rule_notes(user: UserRules, *, free_sites_known: bool) -> Iterator[Note]:
-    """A note for every rule that cannot have any effect: its author should hear of a wrong pattern."""
+    """Yield a note for every rule that cannot have any effect: its author should hear of a wrong pattern."""
     for number, rule in enumerate(user.rules):
         if not user.has[number].any():
             yield Note("unused-rule", f"your rule {rule.slug} matches no frame: check its function and file")
@@ -87,7 +87,7 @@ def rule_notes(user: UserRules, *, free_sites_known: bool) -> Iterator[Note]:
 
 
 def frame_rules(rules: Sequence[UserRule]) -> tuple[FrameRule, ...]:
-    """The rules that give roles, and after them our own: an earlier one goes on record."""
+    """Return the rules that give roles, and after them our own: an earlier one goes on record."""
     mine = [
         FrameRule(rule.slug, rule.role, rule.function, rule.file, rule.reason, _SEEN)
         for rule in rules

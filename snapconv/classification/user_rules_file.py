@@ -58,7 +58,7 @@ def parse_rules(values: object) -> tuple[UserRule, ...]:
 
 
 def _values(path: Path) -> object:
-    """The contents of the file as plain values."""
+    """Read the contents of the file as plain values."""
     readers: dict[str, Callable[[bytes], object]] = {".json": read_json, ".toml": read_toml}
     if path.suffix.lower() not in readers:
         raise InputError("rules are read from a file whose name ends in .toml or .json")
@@ -114,7 +114,7 @@ class _Keys:
                 raise self.wrong(key, f"no such key; there are: {', '.join(_KEYS)}")
 
     def wrong(self, key: str, what: str) -> InputError:
-        """An error about one key; it names the rule, if the rule has a usable name."""
+        """Make an error about one key; it names the rule, if the rule has a usable name."""
         slug = self._raw.get("slug")
         name = f" (rule {slug})" if isinstance(slug, str) and slug else ""
         return InputError(f"{self._where}.{key}: {what}{name}")
@@ -154,7 +154,7 @@ class _Keys:
         return value
 
     def pattern(self, key: str) -> str:
-        """A regular expression that compiles; empty where the rule has none."""
+        """Compile a regular expression; empty where the rule has none."""
         value = self.text(key) or ""
         try:
             with warnings.catch_warnings():
@@ -180,7 +180,7 @@ def _check_lengths(raw: list[object]) -> None:
 
 
 def _check_slugs(rules: tuple[UserRule, ...]) -> None:
-    """A slug names one rule: neither two of the user's nor one of ours."""
+    """Refuse a slug that names two rules of the user, or one of ours."""
     taken = {ours.slug for ours in FRAME_RULES} | set(REASONS)
     for i, rule in enumerate(rules):
         if rule.slug in taken:

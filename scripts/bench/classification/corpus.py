@@ -134,7 +134,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def calibration(rows: Sequence[dict[str, Any]]) -> str:
-    """What was stated as a probability below that of certainty, and how much of it is right."""
+    """Compare what was stated as a probability below that of certainty with how much of it is right."""
     lines = ["| stated | share of peaks | mean stated | right |", "|---|---|---|---|"]
     for number, low in enumerate(BINS[:-1]):
         decided, right, stated = (sum(row["bins"][number][i] for row in rows) for i in range(3))

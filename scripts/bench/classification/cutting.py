@@ -113,7 +113,7 @@ def _ended_early(recorded: Recording, history: str, stacks: str) -> Cut | None:
 
 
 def _range_of(recorded: Recording, history: str) -> tuple[int, int] | None:
-    """The first event that a history has, and the first one after its end."""
+    """Return the first event that a history has, and the first one after its end."""
     times, ends = _moments(recorded)
     if len(ends) < 2:
         return None
@@ -146,7 +146,7 @@ def _range_of(recorded: Recording, history: str) -> tuple[int, int] | None:
 
 
 def _peak(trace: list[Raw]) -> int:
-    """The first event at which most bytes are allocated."""
+    """Return the first event at which most bytes are allocated."""
     allocated = highest = event = 0
     for number, row in enumerate(trace):
         allocated += {"alloc": row["size"], "free_requested": -row["size"]}.get(row["action"], 0)
