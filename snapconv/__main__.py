@@ -6,7 +6,7 @@ import sys
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
-    gc.disable()  # a command that runs a program switches it on for that
+    gc.disable()  # a command that runs a program switches it on: cli.app.collector_on
     from snapconv.cli.app import main
 
     exit_code = main()

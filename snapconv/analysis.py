@@ -308,15 +308,12 @@ def analyze_device(
     params: "ParamList | None" = None,
     certain: bool = False,
 ) -> DeviceAnalysis:
-    """Replay and classify one device, and pick out what its report is about.
+    """Replay and classify one device; ``user_rules`` win over ours, ``params`` names weights without names.
 
-    ``user_rules`` win over ours. ``params`` names weights that the recorder did not name. ``certain``: what
-    is likely counts as unknown.
+    ``certain``: what is likely counts as unknown.
     """
-    replayed = replay(snapshot, device)
+    replayed = _replayed(snapshot, device)
     allocations = replayed.allocations
-    for curve in (replayed.requested, replayed.active, replayed.reserved):
-        _ = curve.peak_event  # found while there is room for a curve, which is not kept
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
     features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
@@ -351,6 +348,13 @@ def analyze_device(
         params=params,
     )
     return read_only(found)
+
+
+def _replayed(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
+    replayed = replay(snapshot, device)
+    for curve in (replayed.requested, replayed.active, replayed.reserved):
+        _ = curve.peak_event  # found while there is room for a curve, which is not kept
+    return replayed
 
 
 def _recorded(

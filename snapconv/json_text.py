@@ -152,7 +152,10 @@ def json_shown(value: object) -> str:
     """Write a value as a message may show it."""
     if isinstance(value, str):  # before it is escaped: a name may have a million characters
         value = value[: MAX_SHOWN + 1]
-    return shown(write_json(value).decode())
+    try:
+        return shown(write_json(value).decode())
+    except TypeError:  # nested deeper than is written
+        return shown(str(value)[: MAX_SHOWN + 1])
 
 
 def escape_unprintable(text: str) -> str:

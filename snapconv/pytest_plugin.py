@@ -115,7 +115,7 @@ def _at_the_peak(capture: Path) -> Iterator[str]:
     for found in session.devices:
         live = found.allocations.live_at(found.peak_event)
         totals = rows_of_summary(tuple(totals_by_category(found, live)), total_of_either(found, live))
-        rows = [(row.block_bytes, row.category) for row in totals]
+        rows = [(row.block_bytes, ", ".join(filter(None, (row.category, row.certainty)))) for row in totals]
         by_line = totals_by_line(found.allocations, live, lines)
         rows = sorted(rows, reverse=True)[:3]
         rows += [(row.block_bytes, f"{row.line.place} in {row.line.function}") for row in by_line[:5]]

@@ -1,11 +1,12 @@
 """The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
 
 import atexit
+import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated, NamedTuple
 
 import typer
@@ -91,6 +92,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
 
 
+@contextmanager
+def collector_on() -> Iterator[None]:
+    """Switch Python's cyclic collector on while a program of the user runs in this process."""
+    was_on = gc.isenabled()
+    gc.enable()
+    try:
+        yield
+    finally:
+        if not was_on:
+            gc.disable()
+
+
 def _run(argv: list[str]) -> int:
     line = _with_command(argv)
     name = line[0] if line else ""
@@ -98,7 +111,7 @@ def _run(argv: list[str]) -> int:
     if not is_program:  # a program that is recorded finds stdout as it is
         open_stdout()
     try:
-        with signals_raise(is_program=is_program):
+        with signals_raise(is_program=is_program), collector_on() if is_program else nullcontext():
             app_with([name] if name in COMMANDS else COMMANDS)(line)
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure

@@ -103,14 +103,13 @@ def export(
     csv, parquet (folders of files), jsonl: the tables of `to-sqlite --extended`, of one device.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
-    from snapconv.export import ExportOptions, output_of
-    from snapconv.export import export as write
+    from snapconv import export as exports
     from snapconv.writers.exports.snapshot_pickle import SnapshotOptions
 
     window = {"--events": events, "--iterations": iterations, "--redact": redact, "--redact-all": redact_all}
     others = {"--at": at if at != "peak" else None, "--csv-safe": csv_safe}
     _refuse_what_has_no_effect(format, {**window, **others})
-    options = ExportOptions(
+    options = exports.ExportOptions(
         format=format,
         output=output,
         force=force,
@@ -120,10 +119,10 @@ def export(
         csv_safe=csv_safe,
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact or redact_all, shift=redact_all),
     )
-    path = output_of(snapshot, options)
+    path = exports.output_of(snapshot, options)
     read = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, read, device=device)
-    made = write(session, path, options)
+    made = exports.export(session, path, options)
     if not quiet:
         _report(session, made)
 

@@ -243,21 +243,23 @@ def try_settings(
 
 
 def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
-    """Choose the events to replay: all, or in a search of many those around the most that was reserved."""
+    """Choose the events to replay: all, or in a search of many those around the most that was reserved.
+
+    Where a request failed, its capacity is what is tried: the events end with that request.
+    """
     n_events = len(analysis.device.events)
     if not request.is_search or request.is_thorough or n_events <= MOST_EVENTS_OF_SEARCH:
         return 0, n_events
-    after = min(analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4, n_events)
+    failed = np.flatnonzero(analysis.device.events.action == Action.OOM)
+    last = int(failed[0]) if len(failed) else analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4
+    after = min(last + 1, n_events)
     first = max(after - MOST_EVENTS_OF_SEARCH, 0)
     return first, first + MOST_EVENTS_OF_SEARCH
 
 
 def _left_out(first: int, after: int, n_events: int) -> Iterator[str]:
     if after - first < n_events:
-        yield (
-            f"only events {first} to {after - 1} of {n_events} are replayed, around the most that was "
-            "reserved: --thorough replays all"
-        )
+        yield f"only events {first} to {after - 1} of {n_events} are replayed: --thorough replays all"
 
 
 def _line_of(

@@ -126,7 +126,8 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
     Frees complete where the trace completed them, or where the device is full.
     """
-    gc.collect()  # the last trial's blocks, which refer to each other: commands run without the collector
+    if not gc.isenabled():  # as in commands: the last trial's blocks refer to each other
+        gc.collect()
     run = _Run(calls, trial)
     if run.start():
         run.run(progress)

@@ -72,7 +72,10 @@ _FIRST_TIME_US, _FIRST_ADDRESS = 1_000_000, 2 << 20
 
 
 def _shift(raw: Raw) -> None:
-    """Move all times and all addresses; 0 is no address, and addresses keep their place in a page."""
+    """Move all times and addresses, and number the streams; 0 is no address, and no stream's handle.
+
+    Addresses keep their place in a page.
+    """
     events = [event for trace in raw["device_traces"] for event in trace]
     blocks = [block for segment in raw["segments"] for block in segment["blocks"]]
     addressed = [
@@ -86,6 +89,9 @@ def _shift(raw: Raw) -> None:
         distance = max(lowest // unit * unit - first, 0)
         for row, key in there:
             row[key] -= distance
+    numbers = {0: 0}
+    for row in (*raw["segments"], *events):
+        row["stream"] = numbers.setdefault(row["stream"], len(numbers))
 
 
 class _Writing:

@@ -42,6 +42,13 @@ def test_a_shell_sees_the_scripts_output_traceback_and_exit_code(tmp_path):
     assert snapshot["snapconv"]["ended"]["how"] == "exception"
 
 
+def test_a_script_that_is_recorded_has_its_garbage_collector(tmp_path):
+    (tmp_path / "train.py").write_text("import gc\nprint(gc.isenabled())\n")
+    command = [sys.executable, "-m", "snapconv", "record", "--simulate", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
 # A stand-in for a build with CUDA: nothing is refused before the script runs.
 AS_WITH_CUDA = """
 import sys

@@ -152,6 +152,17 @@ def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, m
     assert f" of {n_events} are replayed" in reason
 
 
+def test_a_search_of_a_long_trace_that_ran_out_ends_with_the_failed_request(tried_on, monkeypatch):
+    monkeypatch.setattr(setting_trials, "MOST_EVENTS_OF_SEARCH", 8)
+    builder = two_segments()
+    for _ in range(10):
+        builder.alloc(2 * MIB).free()
+    builder.oom(30 * MIB)
+    found = tried_on(builder, Request(is_search=True))
+    assert found.capacity is not None
+    assert all(one.outcome.ran_out is not None for one in found.tried)
+
+
 def test_a_candidate_that_contradicts_the_own_settings_is_not_tried():
     own = AllocatorSettings.from_conf("large_segment_size_mb:40")
     assert "max_split_size_mb:32" not in {candidate.conf for candidate, _ in setting_trials.candidates(own)}

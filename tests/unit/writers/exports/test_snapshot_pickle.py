@@ -79,6 +79,17 @@ def test_shifted_times_and_addresses_begin_at_fixed_values_and_keep_their_distan
     assert {note["time_us"] for note in raw["external_annotations"]} == {1_000_000}
 
 
+def test_the_handles_of_streams_become_numbers(tmp_path):
+    handle = 94_233_121_536
+    builder = TraceBuilder().segment(2 << 20).alloc(512).segment(2 << 20, stream=handle)
+    session = snapconv.load(builder.write(tmp_path / "one.pickle"))
+    raw = snapshot_of(
+        session.devices[0], whole_window(session.devices[0]), SnapshotOptions(redact=True, shift=True)
+    )
+    assert {event["stream"] for event in raw["device_traces"][0]} == {0, 1}
+    assert {segment["stream"] for segment in raw["segments"]} == {0, 1}
+
+
 def test_a_whole_file_keeps_its_categories(tmp_path):
     session = snapconv.load(FIXTURES / "training_step.pickle")
     (analysis,) = session.devices
