@@ -1,7 +1,7 @@
 """Programs in trouble, recorded: each ends as with Python alone, and leaves a capture that converts, or none.
 
 What happens, and when, is drawn by a seed, which is printed: SNAPCONV_SEED, else always the same. The long
-half runs as many programs as SNAPCONV_CHAOS_RUNS says, by another seed each time.
+half runs programs for as many seconds as SNAPCONV_CHAOS_SECONDS says, by another seed each time.
 """
 
 import json
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -23,8 +24,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
 HERE = Path(__file__).parent
-N_LONG = int(os.environ.get("SNAPCONV_CHAOS_RUNS", "0"))
-SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6) if N_LONG else 1))
+LONG_S = int(os.environ.get("SNAPCONV_CHAOS_SECONDS", "0"))
+SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6) if LONG_S else 1))
 
 # Sent from outside, at any moment: the signals, and what an exit code means that plain Python does not have.
 SENT = {
@@ -171,18 +172,27 @@ def try_one(launcher, plain, folder, what, seed):
 
 
 def run_many(launcher, plain, tmp_path, ways, *, may_fail=False):
+    """Run a program for each way, all of them whatever fails, and print a table of what became of them."""
     print(f"SNAPCONV_SEED={SEED}")
     draw = random.Random(SEED)
     counts = {}
+    failures = []
     for i, what in enumerate(ways):
         folder = tmp_path / str(i)
         folder.mkdir()
-        has_capture = run_one(launcher, plain, folder, what, draw.randrange(10**6), may_fail=may_fail)
-        n, n_captures = counts.get(what, (0, 0))
-        counts[what] = n + 1, n_captures + has_capture
-        shutil.rmtree(folder)
-    for what, (n, n_captures) in counts.items():
-        print(f"{what}: {n} programs, {n_captures} captures")
+        count = counts.setdefault(what, Counter())
+        count["programs"] += 1
+        try:
+            if run_one(launcher, plain, folder, what, draw.randrange(10**6), may_fail=may_fail):
+                count["captures"] += 1
+            shutil.rmtree(folder)
+        except AssertionError as error:
+            count["failed"] += 1
+            failures.append(error)
+            print(f"failed: {error}", flush=True)
+    for what, count in sorted(counts.items()):
+        print(f"{what}: {count['programs']} programs, {count['captures']} captures, {count['failed']} failed")
+    assert not failures, f"{len(failures)} of {i + 1} programs: {failures[0]}"
 
 
 def test_a_program_in_trouble_ends_as_it_does_alone(launcher, plain, tmp_path):
@@ -191,8 +201,14 @@ def test_a_program_in_trouble_ends_as_it_does_alone(launcher, plain, tmp_path):
     run_many(launcher, plain, tmp_path, [*ALONE, *SENT], may_fail=True)
 
 
-@pytest.mark.skipif(not N_LONG, reason="SNAPCONV_CHAOS_RUNS=400 makes so many")
+@pytest.mark.skipif(not LONG_S, reason="SNAPCONV_CHAOS_SECONDS=1200 runs programs for so long")
 def test_many_programs_in_trouble_end_as_they_do_alone(launcher, plain, tmp_path):
     draw = random.Random(SEED)
-    ways = [draw.choice([*ALONE, *SENT, *SENT]) for _ in range(N_LONG)]
-    run_many(launcher, plain, tmp_path, [*SLOW, *ways])
+    end = time.monotonic() + LONG_S
+
+    def ways():
+        yield from SLOW
+        while time.monotonic() < end:
+            yield draw.choice([*ALONE, *SENT, *SENT])
+
+    run_many(launcher, plain, tmp_path, ways())
