@@ -2,11 +2,12 @@
 
 Nothing in a bare snapshot links the two but size and order, and neither list need be complete: tied tensors
 have one allocation, frozen ones may be elsewhere, buffers are allocated but perhaps not listed. So the two
-are aligned, in the order of Module.to or of named_parameters, whichever explains more; or, where a list was
-sorted by name or a model was placed part by part, fitted module by module. What stays ambiguous is counted.
+are aligned, in the order of Module.to or of named_parameters, whichever explains more; a list that was
+sorted by name takes a customary order, of which nothing is certain but sizes that occur once. What stays
+ambiguous is counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, is_among, read_only
 from snapconv.naming.alignment import Alignment, align
-from snapconv.naming.module_windows import Listed, fit_windows, module_tree
+from snapconv.naming.listed_order import Module, module_tree
 from snapconv.naming.weight_table import WeightTable, live_weights, match_weights
 from snapconv.notes import Note
 from snapconv.replay.device_replay import AllocationTable
@@ -34,6 +35,24 @@ _TRUSTED_SHARE, _WHOLE_SHARE = 0.9, 0.99
 _POOL_BOUNDS = (0, 1 << 20, (10 << 20) - 1, 1 << 62)
 # Frameworks pad vocabularies, and cuDNN the pieces of an LSTM's weights, which it keeps in one allocation.
 _MAX_PADDING, _PADDED_BYTES = 0.1, 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Tensors by name and size, with the tree of their modules.
+
+    ``others`` are sizes that they may have instead, converted to another type. ``is_ordered``: they stand in
+    the model's order. ``is_placed``: they were allocated by Module.to, or None where nothing shows it.
+    ``is_by_address``: how they were allocated is not known, only where they are.
+    """
+
+    tree: Module
+    names: Sequence[str]
+    sizes: Int64Column
+    others: tuple[Int64Column, ...]
+    is_ordered: bool
+    is_placed: bool | None
+    is_by_address: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +185,7 @@ def name_weights(
     chosen = _in_order(params)
     names = [params.names[i] for i in chosen.tolist()]
     mixed, whole = _widths(params, chosen)
-    listed = Listed(
+    listed = _Listed(
         tree=module_tree(names, params.is_buffer[chosen].tolist(), is_ordered=True),
         names=names,
         sizes=max((*mixed, *whole), key=lambda sizes: _common_bytes(sizes, weights)),
@@ -178,7 +197,7 @@ def name_weights(
     found, order = _matched(listed, weights)
     matching = _Matching(listed, weights, found)
     matching.pair_padded(order)
-    matching.pair_leftovers()
+    matching.pair_leftovers(order)
     is_named = matching.partner >= 0
     entry = np.full(len(weights), -1, np.int64)
     entry[is_named] = chosen[matching.partner[is_named]]
@@ -228,67 +247,43 @@ def _common_bytes(first: Int64Column, second: Int64Column) -> int:
     return int((sizes[mine] * np.minimum(counts[mine], other_counts[theirs])).sum())
 
 
-def _matched(listed: Listed, weights: Int64Column) -> tuple[Alignment, Int64Column]:
-    """Return the pairs that order and modules give, and the order of the list that they go by."""
-    if not len(weights) or not listed.names:
+def _matched(listed: _Listed, weights: Int64Column) -> tuple[Alignment, Int64Column]:
+    """Return the pairs that the list's order gives, and the order that they go by; none where it was lost."""
+    if not len(weights) or not listed.names or not listed.is_ordered:
         none = np.full(len(weights), -1, np.int64)
-        return Alignment(none, none >= 0), np.arange(len(listed.names))
-    common = _common_bytes(listed.sizes, weights)
-    if not listed.is_ordered:
-        return _matched_without_order(listed, weights, common)
-    by_order, order, is_placed = _aligned(listed, weights)
-    n_bytes = _bytes_of(by_order, weights)
-    if listed.is_by_address:
-        # Where some of the list is missing, addresses do not show what.
-        is_whole = n_bytes >= _WHOLE_SHARE * int(listed.sizes.sum())
-        return replace(by_order, is_certain=by_order.is_certain & is_whole), order
-    if _is_complete(by_order, listed, weights):
-        return by_order, order
-    mixed = _in_one_order(listed, weights, order, others=listed.others)
-    if _bytes_of(mixed, weights) > n_bytes:
-        by_order, n_bytes = mixed, _bytes_of(mixed, weights)
-    if n_bytes < _TRUSTED_SHARE * common:
-        by_order = replace(by_order, is_certain=np.zeros(len(weights), np.bool_))
-    by_module = fit_windows(replace(listed, is_placed=is_placed), weights)
-    is_better = weights[by_module.is_certain].sum() > weights[by_order.is_certain].sum()
-    return by_module if is_better else by_order, order
+        return Alignment(none, none >= 0), _order(listed, is_placed=listed.is_placed is not False)
+    pairs, order = _aligned(listed, weights)
+    n_bytes = _bytes_of(pairs, weights)
+    if not _is_complete(pairs, listed, weights):
+        mixed = _in_one_order(listed, weights, order, others=listed.others)
+        if _bytes_of(mixed, weights) > n_bytes:
+            pairs, n_bytes = mixed, _bytes_of(mixed, weights)
+    # Where some of the list is missing, addresses do not show what.
+    is_trusted = n_bytes >= (
+        _WHOLE_SHARE * int(listed.sizes.sum())
+        if listed.is_by_address
+        else _TRUSTED_SHARE * _common_bytes(listed.sizes, weights)
+    )
+    return replace(pairs, is_certain=pairs.is_certain & is_trusted), order
 
 
-def _matched_without_order(
-    listed: Listed, weights: Int64Column, common: int
-) -> tuple[Alignment, Int64Column]:
-    """Fit a sorted list; where something is missing on either side, its customary order may do better."""
-    order = _order(listed, is_placed=listed.is_placed is not False)
-    by_module = fit_windows(listed, weights)
-    if listed.is_by_address:
-        return replace(by_module, is_certain=np.zeros(len(weights), np.bool_)), order
-    both_ways = (listed.sizes, weights), (weights, listed.sizes)
-    if all(int(one[is_among(one, other)].sum()) == common for one, other in both_ways):
-        return by_module, order
-    by_order = _in_one_order(listed, weights, order)
-    if _bytes_of(by_order, weights) < _TRUSTED_SHARE * common:
-        return by_module, order
-    is_same = by_order.partner == by_module.partner
-    return replace(by_order, is_certain=by_module.is_certain & is_same), order
-
-
-def _aligned(listed: Listed, weights: Int64Column) -> tuple[Alignment, Int64Column, bool]:
+def _aligned(listed: _Listed, weights: Int64Column) -> tuple[Alignment, Int64Column]:
     """Align with the order of Module.to and with that of named_parameters: what explains more is kept."""
     first = listed.is_placed is not False
     orders = [_order(listed, is_placed=is_placed) for is_placed in (first, not first)]
     pairs = _in_one_order(listed, weights, orders[0])
     is_enough = listed.is_placed is not None and _is_complete(pairs, listed, weights)
     if is_enough or np.array_equal(orders[0], orders[1]):
-        return pairs, orders[0], first
+        return pairs, orders[0]
     others = _in_one_order(listed, weights, orders[1])
     if _bytes_of(others, weights) > _bytes_of(pairs, weights):
-        return others, orders[1], not first
+        return others, orders[1]
     if listed.is_placed is None and _bytes_of(others, weights) == _bytes_of(pairs, weights):
         pairs = replace(pairs, is_certain=pairs.is_certain & (pairs.partner == others.partner))
-    return pairs, orders[0], first
+    return pairs, orders[0]
 
 
-def _order(listed: Listed, *, is_placed: bool) -> Int64Column:
+def _order(listed: _Listed, *, is_placed: bool) -> Int64Column:
     return np.fromiter(listed.tree.tensors(is_placed=is_placed), np.int64, len(listed.names))
 
 
@@ -296,7 +291,7 @@ def _bytes_of(pairs: Alignment, weights: Int64Column) -> int:
     return int(weights[pairs.partner >= 0].sum())
 
 
-def _is_complete(pairs: Alignment, listed: Listed, weights: Int64Column) -> bool:
+def _is_complete(pairs: Alignment, listed: _Listed, weights: Int64Column) -> bool:
     """Return whether no weight without a partner has, at any width, the size of a tensor without one."""
     is_left = np.ones(len(listed.names), np.bool_)
     is_left[pairs.partner[pairs.partner >= 0]] = False
@@ -305,7 +300,7 @@ def _is_complete(pairs: Alignment, listed: Listed, weights: Int64Column) -> bool
 
 
 def _in_one_order(
-    listed: Listed, weights: Int64Column, order: Int64Column, *, others: tuple[Int64Column, ...] = ()
+    listed: _Listed, weights: Int64Column, order: Int64Column, *, others: tuple[Int64Column, ...] = ()
 ) -> Alignment:
     """Align with one order of the list; ``others`` are sizes that its tensors may have instead.
 
@@ -327,7 +322,7 @@ def _in_one_order(
 class _Matching:
     """Pairs so far, and the ways to find more among what is left on either side."""
 
-    def __init__(self, listed: Listed, weights: Int64Column, found: Alignment) -> None:
+    def __init__(self, listed: _Listed, weights: Int64Column, found: Alignment) -> None:
         self._listed, self._weights = listed, weights
         self.partner = found.partner.copy()
         self.n_more = np.zeros(len(weights), np.int64)
@@ -362,9 +357,9 @@ class _Matching:
         total, there = int(self._listed.sizes[entries].sum()), int(self._weights[row])
         return total <= there <= total * (1 + _MAX_PADDING) + _PADDED_BYTES * (len(entries) - 1)
 
-    def pair_leftovers(self) -> None:
+    def pair_leftovers(self, order: Int64Column) -> None:
         """Pair equal sizes in order, wherever they stand; certain where either side has one of them."""
-        rows, entries = np.flatnonzero(self.partner < 0), np.flatnonzero(~self.is_used)
+        rows, entries = np.flatnonzero(self.partner < 0), order[~self.is_used[order]]
         by_size: dict[int, list[int]] = {}
         for entry in entries[::-1].tolist():
             by_size.setdefault(int(self._listed.sizes[entry]), []).append(entry)

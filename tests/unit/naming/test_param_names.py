@@ -199,12 +199,11 @@ def test_the_weights_of_an_lstm_in_one_allocation_are_named_after_the_first():
     assert (found.named_bytes, found.n_without_memory) == (found.n_bytes, 0)
 
 
-def test_a_model_placed_part_by_part_is_fitted_module_by_module():
+def test_a_model_placed_part_by_part_has_its_names():
     generator = [(f"g.{name}", n) for name, n in MODEL]
     critic = [(f"d.{name}", n // 2) for name, n in MODEL]
     found = named(listing([*generator, *critic]), [4 * n for _, n in (*critic, *generator)])
     assert found.names == tuple(name for name, _ in (*critic, *generator))
-    assert found.is_certain.all()
 
 
 def test_two_equal_models_in_another_order_than_listed_are_never_reported_to_be_certain():
@@ -239,24 +238,16 @@ def by_name(rows):
     return listing(sorted(rows), is_ordered=False)
 
 
-def test_sorted_names_of_blocks_find_their_place_by_number():
+def test_sorted_names_pair_by_size_and_number_and_are_certain_of_sizes_that_occur_once():
     found = named(by_name(MODEL), SIZES)
-    # blocks.10 stands before blocks.2 in the list.
-    assert found.names == NAMES
-
-
-def test_of_sorted_names_those_with_equal_sizes_in_a_module_are_ambiguous():
-    found = named(by_name(MODEL), SIZES)
-    is_certain = dict(zip(found.names, found.is_certain.tolist(), strict=True))
-    assert is_certain["embedding.weight"]
-    assert is_certain["blocks.7.up.bias"]
-    # torch registers a weight before its bias, and only the up projection has a bias of that size.
-    assert not is_certain["blocks.7.attn.q.weight"]
-    assert is_certain["blocks.7.up.weight"]
     assert found.named_bytes == found.n_bytes
-    four_projections, four_norms = 4 * 4 * WIDTH * WIDTH, 4 * 4 * WIDTH
-    ambiguous = 12 * (four_projections + four_norms) + 2 * 4 * WIDTH
-    assert found.certain_bytes == found.n_bytes - ambiguous
+    # blocks.10 stands before blocks.2 in the list. Of one block, vectors of one size may change places.
+    right = [size for name, truth, size in zip(found.names, NAMES, SIZES, strict=True) if name == truth]
+    assert sum(right) >= 0.99 * sum(SIZES)
+    assert {name for name, sure in zip(found.names, found.is_certain, strict=True) if sure} == {
+        "embedding.weight",
+        "head.weight",
+    }
 
 
 def test_what_is_ambiguous_takes_the_customary_order():
@@ -266,10 +257,13 @@ def test_what_is_ambiguous_takes_the_customary_order():
     assert not found.is_certain.any()
 
 
-def test_weight_and_bias_of_one_module_are_in_torch_s_order():
-    found = named(by_name([("norm.weight", 8), ("norm.bias", 8), ("fc.weight", 64)]), [32, 32, 256])
-    assert found.names == ("norm.weight", "norm.bias", "fc.weight")
-    assert found.is_certain.all()
+def test_the_tensors_of_one_module_are_in_torch_s_order():
+    names = [f"lstm.{kind}_l{layer}" for layer in (0, 1) for kind in
+             ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]  # fmt: skip
+    rows = [("norm.weight", 16), ("norm.bias", 16)]
+    rows += [(name, 64 if "weight" in name else 8) for name in names]
+    found = named(by_name(rows), [4 * n for _, n in rows])
+    assert found.names == tuple(name for name, _ in rows)
 
 
 def test_modules_of_a_sorted_list_may_have_been_placed_in_any_order():
@@ -291,15 +285,6 @@ def test_a_module_with_a_missing_tensor_costs_the_others_no_name():
     ]  # fmt: skip
     assert sure_and_wrong == []
     assert found.named_bytes == found.n_bytes
-
-
-def test_an_lstm_s_weights_come_layer_by_layer():
-    names = [f"lstm.{kind}_l{layer}" for layer in (0, 1) for kind in
-             ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]  # fmt: skip
-    rows = [(name, 64 if "weight" in name else 8) for name in names]
-    found = named(by_name(rows), [4 * n for _, n in rows])
-    assert found.names == tuple(names)
-    assert found.is_certain.all()
 
 
 # --- weights older than the trace: addresses instead of an order
