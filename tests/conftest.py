@@ -13,7 +13,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_sync():
-    """What a test writes need not outlive a power cut; tests of that replace fsync themselves."""
+    """What a test writes need not outlive a power cut; tests of that replace fsync themselves.
+
+    What is printed has no width but the one that a test gives it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        patch.delenv("COLUMNS", raising=False)  # of the terminal that the tests are run in
         yield

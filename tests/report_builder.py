@@ -69,6 +69,7 @@ FAILED = FailedAllocation(
     allocated_bytes=1024,
     reserved_bytes=2 << 20,
     stack_id=-1,
+    has_stack=True,
 )
 ACTIVATION = ActivationEntry("linear", 2048, (FORWARD, STEP))
 WITHOUT_FRAMES = ActivationEntry("relu", 512, ())

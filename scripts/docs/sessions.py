@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"<!-- run: (?P<commands>.+?) -->\n.*?<!-- end -->", re.DOTALL)
+# In place of the temporary folder.
+HOME = "/home/user/snapconv"
 # Ends that are an answer: done, a limit does not hold.
 _GOOD_ENDS = (0, 7)
 
@@ -43,7 +45,7 @@ def ran(command: str, folder: Path) -> str:
     done = subprocess.run(
         [*start, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "COLUMNS": "80"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
@@ -51,7 +53,8 @@ def ran(command: str, folder: Path) -> str:
     )
     if done.returncode not in _GOOD_ENDS:
         raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}")
-    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+    shown = done.stdout.replace(str(folder.resolve()), HOME)
+    return "\n".join(line.rstrip() for line in shown.rstrip().splitlines())
 
 
 def _copy(name: str, folder: Path) -> None:

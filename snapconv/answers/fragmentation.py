@@ -20,6 +20,8 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
+# A line of the project, or None, and whether a stack was recorded.
+_Maker = tuple[SourceLine | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHolder:
-    """A line of the project (None: no line) whose blocks keep segments open.
+    """A line of the project whose blocks keep segments open; None: library code only, or no stack recorded.
 
     A segment's free bytes count for the line that has the most bytes in it. ``n_alone`` of the segments have
     blocks of no other line.
@@ -78,6 +80,7 @@ class SegmentHolder:
     n_blocks: int
     block_bytes: int
     enclosed_bytes: int
+    has_stack: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     """Sum up the free pieces of a layout by what could become of them."""
     segments, free = layout.segments, layout.free
     n_blocks = np.bincount(layout.blocks.segment, minlength=len(segments))
-    is_enclosed = n_blocks[free.segment] > 0
-    returnable = _whole_pages(layout)
+    enclosed, returnable = _enclosed(layout), _whole_pages(layout)
     is_private = _is_private(analysis.snapshot, layout)[free.segment]
     free_bytes = int(free.n_bytes.sum())
     returned, private = int(returnable[~is_private].sum()), int(returnable[is_private].sum())
@@ -146,11 +148,11 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
         free_bytes=free_bytes,
         returnable_bytes=returned,
         private_bytes=private,
-        enclosed_bytes=free_bytes - returned - private,
+        enclosed_bytes=int(enclosed.sum()),
         n_segments=len(segments),
         n_free_segments=int(np.count_nonzero(n_blocks == 0)),
-        n_enclosed_pieces=int(np.count_nonzero(is_enclosed)),
-        largest_enclosed_bytes=int(free.n_bytes[is_enclosed].max(initial=0)),
+        n_enclosed_pieces=int(np.count_nonzero(enclosed)),
+        largest_enclosed_bytes=int(enclosed.max(initial=0)),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
         rounding_bytes=int(layout.blocks.n_bytes.sum() - of_blocks.sum()),
     )
@@ -200,6 +202,11 @@ def _whole_pages(layout: MemoryLayout) -> Int64Column:
     return np.where(segments.is_expandable[free.segment], np.where(is_whole, free.n_bytes, pages), ordinary)
 
 
+def _enclosed(layout: MemoryLayout) -> Int64Column:
+    """Of every free piece, the bytes that stay reserved as long as the blocks beside it are live."""
+    return layout.free.n_bytes - _whole_pages(layout)
+
+
 def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
     """Mark the segments of private pools; where the file has no pools, none is known to be."""
     default = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
@@ -212,20 +219,24 @@ def _holders(
 ) -> tuple[SegmentHolder, ...]:
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
     blocks = layout.blocks
-    enclosed = sums_by(layout.free.segment, layout.free.n_bytes, len(layout.segments))
+    enclosed = sums_by(layout.free.segment, _enclosed(layout), len(layout.segments))
     kept = np.flatnonzero(enclosed[blocks.segment] > 0)
     stack_ids = analysis.allocations.stack_id[blocks.allocation[kept]]
-    in_segment: dict[int, dict[SourceLine | None, list[int]]] = defaultdict(dict)
+    in_segment: dict[int, dict[_Maker, list[int]]] = defaultdict(dict)
     columns = (blocks.segment[kept], blocks.n_bytes[kept], stack_ids)
     for segment, n_bytes, stack in zip(*(column.tolist() for column in columns), strict=True):
-        counts = in_segment[segment].setdefault(lines.innermost(stack), [0, 0])
+        maker = lines.innermost(stack), lines.has_frames(stack)
+        counts = in_segment[segment].setdefault(maker, [0, 0])
         counts[0] += 1
         counts[1] += n_bytes
     # Per line: segments, segments alone, blocks, bytes of blocks, bytes enclosed.
-    totals: dict[SourceLine | None, list[int]] = defaultdict(lambda: [0] * 5)
+    totals: dict[_Maker, list[int]] = defaultdict(lambda: [0] * 5)
     for segment, of_lines in in_segment.items():
-        line, (n_blocks, n_bytes) = max(of_lines.items(), key=lambda item: (item[1][1], str(item[0])))
+        maker, (n_blocks, n_bytes) = max(of_lines.items(), key=lambda item: (item[1][1], str(item[0])))
         row = (1, len(of_lines) == 1, n_blocks, n_bytes, int(enclosed[segment]))
-        totals[line] = [before + more for before, more in zip(totals[line], row, strict=True)]
-    rows = [SegmentHolder(line, *counts) for line, counts in totals.items()]
+        totals[maker] = [before + more for before, more in zip(totals[maker], row, strict=True)]
+    rows = [
+        SegmentHolder(line, n, alone, n_blocks, n_bytes, stuck, has_stack)
+        for (line, has_stack), (n, alone, n_blocks, n_bytes, stuck) in totals.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (-row.enclosed_bytes, str(row.line))))

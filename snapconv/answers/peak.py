@@ -160,7 +160,7 @@ class MomentState:
     ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
     ``modules`` leave out what has none; ``categories``, ``operations`` and ``pools`` sum to the allocated
     bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job``: what explains
-    all that was there before the trace.
+    all that was there before the trace. ``no_stack_bytes``: those of which no stack was recorded.
     """
 
     device: int
@@ -188,6 +188,7 @@ class MomentState:
     history_reason: str
     memory: DeviceMemory
     job: str | None = None
+    no_stack_bytes: int = 0
 
     @property
     def summary_rows(self) -> tuple[CategoryTotal, ...]:
@@ -243,7 +244,14 @@ def state_at(
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
+        no_stack_bytes=_no_stack_bytes(analysis, live),
     )
+
+
+def _no_stack_bytes(analysis: DeviceAnalysis, live: BoolColumn) -> int:
+    stack_id = analysis.allocations.stack_id[live]
+    is_recorded = np.concatenate((np.diff(analysis.snapshot.stacks.offsets) > 0, [False]))[stack_id]
+    return int(analysis.allocations.block_bytes[live][~is_recorded].sum())
 
 
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:

@@ -51,6 +51,7 @@ class Cause:
     category: str
     line: SourceLine | None
     likely_bytes: int = 0
+    has_stack: bool = True
 
     @property
     def purpose(self) -> str:
@@ -177,13 +178,14 @@ def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> 
     n_bytes = sums_by(inverse, allocations.block_bytes[rows], pairs.shape[1])
     likely = sums_by(inverse, allocations.block_bytes[rows] * found.is_likely[rows], pairs.shape[1])
     figures = zip(n_bytes.tolist(), np.bincount(inverse).tolist(), likely.tolist(), strict=True)
-    sums: dict[tuple[str, SourceLine | None], list[int]] = defaultdict(lambda: [0, 0, 0])
+    sums: dict[tuple[str, SourceLine | None, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
     for kind, stack, of_pair in zip(*pairs.tolist(), figures, strict=True):
-        total = sums[_label(kind), lines.innermost(stack)]
+        total = sums[_label(kind), lines.innermost(stack), lines.has_frames(stack)]
         total[:] = (one + more for one, more in zip(total, of_pair, strict=True))
     largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:N_CAUSES]
     return tuple(
-        Cause(size, count, category, line, likely) for (category, line), (size, count, likely) in largest
+        Cause(size, count, category, line, likely, has_stack)
+        for (category, line, has_stack), (size, count, likely) in largest
     )
 
 

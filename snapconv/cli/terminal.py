@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from textwrap import wrap
 from typing import TextIO
 
 from snapconv.errors import SnapconvError
@@ -14,6 +15,14 @@ from snapconv.units import printable, shortened
 
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
 JSON_VERSION = 2
+
+# Narrower, a terminal breaks lines itself.
+LEAST_WIDTH = 40
+_MOST_DIGITS = 6
+# Two spaces end a column.
+_GAP = re.compile(r"(?<=\S)  +")
+_LINE_NUMBER = re.compile(r":\d")
+_TO_COPY = re.compile(r" *(?:next|written): ")
 
 # A symbol of C++ may have some thousand characters, and the path of a file.
 _MOST_OF_LINE = 10_000
@@ -37,15 +46,59 @@ def open_stdout() -> None:
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours.
 
-    What is far longer than any line for a person, such as a name of a megabyte, is cut.
+    On a terminal they are as wide as it is. What is far longer than any line for a person, such as a name of
+    a megabyte, is cut.
     """
     if stream is None:  # closed by the parent process
         return
-    paint = paint_of(stream)
+    paint, width, is_terminal = paint_of(stream), width_of(stream), stream.isatty()
     for line in lines:
         text = unobeyed(printable(shortened(line, _MOST_OF_LINE)))
-        print(paint(text) if paint else text, file=stream)
+        for part in fitted(text, width, shortens_paths=is_terminal):
+            print(paint(part) if paint else part, file=stream)
     stream.flush()
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Return the columns of a line: those of ``COLUMNS``, else of the terminal; None: as many as it has."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and len(given) <= _MOST_DIGITS and int(given) >= LEAST_WIDTH:
+        return int(given)
+    if not stream.isatty():
+        return None
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a terminal that is none of the system's, as in an editor
+        columns = 0
+    return max(columns, LEAST_WIDTH) if columns else 80
+
+
+def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
+    """Break a line that is too wide, below the text behind its figures; first shorten the folders in it.
+
+    A file's name, its line number and its function are never cut. A command to type stays on one line.
+    """
+    if width is None or len(line) <= width or _TO_COPY.match(line):
+        return [line]
+    if shortens_paths:
+        line = _with_short_folders(line, width)
+    indent = len(line) - len(line.lstrip()) + 2
+    for gap in _GAP.finditer(line):
+        indent = gap.end() if gap.end() <= 2 * width // 3 else indent
+    lines = wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return lines or [line]
+
+
+def _with_short_folders(line: str, width: int) -> str:
+    """Leave out outer folders of the places in a line that is too wide, such as ``net/model.py:35``."""
+    words, too_many = line.split(" "), len(line) - width
+    for number, word in enumerate(words):
+        folder, _, name = word.rpartition("/")
+        if too_many > 0 and folder and _LINE_NUMBER.search(name):
+            _, slash, kept = folder[too_many + 1 :].partition("/")
+            words[number] = f"…/{kept}{slash}{name}"
+            too_many -= len(word) - len(words[number])
+    return " ".join(words)
 
 
 def shows_blocks(stream: TextIO | None) -> bool:

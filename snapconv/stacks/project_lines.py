@@ -10,6 +10,9 @@ from snapconv.stacks.project_frames import Project
 
 _Item = TypeVar("_Item")
 
+# The two kinds of memory that no line of the project made, as every answer calls them.
+LIBRARY_ONLY, NO_STACK = "library code only", "no stack recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -76,6 +79,10 @@ class ProjectLines:
     def innermost(self, stack_id: int) -> SourceLine | None:
         """Return the line of the project that did it, even if in a library that it called."""
         return next(iter(self.of(stack_id)), None)
+
+    def has_frames(self, stack_id: int) -> bool:
+        """Return whether a stack was recorded."""
+        return stack_id >= 0 and bool(len(self._stacks.frames_of(stack_id)))
 
     def _make_line(self, frame: int) -> SourceLine:
         frames = self._stacks.frames

@@ -19,7 +19,7 @@ export interface Node {
   depth: number;
 }
 
-export const NO_LINE = "without a line of the project";
+export const NO_LINE = "library code only";
 export const NO_PYTHON = "without Python frames";
 
 export function leastOrigin(frames: Frames): number {

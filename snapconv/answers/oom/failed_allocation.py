@@ -52,6 +52,7 @@ class FailedAllocation:
     allocated_bytes: int = field(metadata=_NOT_IN_JSON)
     reserved_bytes: int = field(metadata=_NOT_IN_JSON)
     stack_id: int = field(metadata=_NOT_IN_JSON)
+    has_stack: bool = field(metadata=_NOT_IN_JSON)
 
     @property
     def requested_bytes(self) -> int:
@@ -117,6 +118,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
                 allocated_bytes=replay.allocated.at(event),
                 reserved_bytes=replay.reserved.at(event),
                 stack_id=stack,
+                has_stack=lines.has_frames(stack),
             )
         )
     return tuple(found)

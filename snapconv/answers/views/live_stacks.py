@@ -14,7 +14,7 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_native
 from snapconv.stacks.project_frames import Project
 
-NO_STACK = "[without a stack]"
+NO_STACK = "[no stack recorded]"
 # With these the allocator's hook walks the stack (torch/csrc/profiler/, torch/csrc/cuda/memory_snapshot.cpp).
 _OF_THE_WALK = re.compile(r"torch::(unwind::|CapturedTraceback::gather|cuda::.*::gather)")
 

@@ -14,6 +14,7 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
 from snapconv.files import most_bytes_of_part
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import device_kind, shortened
@@ -22,7 +23,7 @@ from snapconv.units import device_kind, shortened
 # file. No real file comes near this; of a node, its numbers are that large as JSON.
 _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
 _NODE_BYTES = 250
-NO_LINE, NO_MODULE, NO_STACK = "without a line of the project", "without a module", "without a stack"
+NO_MODULE = "no module known"
 
 
 class TreeBy(Enum):
@@ -170,9 +171,11 @@ def _paths(
     def line(frame: int) -> str:
         if frame not in names:
             number = int(frames.lines[frame])
-            file = f"{analysis.project.relative_paths[frame]}{f':{number}' if number else ''}"
-            name = f"{file} {frames.names[frame]}" if file not in ("", "??") else frames.names[frame]
-            names[frame] = shortened(name, _MOST_OF_NAME)
+            file = (
+                f"{analysis.project.relative_paths[frame][-_MOST_OF_NAME:]}{f':{number}' if number else ''}"
+            )
+            function = shortened(frames.names[frame], _MOST_OF_NAME)
+            names[frame] = f"{file} in {function}" if file not in ("", "??") else function
         return names[frame]
 
     def lines(stack: int) -> tuple[str, ...]:
@@ -180,7 +183,7 @@ def _paths(
             return (NO_STACK,)
         ids = analysis.snapshot.stacks.frames_of(stack).tolist()[::-1]
         shown = [line(frame) for frame in ids if all_frames or analysis.project.is_project[frame]]
-        return tuple(shown) or (NO_LINE if ids else NO_STACK,)
+        return tuple(shown) or (LIBRARY_ONLY if ids else NO_STACK,)
 
     def path(group: int, stack: int) -> tuple[str, ...]:
         if by is TreeBy.MODULE:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.diff import Change, ComparedLine, ComparedRow, DeviceDiff, Difference, FileDiff
 from snapconv.units import counted, device_name, format_bytes, shortened
-from snapconv.writers.text.size_rows import MOST_ROWS, cut, where
+from snapconv.writers.text.size_rows import MOST_ROWS, where
 
 _MOST_SETTING = 60
 
@@ -59,7 +59,7 @@ def _rows(title: str, noun: str, rows: Sequence[tuple[Change, str]], scale: int)
         return
     yield f"  {title} at the peak"
     for change, name in changed[:MOST_ROWS]:
-        yield f"  {_signed(change.more_bytes, scale):>14}  {_difference(change, scale):<30}{cut(name)}"
+        yield f"  {_signed(change.more_bytes, scale):>14}  {_difference(change, scale):<30}{name}"
     more = changed[MOST_ROWS:]
     if more:
         n_bytes = sum(change.more_bytes for change, _ in more)

@@ -13,6 +13,7 @@ from snapconv.answers.explanation import (
     Place,
 )
 from snapconv.classification.categories import NO_RULE, Certainty
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
 
 _LABEL_WIDTH = 12
@@ -106,9 +107,9 @@ def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
     yield from _labelled("operation", [named])
     mine = [str(frame) for frame in origin.stack if frame.is_project]
     if not origin.stack:
-        mine = ["no frames were recorded"]
+        mine = [NO_STACK]
     elif not mine:
-        mine = [f"no frame of the project among {counted(len(origin.stack), 'frame')}"]
+        mine = [f"{LIBRARY_ONLY}: {counted(len(origin.stack), 'frame')}"]
     yield from _labelled("code", mine)
     freed_in = [str(frame) for frame in origin.free_stack if frame.is_project]
     yield from _labelled("freed in", ["the same lines"] if freed_in == mine else freed_in)

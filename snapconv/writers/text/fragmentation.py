@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import MOST_ROWS, cut, place, size_row, size_rows
+from snapconv.writers.text.size_rows import MOST_ROWS, size_row, size_rows, where
 
 _LABEL, _COLUMN = 26, 15
 _ROWS = (
@@ -55,7 +55,7 @@ def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
         pieces = f"{counted(row.n_pieces, 'piece')} up to {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
         text = f"{size}, {pool}stream {row.stream}" + (f": {pieces}" if row.free_bytes else "")
-        yield size_row(row.free_bytes, cut(text))
+        yield size_row(row.free_bytes, text)
     more = pools[MOST_ROWS:]
     if more:
         yield size_row(sum(row.free_bytes for row in more), f"{len(more)} more")
@@ -71,7 +71,7 @@ def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str
 
 def _holder(row: SegmentHolder) -> str:
     blocks = f"{counted(row.n_blocks, 'block')} of {format_bytes(row.block_bytes)}"
-    return f"{place(row.line)}: {blocks} in {counted(row.n_segments, 'segment')}"
+    return f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {counted(row.n_segments, 'segment')}"
 
 
 def _limits(found: Fragmentation) -> Iterator[str]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.growth import Fate, GrowthReport, LineGrowth
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
 from snapconv.units import counted, device_name, format_bytes
+from snapconv.writers.text.size_rows import where
 
 _N_LINES = 8
 _N_CALLERS = 3
@@ -59,6 +60,4 @@ def _seen(line: LineGrowth) -> str:
 
 
 def _place(frames: Sequence[SourceLine]) -> str:
-    if not frames:
-        return "no line of the project"
-    return " < ".join(f"{line.place} in {line.function}" for line in frames[:_N_CALLERS])
+    return " < ".join(map(where, frames[:_N_CALLERS])) or LIBRARY_ONLY

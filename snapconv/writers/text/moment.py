@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.answers.views.tree import MemoryTree, TreeNode
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
 
@@ -24,9 +25,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
     yield from category_lines(state.summary_rows, allocated)
     yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
-    rest = allocated - sum(row.block_bytes for row in state.lines)
     rows = [(row.block_bytes, where(row.line)) for row in state.lines]
-    yield from size_rows(rows, "line", like=allocated, rest=(rest, "without a line of the project"))
+    yield from size_rows(rows, "line", like=allocated, rest=without_lines(state))
     if state.modules:
         yield "  modules"
         rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
@@ -40,6 +40,12 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
         yield from size_rows(rows, "pool and stream", like=allocated)
     yield f"  history: {state.history_verdict} ({state.history_reason})"
+
+
+def without_lines(state: MomentState) -> list[tuple[int, str]]:
+    """Return the bytes that no line of the project made, by whether their stacks were recorded."""
+    rest = state.allocated_bytes - sum(row.block_bytes for row in state.lines)
+    return [(rest - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
 
 
 def place_of(state: MomentState) -> str:
@@ -77,7 +83,6 @@ def _counted(name: str, n_allocations: int) -> str:
 
 
 MOST_NODES = 30
-_WIDTH = 80
 
 
 def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
@@ -93,8 +98,7 @@ def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
         node = tree.nodes[number]
         size = format_bytes(node.block_bytes, like=tree.allocated_bytes)
         itself = format_bytes(node.self_bytes, like=tree.allocated_bytes) if node.self_bytes else ""
-        head = f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}"
-        yield head + _cut(node.name, _WIDTH - len(head))
+        yield f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
     left_out = set(range(len(tree.nodes))) - set(shown)
     if left_out:
         largest = max(tree.nodes[number].block_bytes for number in left_out)
@@ -109,7 +113,3 @@ def _largest(nodes: Sequence[TreeNode], n_most: int) -> list[int]:
     """Return the positions of the largest nodes, in order; none without the one that it is part of."""
     by_size = sorted(range(len(nodes)), key=lambda number: (-nodes[number].block_bytes, number))
     return sorted(by_size[:n_most])
-
-
-def _cut(name: str, width: int) -> str:
-    return name if len(name) <= width else f"{name[: max(width - 1, 0)]}…"

@@ -10,7 +10,7 @@ from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.moment import place_of, pool_shown
-from snapconv.writers.text.size_rows import WIDTH, category_lines, cut, size_row, where, wrapped
+from snapconv.writers.text.size_rows import category_lines, size_row, where
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_IN_FILE = "not in this file (context, libraries, processes)"
@@ -42,8 +42,8 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
     """Show the verdict in a sentence, and its reason."""
     inferred = " (inferred)" if verdict.is_inferred else ""
-    yield from wrapped(f"{verdict.sentence}{inferred}", "  ")
-    yield from wrapped(verdict.reason, "    ")
+    yield f"  {verdict.sentence}{inferred}"
+    yield f"    {verdict.reason}"
 
 
 def _heading(found: OutOfMemory) -> str:
@@ -56,15 +56,14 @@ def _heading(found: OutOfMemory) -> str:
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
     operation = "" if request.operation in ("", "unknown") else f" by {request.operation}"
-    text = f"  requested{operation}: a block of {size}, for it {segment} of the device"
-    yield cut(text, n_most=WIDTH)
+    yield f"  requested{operation}: a block of {size}, for it {segment} of the device"
     pool = "the default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f", in module {request.module}" if request.module else ""
-    yield cut(f"    of {pool}, stream {request.stream}{module}", n_most=WIDTH)
+    yield f"    of {pool}, stream {request.stream}{module}"
     for line in request.lines[:_N_CALLERS]:
-        yield f"    {cut(where(line))}"
+        yield f"    {where(line)}"
     if not request.lines:
-        yield "    no line of the project"
+        yield f"    {where(None, has_stack=request.has_stack)}"
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
@@ -103,9 +102,9 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     rows = category_lines(state.summary_rows, state.allocated_bytes)
     yield from islice(rows, _N_CATEGORIES)
     for line in state.lines[:_N_HOLDERS]:
-        yield size_row(line.block_bytes, cut(where(line.line)))
+        yield size_row(line.block_bytes, where(line.line))
     for module in state.modules[:_N_OTHERS]:
-        yield size_row(module.block_bytes, cut(f"module {module.module}"))
+        yield size_row(module.block_bytes, f"module {module.module}")
     if len(found.iterations) > 1:
         for row in found.iterations[:_N_OTHERS]:
             when = "before the trace" if row.iteration is None else f"in iteration {row.iteration}"
@@ -115,31 +114,25 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
 def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     if remedies.why_none:
         yield "  what would have served it: not known"
-        yield from wrapped(remedies.why_none, "    ")
+        yield f"    {remedies.why_none}"
         return
     yield f"  what would have served it, each replayed over the last {counted(remedies.n_events, 'event')}"
     served = [remedy for remedy in remedies.tried if remedy.is_served]
     for remedy in served[:_N_SERVED]:
-        first, *rest = wrapped(f"{remedy.name}: {remedy.detail}", "         ")
-        yield f"    yes  {first.lstrip()}"
-        yield from rest
+        yield f"    yes  {remedy.name}: {remedy.detail}"
     if len(served) > _N_SERVED:
-        first, *rest = wrapped(", ".join(remedy.name for remedy in served[_N_SERVED:]), "         ")
-        yield f"    yes  {first.lstrip()}"
-        yield from rest
+        yield f"    yes  {', '.join(remedy.name for remedy in served[_N_SERVED:])}"
     by_detail: dict[str, list[str]] = {}
     for remedy in remedies.tried:
         if not remedy.is_served:
             by_detail.setdefault(remedy.detail, []).append(remedy.name)
     for detail, names in by_detail.items():
-        first, *rest = wrapped(f"{', '.join(names)}: {detail}", "         ")
-        yield f"    no   {first.lstrip()}"
-        yield from rest
+        yield f"    no   {', '.join(names)}: {detail}"
     if any(remedy.is_served for remedy in remedies.tried):
         yield "    this request alone: what would have come after it is not in the file"
     assumptions = dict.fromkeys(text for remedy in remedies.tried for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
-        yield f"    estimated: {text}"[:WIDTH]
+        yield f"    estimated: {text}"
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
@@ -166,7 +159,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
     for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
         yield size_row(n_bytes, f"process {pid}")
     for note in found.notes:
-        yield from wrapped(note, "  ")
+        yield f"  {note}"
     if found.n_messages > 1:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
     yield "  sizes in the text have two decimals: what follows from them is about right"

@@ -1,4 +1,4 @@
-"""Rows of a size and its name, as every summary shows them, and sentences broken into lines."""
+"""Rows of a size and its name, as every summary shows them; cli/terminal.py fits them to a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,15 +6,13 @@ import numpy as np
 
 from snapconv.answers.category_totals import CategoryTotal
 from snapconv.columns import Int64Column, distinct
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share, shortened
 
 MOST_ROWS = 5
-# Of a terminal.
-WIDTH = 80
 _SIZE_WIDTH = 14
-# A terminal of 80 columns, less the size and the spaces before and behind it.
-_MOST_TEXT, _MOST_PLACE = 62, 28
+# Of a name out of a file, where several stand in a line.
+_MOST_NAME = 60
 _CATEGORY_WIDTH = 16
 
 
@@ -28,39 +26,26 @@ def size_rows(
     noun: str,
     *,
     like: int,
-    rest: tuple[int, str] | None = None,
-    is_whole: bool = False,
+    rest: Sequence[tuple[int, str]] = (),
 ) -> Iterator[str]:
-    """Yield the first rows, how many more there are with their sum, and the ``rest`` if it has any bytes.
-
-    ``is_whole``: texts are not cut to a line of the terminal.
-    """
+    """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes."""
     for n_bytes, text in rows[:MOST_ROWS]:
-        yield size_row(n_bytes, text if is_whole else cut(text), like=like)
+        yield size_row(n_bytes, text, like=like)
     more = rows[MOST_ROWS:]
     if more:
         n_bytes = sum(row[0] for row in more)
         if n_bytes:
             yield size_row(n_bytes, counted(len(more), f"more {noun}"), like=like)
-    if rest and rest[0] > 0:
-        yield size_row(*rest, like=like)
+    for n_bytes, text in rest:
+        if n_bytes > 0:
+            yield size_row(n_bytes, text, like=like)
 
 
-def cut(text: str, *, n_most: int = _MOST_TEXT) -> str:
-    """Cut a text so that it fits on its line, behind a size: names and paths come from the file."""
-    return text if len(text) <= n_most else f"{text[: n_most - 1]}…"
-
-
-def where(line: SourceLine | None) -> str:
+def where(line: SourceLine | None, *, has_stack: bool = True) -> str:
     """Write a line of the project as an editor takes it, with its function."""
-    return f"{line.place} in {line.function}" if line else "no line of the project"
-
-
-def place(line: SourceLine | None) -> str:
-    """Write a line of the project by its file alone, of which the end counts most."""
     if line is None:
-        return "no line of the project"
-    return line.place if len(line.place) <= _MOST_PLACE else f"…{line.place[1 - _MOST_PLACE :]}"
+        return LIBRARY_ONLY if has_stack else NO_STACK
+    return f"{line.place} in {line.function}"
 
 
 def project_shown(root: str | None, includes: Iterable[str]) -> str:
@@ -71,21 +56,9 @@ def project_shown(root: str | None, includes: Iterable[str]) -> str:
 
 def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator: str = ", ") -> str:
     """Write a few names, and how many more there are."""
-    shown = separator.join(shortened(name, _MOST_TEXT) for name in names[:n_most])
+    shown = separator.join(shortened(name, _MOST_NAME) for name in names[:n_most])
     more = len(names) - n_most
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def wrapped(text: str, indent: str, *, head: str = "", width: int = WIDTH) -> Iterator[str]:
-    """Break a sentence into lines of the terminal's width; ``head`` begins the first."""
-    begin = line = head or indent
-    for word in text.split():
-        if len(line) + len(word) + 1 > width and line != begin:
-            yield line.rstrip()
-            begin = line = indent
-        line += f"{word} "
-    if line.strip():
-        yield line.rstrip()
 
 
 def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:

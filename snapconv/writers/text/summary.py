@@ -20,6 +20,7 @@ from snapconv.units import (
     format_share,
     shortened,
 )
+from snapconv.writers.text.moment import without_lines
 from snapconv.writers.text.size_rows import (
     MOST_ROWS,
     category_lines,
@@ -120,8 +121,7 @@ def _line_lines(report: MemoryReport) -> Iterator[str]:
         yield "    none: nothing live at the peak has a stack with a frame of the project"
         return
     peak, rows = report.peak_usage_bytes, [(row.block_bytes, where(row.line)) for row in report.peak.lines]
-    rest = peak - sum(n_bytes for n_bytes, _ in rows)
-    yield from size_rows(rows, "line", like=peak, rest=(rest, "without a line of the project"), is_whole=True)
+    yield from size_rows(rows, "line", like=peak, rest=without_lines(report.peak))
 
 
 def _module_lines(report: MemoryReport) -> Iterator[str]:

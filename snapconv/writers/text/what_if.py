@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from snapconv.answers.what_if.setting_trials import NotModelled, SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import place, wrapped
+from snapconv.writers.text.size_rows import where
 
 _COLUMNS = (11, 11, 8, 11)
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
@@ -34,7 +34,7 @@ def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
     if trials.check.is_exact:
         yield "  under its own settings, the model gives the file's segments to the byte"
     for reason in trials.estimated:
-        yield from wrapped(reason, "    ", head="  estimated: ", width=78)
+        yield f"  estimated: {reason}"
 
 
 def _columns(*cells: str) -> str:
@@ -51,8 +51,7 @@ def _named(cells: str, name: str) -> Iterator[str]:
     """Show a row and its name; of a long name each setting has its line."""
     parts = [name] if len(name) <= _MOST_NAME else name.replace(",", ",\n").split("\n")
     for number, part in enumerate(parts):
-        cut = part if len(part) <= _MOST_NAME else f"{part[: _MOST_NAME - 1]}…"
-        yield f"{'' if number else cells:<{sum(_COLUMNS) + 2}}  {cut.strip()}"
+        yield f"{'' if number else cells:<{sum(_COLUMNS) + 2}}  {part}"
 
 
 def _trial_lines(tried: Tried) -> Iterator[str]:
@@ -62,9 +61,9 @@ def _trial_lines(tried: Tried) -> Iterator[str]:
         n_calls = outcome.n_segment_allocs + outcome.n_segment_maps
         yield from _row(outcome.peak_reserved, outcome.peak_allocated, n_calls, tried.name)
         return
-    where = "before the first event" if failed.event < 0 else f"at event {failed.event}"
-    yield from _named(f"  {f'out of memory {where}':>{sum(_COLUMNS)}}", tried.name)
-    line = place(tried.line)
+    when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
+    yield from _named(f"  {f'out of memory {when}':>{sum(_COLUMNS)}}", tried.name)
+    line = where(tried.line)
     state = failed.state
     yield (
         f"{'':{_INDENT}}{format_bytes(failed.requested_bytes)} requested by {line}; "

@@ -286,7 +286,7 @@ def test_an_allocation_without_evidence_is_unknown(load):
     (explained,) = explanation.allocations
     assert said([explained.verdict.decision]) == [("unknown", "none", "none")]
     assert "decided by  no rule: there is no evidence for any category" in text(explanation)
-    assert "code        no frames were recorded" in text(explanation)
+    assert "code        no stack recorded" in text(explanation)
     assert "operation   not known (no known frame)" in text(explanation)
 
 

@@ -5,6 +5,13 @@ from typing import NamedTuple
 import pytest
 
 from snapconv.cli.app import main
+from snapconv.cli.terminal import fitted
+
+
+def screens(text, width=80):
+    """What a terminal of so many columns shows of each device."""
+    for device in text.split("\n\n"):
+        yield [part for line in device.splitlines() for part in fitted(line, width, shortens_paths=True)]
 
 
 class Done(NamedTuple):

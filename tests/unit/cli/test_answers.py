@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.conftest import screens
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 SCREEN = (40, 80)
@@ -16,17 +18,13 @@ COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_device_of_every_file_is_answered_on_one_screen(command, path, snapconv, monkeypatch):
-    monkeypatch.chdir(
-        path.parent
-    )  # the verdict shows the path, which may be long where the checkout lies deep
+    # The verdict shows the path, which may be long where the checkout lies deep.
+    monkeypatch.chdir(path.parent)
     code, out, _ = snapconv(command, path.name)
     assert code == 0
-    devices = out.split("\n\n")
-    for device in devices:
-        lines = device.splitlines()
+    for lines in screens(out, SCREEN[1]):
         assert 1 <= len(lines) <= SCREEN[0]
-        # A history's reason is a sentence; everything else fits.
-        assert max(len(line) for line in lines if not line.startswith("  history:")) <= SCREEN[1]
+        assert max(map(len, lines)) <= SCREEN[1]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

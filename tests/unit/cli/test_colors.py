@@ -74,8 +74,21 @@ def test_a_terminal_gets_the_text_of_a_pipe_in_colours(printed, arguments):
     assert "\x1b" not in plain
     assert OURS in shown
     assert "\x1b[95mtemporary\x1b[0m" in shown
-    lines = [line for line in ESCAPES.sub("", shown).splitlines() if not BLOCKS.search(line)]
-    assert lines == plain.splitlines()
+    drawn = [line for line in shown.splitlines() if not BLOCKS.search(line)]
+    assert ESCAPES.sub("", "\n".join(drawn)).split() == plain.split()
+
+
+def test_a_terminal_gets_lines_of_its_width_and_a_pipe_whole_ones(printed, tmp_path):
+    """The folder gives way, never the line number or the function; a sentence is broken, never cut."""
+    line = ("adam_step", "/home/me/trainers/distributed/optimizers/adam_with_masters.py", 1152)
+    path = TraceBuilder().segment().alloc(1024, frames=[frame(*line)]).write(tmp_path / "run.pickle")
+    arguments = ["verdict", path, "--project-root", "/home"]
+    whole = "me/trainers/distributed/optimizers/adam_with_masters.py:1152 in adam_step"
+    for shown in (printed(arguments, to_terminal=False), printed(arguments, to_terminal=True, COLUMNS="200")):
+        assert whole in shown
+    lines = ESCAPES.sub("", printed(arguments, to_terminal=True, COLUMNS="60")).splitlines()
+    assert any(part.endswith("…/adam_with_masters.py:1152 in") for part in lines)
+    assert max(len(part) for part in lines if "  next: " not in part) <= 60
 
 
 @pytest.mark.parametrize(

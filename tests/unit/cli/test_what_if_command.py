@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.conftest import screens
+
 ROOT = Path(__file__).parents[3]
 FIXTURES = ROOT / "fixtures"
 REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
@@ -15,8 +17,7 @@ FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or 
 def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv):
     code, out, _ = snapconv("what-if", path, "--search", "--capacity", "100GiB")
     assert code == 0
-    for device in out.split("\n\n"):
-        lines = device.splitlines()
+    for lines in screens(out):
         assert 1 <= len(lines) <= 40
         assert max(map(len, lines)) <= 80
 

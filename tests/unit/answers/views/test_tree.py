@@ -34,17 +34,17 @@ def a_model():
 
 def test_a_line_has_what_it_called_and_apart_what_is_its_own(tmp_path):
     assert rows(tree_of(tmp_path, a_model())) == [
-        (0, "without a stack", 16, 16, 1),
-        (0, "without a line of the project", 8, 8, 1),
-        (0, "train.py:9 main", 7, 4, 3),
-        (1, "model.py:5 forward", 3, 3, 2),
+        (0, "no stack recorded", 16, 16, 1),
+        (0, "library code only", 8, 8, 1),
+        (0, "train.py:9 in main", 7, 4, 3),
+        (1, "model.py:5 in forward", 3, 3, 2),
     ]
 
 
 def test_all_frames_show_libraries_too(tmp_path):
     found = rows(tree_of(tmp_path, a_model(), all_frames=True))
-    assert (2, "/site-packages/torch/nn/functional.py:100 linear", 1, 1, 1) in found
-    assert (0, "/site-packages/torch/nn/functional.py:100 linear", 8, 8, 1) in found
+    assert (2, "/site-packages/torch/nn/functional.py:100 in linear", 1, 1, 1) in found
+    assert (0, "/site-packages/torch/nn/functional.py:100 in linear", 8, 8, 1) in found
 
 
 def test_recursion_is_a_level_for_every_call(tmp_path):

@@ -145,7 +145,7 @@ def test_folded_lines_are_outermost_first_with_no_semicolon_in_a_name(tmp_path, 
     assert folded(exported(tmp_path, "folded", source=source)) == {
         ("a (a.py:3)", "b, c (b.py)", "at::empty"): 1024,
         ("a (a.py:3)",): 1024,
-        ("[without a stack]",): 512,
+        ("[no stack recorded]",): 512,
     }
 
 
@@ -154,7 +154,7 @@ def test_without_cpp_frames_their_bytes_are_those_of_the_frame_that_called_them(
     assert found == {
         ("a (a.py:3)", "b, c (b.py)"): 1024,
         ("a (a.py:3)",): 1024,
-        ("[without a stack]",): 512,
+        ("[no stack recorded]",): 512,
     }
 
 
@@ -166,7 +166,7 @@ def test_pprof_has_files_and_lines_as_recorded_and_the_number_of_blocks(tmp_path
     assert found == {
         (a, b, ("at::empty", "??", 0)): (1, 1024),
         (a,): (2, 1024),
-        (("[without a stack]", "", 0),): (1, 512),
+        (("[no stack recorded]", "", 0),): (1, 512),
     }
 
 

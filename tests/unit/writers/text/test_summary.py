@@ -124,7 +124,7 @@ def test_what_the_shown_lines_leave_out_is_summed_up():
     many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
     said = [line.strip() for line in lines(small_report(lines=many, allocated_bytes=5 << 10))]
     assert "1.50 KiB  3 more lines" in said
-    assert "1.00 KiB  without a line of the project" in said
+    assert "1.00 KiB  library code only" in said
 
 
 def test_the_line_that_requested_too_much_is_named_with_its_callers():
@@ -189,7 +189,7 @@ def test_growth_is_shown_by_line_with_what_an_iteration_adds():
     assert growth_of(*rows, row_of(None, 512)) == [
         ["2.00", "KiB", "a.py:5 in keep"],
         ["1.50", "KiB", "b.py:6 in log"],
-        ["0.50", "KiB", "no line of the project"],
+        ["0.50", "KiB", "library code only"],
     ]
 
 

@@ -1,0 +1,116 @@
+"""Every answer about every real file: its parts add up, and no row lacks its line number, however wide.
+
+The files belong to other people and lie beside the project, as those of tests/unit/test_real_snapshots.py.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import snapconv
+from snapconv.answers.growth import report_growth
+from snapconv.answers.verdict import find_verdict
+from snapconv.answers.what_if.setting_trials import Request
+from snapconv.cli.terminal import fitted
+from snapconv.writers.text.diff import diff_lines
+from snapconv.writers.text.fragmentation import fragmentation_lines
+from snapconv.writers.text.growth import growth_lines
+from snapconv.writers.text.moment import moment_lines, tree_lines
+from snapconv.writers.text.oom import oom_lines
+from snapconv.writers.text.verdict import verdict_lines
+from snapconv.writers.text.what_if import what_if_lines
+
+SHARED = Path(__file__).parents[4] / "shared"
+FILES = [
+    *sorted((SHARED / "snapshots").glob("*.pickle")),
+    *sorted((SHARED / "cases/answers").glob("*.pickle")),
+]
+pytestmark = pytest.mark.skipif(not FILES, reason="the real files are not beside this checkout")
+# A line as an editor takes it, and its function: what is printed of every line of a project.
+PLACE = re.compile(r"[^\s/]*\.py:\d+ in [^\s:;,]+")
+
+
+@pytest.fixture(scope="module", params=FILES or [None], ids=lambda path: path.name)
+def session(request):
+    return snapconv.load(request.param)
+
+
+def answers(session):
+    """The lines of every answer about a file."""
+    for one in session.devices:
+        yield from verdict_lines(find_verdict(one), "FILE")
+        yield from growth_lines(report_growth(one))
+    yield from (line for state in session.at() for line in moment_lines(state))
+    for by in ("line", "category", "operation"):
+        yield from (line for tree in session.tree(by=by) for line in tree_lines(tree, n_most=1000))
+    yield from (line for found in session.fragmentation() for line in fragmentation_lines(found))
+    yield from oom_lines(*session.explain_oom(replay=False))
+    yield from diff_lines(session.compared_with(session))
+    if session.snapshot.devices[0].events.action.size < 5000:
+        trials = session.what_if(Request(capacity=session.devices[0].replay.reserved.peak // 2))
+        yield from (line for one in trials if one for line in what_if_lines(one))
+
+
+def test_no_row_lacks_its_line_number_whatever_the_width(session):
+    """A place is printed with a line number that the file has, and is whole on a terminal of any width."""
+    frames = session.snapshot.stacks.frames
+    known = {
+        f"{file.rpartition('/')[2]}:{line} in {name.split()[0]}"
+        for file, line, name in zip(
+            session.project.relative_paths, frames.lines.tolist(), frames.names, strict=True
+        )
+        if name
+    }
+    n_places = 0
+    for line in answers(session):
+        places = PLACE.findall(line)
+        n_places += len(places)
+        assert set(places) <= known
+        assert len(re.findall(r"\.py\b", line)) == len(re.findall(r"\.py:\d+\b", line))
+        assert "…" not in line
+        for width in (40, 60, 80, 120):
+            parts = fitted(line, width, shortens_paths=True)
+            assert PLACE.findall(" ".join(part.strip() for part in parts)) == places
+    assert n_places or not any(session.project.is_project)
+
+
+def test_the_parts_of_the_peak_add_up(session):
+    for state in session.at():
+        allocated = state.allocated_bytes
+        for rows in (state.categories, state.summary_rows, state.operations, state.pools):
+            assert sum(row.block_bytes for row in rows) == allocated
+            assert sum(row.n_allocations for row in rows) == state.n_allocations
+        of_lines = sum(row.block_bytes for row in state.lines)
+        assert of_lines + state.no_stack_bytes <= allocated
+        by_line = {node.name: node.block_bytes for node in session.of_device(state.device).tree()[0].nodes}
+        assert by_line.get("no stack recorded", 0) == state.no_stack_bytes
+        assert by_line.get("library code only", 0) == allocated - of_lines - state.no_stack_bytes
+
+
+@pytest.mark.parametrize("by", ["line", "module", "operation", "category"])
+def test_the_parts_of_a_tree_add_up(session, by):
+    for tree in session.tree(by=by):
+        assert sum(node.self_bytes for node in tree.nodes) == tree.allocated_bytes
+        assert sum(node.block_bytes for node in tree.nodes if node.depth == 0) == tree.allocated_bytes
+
+
+def test_the_parts_of_what_is_free_add_up(session):
+    for found in session.fragmentation():
+        for moment in found.moments:
+            parts = (moment.returnable_bytes, moment.private_bytes, moment.enclosed_bytes)
+            assert min(parts) >= 0
+            assert sum(parts) == moment.free_bytes
+            if not found.n_conflicts:
+                assert moment.free_bytes + moment.active_bytes == moment.reserved_bytes
+        dump = found.moments[0]
+        assert sum(row.free_bytes for row in found.pools) == dump.free_bytes
+        assert sum(row.enclosed_bytes for row in found.holders) == dump.enclosed_bytes
+
+
+def test_the_parts_of_a_difference_add_up(session):
+    empty = snapconv.load(FILES[0])
+    for found in session.compared_with(empty).devices:
+        for rows in (found.categories, found.lines, found.operations):
+            assert sum(row.change.old_bytes for row in rows) == found.allocated.old_bytes
+            assert sum(row.change.new_bytes for row in rows) == found.allocated.new_bytes
