@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the real files are not beside
 PLACE = re.compile(r"[^\s/]*\.py:\d+ in [^\s:;,]+")
 
 
-@pytest.fixture(scope="module", params=FILES or [None], ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=FILES or [Path()], ids=lambda path: path.name)
 def session(request):
     return snapconv.load(request.param)
 
