@@ -130,7 +130,7 @@ class History:
 
     def annotations(self) -> list[dict[str, Any]]:
         """List the begins and ends of the ranges, oldest first."""
-        return [dict(annotation) for annotation in self._annotations]
+        return [dict(annotation) for annotation in list(self._annotations)]
 
 
 # sys.maxsize, torch's default, is more than a deque takes on some platforms.

@@ -292,22 +292,22 @@ class Machine:
     def snapshot(self, *, include_traces: bool = True) -> dict[str, Any]:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
         self.settle()
-        segments, traces = self._alone(self._read)
+        segments, traces, annotations = self._alone(self._read)
         self.stacks.symbolise(_stacks(segments, traces))
         return {
             "segments": segments,
             "device_traces": traces if include_traces else [[] for _ in self.devices],
             "allocator_settings": self.settings.as_snapshot() | _SETTINGS_OF_2_13,
-            "external_annotations": self.history.annotations() if include_traces else [],
+            "external_annotations": annotations if include_traces else [],
         }
 
-    def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]]]:
-        """Read segments and traces at one moment, and let the next snapshot know of it."""
-        traces = self.history.traces()
+    def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
+        """Read segments, traces and annotations at one moment, and let the next snapshot know of it."""
+        traces, annotations = self.history.traces(), self.history.annotations()
         segments = [segment for device in self.devices for segment in device.allocator.segments()]
         for device in self.devices:
             device.allocator.note_snapshot()
-        return segments, traces
+        return segments, traces, annotations
 
     def switch_history(self, switch: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Turn recording on or off with nothing happening meanwhile."""
@@ -316,7 +316,8 @@ class Machine:
 
     def annotate(self, name: str, stage: str) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
-        self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
+        with self._lock:  # a snapshot reads them
+            self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
 
     def traceback_of(self, addr: int) -> Frames | None:
         """Return the allocation stack of a live block, by its address."""

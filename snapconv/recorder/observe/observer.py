@@ -159,7 +159,7 @@ class Observer:
         convert = self._clock.to_trace(snapshot.get("external_annotations"))
         return {
             **self._notes.facts(convert),
-            "phases": [_on_clock(asdict(row), convert) for row in self._phases.rows],
+            "phases": [_on_clock(asdict(row), convert) for row in list(self._phases.rows)],
         }
 
     def notes(self) -> tuple[Note, ...]:

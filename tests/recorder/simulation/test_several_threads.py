@@ -135,6 +135,28 @@ def test_of_many_threads_one_allocates(transfers, machine):
     assert machine.n_made == 4 * n_deferred
 
 
+def test_a_snapshot_is_taken_while_another_thread_enters_ranges():
+    machine, is_over = Machine(SimulationOptions()), threading.Event()
+    machine.history.switch("all", "all", "python", 10_000)
+    for _ in range(5_000):
+        machine.annotate("range", "START")
+
+    def enter_ranges():
+        while not is_over.is_set():
+            machine.annotate("range", "START")
+
+    thread, before = threading.Thread(target=enter_ranges), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(20):
+            assert len(machine.snapshot()["external_annotations"]) >= 5_000
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+        thread.join()
+
+
 def test_a_late_free_that_another_thread_has_done_is_no_fault():
     class Taken(deque):
         def popleft(self):
