@@ -1,18 +1,46 @@
-"""Reading of a file for commands that answer a question, and printing of the answers."""
+"""A question about a file -> its answer, printed as text or as JSON: what all such commands share.
 
+A question is one function from options to an ``Answer``; ``@question`` makes a command of it, which prints.
+"""
+
+import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from snapconv.cli.arguments import ReadOptions, device_number
-from snapconv.cli.terminal import print_json, print_lines, progress_bar
+from snapconv.cli.arguments import AsJson, PathOptions, Top, device_number, with_parameters
+from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar
+from snapconv.errors import BudgetExceeded, SnapconvError
 
 if TYPE_CHECKING:
     from snapconv.session import Session
 
+# Every question by the name of its command, in the order of the help.
+QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
+# What every question has besides its own options.
+_OF_ALL = (
+    inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Top),
+    inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+)
 
-def read_session(snapshot: Path, options: ReadOptions, *, device: str | None = None) -> "Session":
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer for machines and for people, with the notes of the file.
+
+    ``n_bytes`` is the size of the file, which limits the JSON. ``exceeded`` names a limit that does not hold.
+    """
+
+    values: Mapping[str, object]
+    lines: Iterable[str]
+    notes: Iterable[str] = ()
+    n_bytes: int | None = None
+    exceeded: str = ""
+
+
+def read_session(snapshot: Path, options: PathOptions, *, device: str | None = None) -> "Session":
     """Read and analyse a file, and keep the requested device alone."""
     from snapconv.analysis import analyze_file
     from snapconv.session import Session
@@ -23,17 +51,46 @@ def read_session(snapshot: Path, options: ReadOptions, *, device: str | None = N
     return session.of_device(chosen)
 
 
-def answer(
-    session: "Session", found: Iterable[tuple[dict[str, object], Iterable[str]]], *, as_json: bool
-) -> None:
-    """Print the notes, and the answer for every device: its values and its lines."""
+def answer_by_device(session: "Session", found: Iterable[tuple[dict[str, object], Iterable[str]]]) -> Answer:
+    """Make one answer of the values and the lines of every device."""
     from snapconv.writers.text.notes import note_lines
 
     answers = list(found)
-    print_lines(note_lines(session.notes), sys.stderr)
+    lines = (line for n, (_, one) in enumerate(answers) for line in (*[""] * bool(n), *one))
+    return Answer(
+        {"devices": [values for values, _ in answers]},
+        lines,
+        note_lines(session.notes),
+        session.snapshot.container.n_unpacked_bytes,
+    )
+
+
+def question(function: Callable[..., Answer]) -> Callable[..., None]:
+    """Make a command of a question: it has its options, ``--top`` and ``--json``, and prints the answer."""
+    parameters = inspect.signature(function).parameters
+
+    def run(*, as_json: bool, top: int | None, **given: Any) -> None:
+        shown = {"top": top} if "top" in parameters else {}
+        _print_answer(function(**given, **shown), as_json=as_json, top=top)
+
+    QUESTIONS[function.__name__.replace("_", "-")] = function
+    own = [parameter for name, parameter in parameters.items() if name != "top"]
+    return with_parameters(run, [*own, *_OF_ALL], of=function)
+
+
+def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:
+    print_lines(answer.notes, sys.stderr)
     if as_json:
-        n_bytes = session.snapshot.container.n_unpacked_bytes
-        print_json({"devices": [values for values, _ in answers]}, n_bytes=n_bytes)
-        return
-    for number, (_, lines) in enumerate(answers):
-        print_lines([*[""] * bool(number), *lines], sys.stdout)
+        print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
+    else:
+        print_lines(answer.lines, sys.stdout)
+    if answer.exceeded:
+        raise BudgetExceeded(answer.exceeded)
+
+
+def error_values(error: BaseException | None) -> dict[str, object]:
+    """Return an error for machines: the exit code, the kind, and the sentence that stands on stderr."""
+    if isinstance(error, SnapconvError):
+        return {"exit_code": error.exit_code, "kind": type(error).__name__, "message": str(error)}
+    shown = getattr(error, "format_message", error.__str__)()  # typer's, of a wrong command line
+    return {"exit_code": 2, "kind": "UsageError", "message": shown}

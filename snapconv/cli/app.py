@@ -4,15 +4,22 @@ import atexit
 import gc
 import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Annotated, NamedTuple
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import pairwise
+from types import ModuleType
+from typing import Annotated
 
 import typer
 
-from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_lines
-from snapconv.errors import OutputWriteError, SnapconvError
+import snapconv.cli
+from snapconv.cli import questions
+from snapconv.cli.answers import QUESTIONS, error_values
+from snapconv.cli.arguments import expanded
+from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
+from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
 
@@ -22,38 +29,11 @@ _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
 
 
-class Command(NamedTuple):
-    """A command: the module of its function, and its help in a line that no terminal cuts."""
-
-    module: str
-    help: str
-
-
-# Every command. Its function has its name, with _ in place of -; its module may have COMMAND_SETTINGS.
-COMMANDS = {
-    "to-sqlite": Command("to_sqlite_command", "Convert a snapshot to Skyline's SQLite memory report."),
-    "verdict": Command("questions", "Say what matters most; `snapconv FILE` does it too."),
-    "summary": Command("questions", "Show what is live at the peak, or at any other moment."),
-    "tree": Command("questions", "Show live memory as a tree of lines, modules or operations."),
-    "oom": Command("oom_command", "Explain why memory ran out, and try what would have helped."),
-    "fragmentation": Command("questions", "Show what is reserved and not used, and which lines keep it."),
-    "what-if": Command("what_if_command", "Try other allocator settings, or another card, by a replay."),
-    "info": Command("questions", "Show what a snapshot contains, and how much of the job it covers."),
-    "view": Command("view_command", "Write a page that shows a snapshot in any browser, or compares two."),
-    "record": Command("record_command", "Run a training script and record its memory and its times."),
-    "watch": Command(
-        "watch_command", "Run a training script, and write a capture where its memory runs out."
-    ),
-    "params": Command("params_command", "Write the names, shapes and types of a model's parameters."),
-    "explain": Command("questions", "Show what an allocation was for, and how that is known."),
-    "growth": Command("questions", "Show the lines whose memory grows from iteration to iteration."),
-    "diff": Command(
-        "diff_command", "Compare two files: what appeared, went and grew, and what it did to the peak."
-    ),
-    "check": Command("check_command", "Check limits for the memory, and end with 7 where one does not hold."),
-    "export": Command("export_command", "Write it for other programs: a smaller snapshot, traces, tables."),
-}
+# Every command: the questions, and for each module NAME_command its function of that name, with _ for -.
+_OTHERS = (name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command"))
+COMMANDS = (*QUESTIONS, *sorted(name.removesuffix("_command").replace("_", "-") for name in _OTHERS))
 _WITHOUT_NAME = "verdict"
+_HELP = {"help_option_names": ["--help", "-h"]}
 
 
 class ProgramEnded(Exception):
@@ -78,18 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    line = _with_command(list(sys.argv[1:] if argv is None else argv))
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(line)
     except ProgramEnded as ended:
         if argv is not None:  # called from Python, and no process of its own
             ended.close()
         return ended.exit_code
     except SnapconvError as error:
-        print_error(f"error: {error}")
-        return error.exit_code
+        return _failed(line, error)
     except MemoryError:
-        print_error("error: this machine's memory does not suffice for the file")
-        return 3
+        return _failed(line, InputError("this machine's memory does not suffice for the file"))
 
 
 @contextmanager
@@ -104,18 +83,19 @@ def collector_on() -> Iterator[None]:
             gc.disable()
 
 
-def _run(argv: list[str]) -> int:
-    line = _with_command(argv)
+def _run(line: list[str]) -> int:
     name = line[0] if line else ""
     is_program = name in _PROGRAM_COMMANDS
     if not is_program:  # a program that is recorded finds stdout as it is
         open_stdout()
     try:
         with signals_raise(is_program=is_program), collector_on() if is_program else nullcontext():
-            app_with([name] if name in COMMANDS else COMMANDS)(line)
+            app_with([name] if name in COMMANDS else COMMANDS)(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
             return _NOBODY_READS
+        if hasattr(stop.__context__, "format_message"):  # a wrong command line
+            _print_document(line, stop.__context__)
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
         if code == _INTERRUPTED or code - BY_SIGNAL in STOPPING:
             print_error("stopped: no unfinished file is left behind")
@@ -127,8 +107,25 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
+def _failed(line: list[str], error: SnapconvError) -> int:
+    print_error(f"error: {error}")
+    if not isinstance(error, BudgetExceeded):  # its document is the answer, which is printed
+        _print_document(line, error)
+    return error.exit_code
+
+
+def _print_document(line: list[str], error: BaseException | None) -> None:
+    """Print an error as a document of JSON too, where the answer was to be one."""
+    is_json = "--json" in line or "--format=json" in line or ("--format", "json") in pairwise(line)
+    if is_json and line[0] not in _PROGRAM_COMMANDS:
+        with suppress(OSError):
+            print_json({"error": error_values(error)})
+
+
 def _with_command(argv: list[str]) -> list[str]:
-    """Add the command to a command line that begins with a file."""
+    """Add the command to a command line that begins with a file, and the option to one that asks for help."""
+    if argv[:1] == ["help"]:
+        return [*argv[1:], "--help"]
     if argv and argv[0] not in COMMANDS and _is_file(argv[0]):
         return [_WITHOUT_NAME, *argv]
     return argv
@@ -164,19 +161,24 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="snapconv",
         help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in "
-        "the file is run), or record a training script.",
+        "the file is run), or record a training script. `snapconv help COMMAND` shows a command's options.",
         no_args_is_help=True,
-        add_completion=False,
+        context_settings=_HELP,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
     app.callback()(_options)
     for name in commands:
-        module = importlib.import_module(f"snapconv.cli.{COMMANDS[name].module}")
-        command = getattr(module, name.replace("-", "_"))
-        is_program = name in _PROGRAM_COMMANDS
+        function = name.replace("-", "_")
+        module = questions if hasattr(questions, function) else _module(f"{function}_command")
+        command = expanded(getattr(module, function))
         settings = getattr(module, "COMMAND_SETTINGS", {})
-        app.command(name, short_help=COMMANDS[name].help, **settings)(
-            command if is_program else stage(command)
-        )
+        settings = {**settings, "context_settings": _HELP | settings.get("context_settings", {})}
+        summary = (command.__doc__ or "").partition("\n")[0]
+        run = command if name in _PROGRAM_COMMANDS else stage(command)
+        app.command(name, short_help=summary, **settings)(run)
     return app
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"snapconv.cli.{name}")

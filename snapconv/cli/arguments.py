@@ -1,10 +1,15 @@
-"""Arguments and options that several commands share, and how their texts are parsed."""
+"""Arguments and options that several commands share, and how their texts are parsed.
 
-from collections.abc import Callable
+Options that belong together are the fields of a dataclass. A command has such a group as one parameter, and
+``expanded`` shows its fields to typer.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -36,6 +41,10 @@ Snapshot = Annotated[
         callback=no_pipe,
         readable=False,
     ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
 ]
 ProjectRoot = Annotated[
     str | None,
@@ -70,6 +79,15 @@ Certain = Annotated[
     bool, typer.Option("--certain", help="Count only what is certain: what is likely becomes unknown.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        metavar="N",
+        min=1,
+        help="Show the N largest of every table, and with --json the first N of every list.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 At = Annotated[
@@ -106,17 +124,14 @@ DeviceTotal = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """Options of reading a file: the project, and the names of what is in it."""
+class PathOptions:
+    """Options of reading a file: what belongs to the project, and where its files are now."""
 
-    project_root: str | None = None
-    include: "list[str] | None" = None
-    path_map: "list[str] | None" = None
-    rules: Path | None = None
-    params: Path | None = None
-    certain: bool = False
+    project_root: ProjectRoot = None
+    include: Includes = None
+    path_map: PathMaps = None
 
-    def analysis(self) -> "AnalysisOptions":
+    def analysis(self, params: Path | None = None) -> "AnalysisOptions":
         """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
         from snapconv.analysis import AnalysisOptions
         from snapconv.stacks.paths import parse_path_map
@@ -126,10 +141,54 @@ class ReadOptions:
             project_root=self.project_root,
             includes=tuple(self.include or ()),
             path_maps=tuple(path_maps),
-            rules=self.rules or (),
-            params=self.params,
-            certain=self.certain,
+            params=params,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions(PathOptions):
+    """Options of reading a file whose categories are shown too."""
+
+    rules: Rules = None
+    certain: Certain = False
+
+    def analysis(self, params: Path | None = None) -> "AnalysisOptions":
+        """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
+        return replace(PathOptions.analysis(self, params), rules=self.rules or (), certain=self.certain)
+
+
+def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:
+    """Return a function with the fields of its option groups as parameters of its own, in their place."""
+    parameters = list(inspect.signature(function).parameters.values())
+    groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
+
+    def run(**given: Any) -> _Value:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        return function(**given)
+
+    flat = [each for one in parameters for each in _fields(one)]
+    return with_parameters(run, flat, of=function)
+
+
+def _fields(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    if not is_dataclass(parameter.annotation):
+        yield parameter
+        return
+    for field in fields(parameter.annotation):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield parameter.replace(name=field.name, default=default, annotation=field.type)
+
+
+def with_parameters(
+    run: Callable[..., _Value], parameters: Iterable[inspect.Parameter], *, of: Callable[..., Any]
+) -> Callable[..., _Value]:
+    """Give a function the name and help of another, and the parameters that typer and the docs see."""
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    run.__name__, run.__doc__ = of.__name__, of.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in keywords}
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return run
 
 
 def parsed(text: str, parse: Callable[[str], _Value], option: str) -> _Value:

@@ -10,13 +10,9 @@ import typer
 
 from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
-    Certain,
     FailOver,
-    Includes,
-    PathMaps,
-    ProjectRoot,
+    OneDevice,
     ReadOptions,
-    Rules,
     Snapshot,
     no_pipe,
     parsed,
@@ -65,9 +61,6 @@ _Baseline = Annotated[
         readable=False,
     ),
 ]
-_Device = Annotated[
-    str | None, typer.Option("--device", metavar="N", help="Check this device only. Default: each.")
-]
 _Format = Annotated[
     Literal["text", "json", "github", "junit"],
     typer.Option(
@@ -81,21 +74,18 @@ _Format = Annotated[
 
 def check(
     snapshot: Snapshot,
+    *,
     max_peak: _MaxPeak = None,
     max_reserved: _MaxReserved = None,
     max_category: _MaxCategory = None,
     max_growth: _MaxGrowth = None,
     baseline: _Baseline = None,
     fail_over: FailOver = None,
-    device: _Device = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
+    device: OneDevice = None,
+    read: ReadOptions,
     output_format: _Format = "text",
 ) -> None:
-    """Check limits for the memory of every device, and end with 7 where one does not hold.
+    """Check limits for the memory, and end with 7 where one does not hold.
 
     Limits that are not given here are those of [tool.snapconv.check] in pyproject.toml, of this folder or one
     above it.
@@ -104,9 +94,8 @@ def check(
     from snapconv.writers.text.notes import note_lines
 
     budgets = _read_limits(_Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
-    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
-    session = read_session(snapshot, options, device=device)
-    before = read_session(baseline, options, device=device) if baseline else None
+    session = read_session(snapshot, read, device=device)
+    before = read_session(baseline, read, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
     print_lines(note_lines(session.notes), sys.stderr)
     _printer(output_format)(found)

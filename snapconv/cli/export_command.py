@@ -1,7 +1,6 @@
 """``snapconv export``: a file -> what other programs read."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,15 +8,11 @@ import typer
 from snapconv.cli.answers import read_session
 from snapconv.cli.arguments import (
     At,
-    Certain,
     Force,
-    Includes,
     OneDevice,
-    PathMaps,
-    ProjectRoot,
+    Output,
     Quiet,
     ReadOptions,
-    Rules,
     Snapshot,
     moment_question,
     parsed,
@@ -42,10 +37,6 @@ def _known(name: str) -> str:
 
 _Format = Annotated[
     str, typer.Option("--format", metavar="FORMAT", callback=_known, help=f"One of: {', '.join(_FORMATS)}.")
-]
-_Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
 ]
 _Events = Annotated[
     str | None,
@@ -78,8 +69,9 @@ _CsvSafe = Annotated[
 
 def export(
     snapshot: Snapshot,
+    *,
     format: _Format,
-    output: _Output = None,
+    output: Output = None,
     force: Force = False,
     device: OneDevice = None,
     at: At = "peak",
@@ -89,14 +81,10 @@ def export(
     redact: _Redact = False,
     redact_all: _RedactAll = False,
     csv_safe: _CsvSafe = False,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
+    read: ReadOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Write a snapshot or a capture for another program.
+    """Write it for other programs: a smaller snapshot, traces, tables.
 
     perfetto, chrome: a trace for ui.perfetto.dev, or as JSON; every device, its memory over time.
     speedscope, folded, pprof: what is live on one device --at a moment, by stack, weighted by bytes.
@@ -120,7 +108,6 @@ def export(
         snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact or redact_all, shift=redact_all),
     )
     path = exports.output_of(snapshot, options)
-    read = ReadOptions(project_root, include, path_map, rules, certain=certain)
     session = read_session(snapshot, read, device=device)
     made = exports.export(session, path, options)
     if not quiet:

@@ -41,9 +41,10 @@ def params(
     force: _Force = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Write the names, shapes and types of a model's parameters, for `snapconv to-sqlite --params`.
+    """Write the names, shapes and types of a model's parameters.
 
-    The model is built without memory for its parameters, and is not run. This needs torch.
+    `snapconv to-sqlite --params` reads the list. The model is built without memory for its parameters,
+    and is not run. This needs torch.
     """
     from snapconv.recorder.program.listing import ModelSource, list_parameters
 

@@ -1,30 +1,35 @@
-"""Commands that read a file and answer one question: each prints text, or JSON for machines."""
+"""Questions about a file, each a function from its options to its answer."""
 
 import sys
-from typing import Annotated, Literal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from snapconv.cli.answers import answer, read_session
+from snapconv.cli.answers import Answer, answer_by_device, question, read_session
 from snapconv.cli.arguments import (
-    AsJson,
     At,
-    Certain,
     DeviceTotal,
-    Includes,
+    FailOver,
     OneDevice,
-    PathMaps,
-    ProjectRoot,
-    Quiet,
+    PathOptions,
     ReadOptions,
-    Rules,
     Snapshot,
     device_number,
     moment_question,
+    no_pipe,
     parsed,
     size_of,
 )
-from snapconv.cli.terminal import print_json, print_lines, progress_bar
+from snapconv.cli.terminal import progress_bar
+from snapconv.errors import InputError
+from snapconv.files import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from snapconv.notes import Note
 
 _By = Annotated[
     Literal["line", "module", "operation", "category"],
@@ -33,7 +38,6 @@ _By = Annotated[
 _AllFrames = Annotated[
     bool, typer.Option("--all-frames", help="Show libraries and C++ too, not only the project's frames.")
 ]
-_Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Show the N largest. Default: 30.")]
 _FragmentationAt = Annotated[
     str | None,
     typer.Option(
@@ -50,172 +54,292 @@ _Allocation = Annotated[
         help="An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
     ),
 ]
-_ExplainedDevice = Annotated[
-    str | None,
-    typer.Option("--device", metavar="N", help="Look at this device only, or `host`. Default: at all."),
-]
 _Stack = Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")]
+_OomSnapshot = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SNAPSHOT",
+        help="A snapshot or a capture; without one, --message explains torch's own text.",
+        callback=no_pipe,
+        readable=False,
+    ),
+]
+_Number = Annotated[
+    int, typer.Option("--number", metavar="N", min=1, help="The N-th failed allocation. Default: the first.")
+]
+_Message = Annotated[
+    Path | None,
+    typer.Option(
+        "--message",
+        metavar="LOG",
+        help="A file with torch's message; - is the standard input.",
+        readable=False,
+    ),
+]
+_NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have served it.")]
+_Thorough = Annotated[
+    bool, typer.Option("--thorough", help="Replay the whole trace, and not the last 100000 events.")
+]
+# A log of a long training is larger; the message is looked for in its end.
+_MOST_OF_LOG = 64 << 20
+_Old = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OLD",
+        help="The file to compare with: a snapshot or a capture.",
+        callback=no_pipe,
+        readable=False,
+    ),
+]
+_New = Annotated[
+    Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe, readable=False)
+]
+_Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print it as a block of code in Markdown, for a job's summary.")
+]
 
 
-def verdict(
-    snapshot: Snapshot,
-    device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say what matters most about a file: a verdict, the three largest causes, the next command to type.
+@question
+def verdict(snapshot: Snapshot, *, device: OneDevice = None, read: ReadOptions) -> Answer:
+    """Say what matters most; `snapconv FILE` does it too.
 
-    `snapconv FILE` does the same.
+    A verdict, the three largest causes, the next command to type.
     """
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.verdict import verdict_lines
 
-    session = read_session(
-        snapshot, ReadOptions(project_root, include, path_map, rules, certain=certain), device=device
-    )
-    found = [find_verdict(analysis) for analysis in session.devices]
-    file = str(snapshot)
-    answer(session, ((one.to_json(), verdict_lines(one, file)) for one in found), as_json=as_json)
+    session = read_session(snapshot, read, device=device)
+    found = map(find_verdict, session.devices)
+    return answer_by_device(session, ((one.to_json(), verdict_lines(one, str(snapshot))) for one in found))
 
 
+@question
 def summary(
     snapshot: Snapshot,
+    *,
     at: At = "peak",
     device_total: DeviceTotal = None,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show what is live at a moment, the peak by default: categories, lines, modules, operations, pools.
+    read: ReadOptions,
+) -> Answer:
+    """Show what is live at the peak, or at any other moment.
 
-    It is what `snapconv to-sqlite` prints, for any moment, and writes no file.
+    By categories, lines, modules, operations and pools. It is what `snapconv to-sqlite` prints, for any
+    moment, and writes no file.
     """
     from snapconv.writers.text.moment import moment_lines
 
-    question, total = moment_question(at), size_of(device_total, "--device-total")
-    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
-    session = read_session(snapshot, options, device=device)
-    states = session.at(question, device_total=total)
-    answer(session, ((state.to_json(), moment_lines(state)) for state in states), as_json=as_json)
+    moment, total = moment_question(at), size_of(device_total, "--device-total")
+    session = read_session(snapshot, read, device=device)
+    states = session.at(moment, device_total=total)
+    return answer_by_device(session, ((state.to_json(), moment_lines(state)) for state in states))
 
 
+@question
 def tree(
     snapshot: Snapshot,
+    *,
     at: At = "peak",
     by: _By = "line",
     all_frames: _AllFrames = False,
-    rows: _Rows = 30,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the live memory as a tree: every line with all that it called, and what is its own.
+    read: ReadOptions,
+    top: int | None = None,
+) -> Answer:
+    """Show live memory as a tree of lines, modules or operations.
 
-    By operation or category, each has such a tree; by module, a module has those that it calls below it.
+    Every line stands with all that it called, and what is its own. By operation or category, each has such a
+    tree; by module, a module has those that it calls below it.
     """
-    from snapconv.writers.text.moment import tree_lines
+    from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
-    question = moment_question(at)
-    options = ReadOptions(project_root, include, path_map, rules, certain=certain)
-    session = read_session(snapshot, options, device=device)
-    found = session.tree(question, by=by, all_frames=all_frames)
-    answer(session, ((one.to_json(), tree_lines(one, n_most=rows)) for one in found), as_json=as_json)
+    moment = moment_question(at)
+    session = read_session(snapshot, read, device=device)
+    found = session.tree(moment, by=by, all_frames=all_frames)
+    n_most = MOST_NODES if top is None else top
+    return answer_by_device(
+        session, ((one.largest(top).to_json(), tree_lines(one, n_most=n_most)) for one in found)
+    )
 
 
-def growth(
-    snapshot: Snapshot,
+@question
+def oom(
+    snapshot: _OomSnapshot = None,
+    *,
+    message: _Message = None,
+    number: _Number = 1,
+    device_total: DeviceTotal = None,
+    no_replay: _NoReplay = False,
+    thorough: _Thorough = False,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the lines whose memory grows from iteration to iteration, by how much and since when.
+    read: ReadOptions,
+) -> Answer:
+    """Explain why memory ran out, and try what would have helped.
 
-    An iteration is a step of the optimizer; three are the fewest that can show growth.
+    The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several devices, it is
+    about those with a failed allocation. Without one in the file, it is about the dump.
+    """
+    from snapconv.writers.text.oom import oom_lines
+
+    if (snapshot is None) == (message is None):
+        raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
+    if message is not None:
+        return _explained_text(message)
+    assert snapshot is not None
+    total = size_of(device_total, "--device-total")
+    session = read_session(snapshot, read, device=device).where_memory_ran_out()
+    found = []
+    with progress_bar(shown=True) as progress:
+        for analysis in session.devices:
+            explained, remedies = session.explain_oom(
+                analysis.device.device,
+                number=number,
+                device_total=total,
+                replay=not no_replay,
+                thorough=thorough,
+                progress=progress,
+            )
+            values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
+            found.append((values, oom_lines(explained, remedies)))
+    return answer_by_device(session, found)
+
+
+def _explained_text(log: Path) -> Answer:
+    from snapconv.answers.oom.message import explain_message
+    from snapconv.writers.text.oom import message_lines
+
+    found = explain_message(_text_of(log))
+    return Answer(found.to_json(), message_lines(found))
+
+
+def _text_of(log: Path) -> str:
+    """Read the end of a log, or all of the standard input."""
+    if str(log) == "-":
+        return sys.stdin.buffer.read(_MOST_OF_LOG).decode("utf-8", "replace") if sys.stdin else ""
+    try:
+        with open_input(log) as opened:
+            opened.seek(max(log.stat().st_size - _MOST_OF_LOG, 0))
+            return opened.read(_MOST_OF_LOG).decode("utf-8", "replace")
+    except InputError as error:
+        raise InputError(f"{log}: {error}; - is the standard input") from error
+    except OSError as error:
+        raise InputError(f"{log}: cannot be read: {error.strerror}") from error
+
+
+@question
+def fragmentation(
+    snapshot: Snapshot, *, at: _FragmentationAt = None, device: OneDevice = None, read: PathOptions
+) -> Answer:
+    """Show what is reserved and not used, and which lines keep it.
+
+    What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
+    one piece.
+    """
+    from snapconv.writers.text.fragmentation import fragmentation_lines
+
+    moment = None if at is None else moment_question(at)
+    session = read_session(snapshot, read, device=device)
+    found = session.fragmentation(moment)
+    return answer_by_device(session, ((one.to_json(), fragmentation_lines(one)) for one in found))
+
+
+@question
+def growth(snapshot: Snapshot, *, device: OneDevice = None, read: PathOptions) -> Answer:
+    """Show the lines whose memory grows from iteration to iteration.
+
+    By how much and since when. An iteration is a step of the optimizer; three are the fewest that can show
+    growth.
     """
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
 
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map), device=device)
-    found = [report_growth(analysis) for analysis in session.devices]
-    answer(session, ((one.to_json(), growth_lines(one)) for one in found), as_json=as_json)
+    session = read_session(snapshot, read, device=device)
+    found = map(report_growth, session.devices)
+    return answer_by_device(session, ((one.to_json(), growth_lines(one)) for one in found))
 
 
-def fragmentation(
-    snapshot: Snapshot,
-    at: _FragmentationAt = None,
-    device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what is reserved and not in use: what empty_cache() returns, and which lines keep the rest.
-
-    Free memory helps only a request of its own pool and stream, and only in one piece.
-    """
-    from snapconv.writers.text.fragmentation import fragmentation_lines
-
-    question = None if at is None else moment_question(at)
-    options = ReadOptions(project_root, include, path_map)
-    session = read_session(snapshot, options, device=device)
-    found = session.fragmentation(question)
-    answer(session, ((one.to_json(), fragmentation_lines(one)) for one in found), as_json=as_json)
-
-
+@question
 def explain(
     snapshot: Snapshot,
     question: _Allocation,
-    device: _ExplainedDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
+    *,
+    device: OneDevice = None,
+    read: ReadOptions,
     stack: _Stack = False,
-    as_json: AsJson = False,
-) -> None:
-    """Explain an allocation: its size, its life, its category, and the evidence for and against it."""
+) -> Answer:
+    """Show what an allocation was for, and how that is known.
+
+    Its size, its life, its category, and the evidence for and against it.
+    """
     from snapconv.answers.explanation import parse_question
     from snapconv.writers.text.explanation import explanation_lines
     from snapconv.writers.text.notes import note_lines
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     chosen = device_number(device)
-    session = read_session(snapshot, ReadOptions(project_root, include, path_map, rules, certain=certain))
+    session = read_session(snapshot, read)
     found = session.explain(question, device=chosen)
-    print_lines(note_lines(session.notes), sys.stderr)
-    if as_json:
-        print_json(found.to_json(), n_bytes=session.snapshot.container.n_unpacked_bytes)
-    else:
-        print_lines(explanation_lines(found, whole_stack=stack), sys.stdout)
+    return Answer(
+        found.to_json(),
+        explanation_lines(found, whole_stack=stack),
+        note_lines(session.notes),
+        session.snapshot.container.n_unpacked_bytes,
+    )
 
 
-def info(snapshot: Snapshot, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Show what a snapshot file is: torch version, devices, events, settings, history."""
+@question
+def info(snapshot: Snapshot) -> Answer:
+    """Show what a snapshot contains, and how much of the job it covers.
+
+    Its torch version, devices, events, settings and history.
+    """
     from snapconv.answers.info import describe
     from snapconv.writers.text.info import info_lines
     from snapconv.writers.text.notes import note_lines
 
-    with progress_bar(shown=not quiet) as progress:
+    with progress_bar(shown=True) as progress:
         facts = describe(snapshot, progress=progress)
-    if quiet:
-        return
-    print_lines(note_lines(facts.notes), sys.stderr)
-    if as_json:
-        print_json(facts.to_json(), n_bytes=facts.n_bytes)
-    else:
-        print_lines(info_lines(facts), sys.stdout)
+    return Answer(facts.to_json(), info_lines(facts), note_lines(facts.notes), facts.n_bytes)
+
+
+@question
+def diff(
+    old: _Old,
+    new: _New,
+    *,
+    fail_over: FailOver = None,
+    device: OneDevice = None,
+    read: ReadOptions,
+    markdown: _Markdown = False,
+) -> Answer:
+    """Compare two files: what appeared, went and grew, and what it did to the peak.
+
+    By category, line, module and operation. Lines are matched by file, function and order, also where they
+    moved; never by address.
+    """
+    from snapconv.answers.check import Budgets, parse_allowance
+    from snapconv.writers.text.check import fenced
+    from snapconv.writers.text.diff import diff_lines
+
+    allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
+    before, after = (read_session(path, read, device=device) for path in (old, new))
+    report = after.compared_with(before)
+    lines = diff_lines(report)
+    checks = after.check(Budgets(fail_over=allowed), baseline=before) if allowed else ()
+    return Answer(
+        report.to_json(),
+        fenced(list(lines)) if markdown else lines,
+        _notes_of_both(before.notes, after.notes),
+        sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
+        exceeded="; ".join(check.sentence for check in checks if not check.holds),
+    )
+
+
+def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
+    """Show the notes of both files, those of one alone with its name."""
+    from snapconv.writers.text.notes import note_lines
+
+    yield from note_lines(tuple(note for note in old if note in new))
+    for which, notes, others in (("old", old, new), ("new", new, old)):
+        for line in note_lines(tuple(note for note in notes if note not in others)):
+            yield line.replace("note: ", f"note: {which}: ", 1)

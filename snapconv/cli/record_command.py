@@ -227,9 +227,10 @@ def record(
     pinned: _Pinned = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Run a training script and record its memory and its times as a capture.
+    """Run a training script and record its memory and its times.
 
-    The script runs as with `python ENTRY ARGS`, with its own exit code. An iteration is an optimizer step.
+    It becomes a capture. The script runs as with `python ENTRY ARGS`, with its own exit code. An
+    iteration is an optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from textwrap import wrap
-from typing import TextIO
+from typing import Any, TextIO
 
 from snapconv.errors import SnapconvError
 from snapconv.files import most_bytes_of_output
@@ -190,8 +190,8 @@ def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
 # bytes. No real file comes near the bound, and of these all is printed.
 # How many entries of a list, and characters of a text, are tried; what comes first is what is largest.
 _TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
-# One entry for each device, of which none is left out.
-_OF_DEVICES = ("devices", "reports")
+# Lists of which nothing is left out: an entry for each device or category, in an order of their own.
+_WHOLE = ("devices", "reports", "categories")
 
 
 def bounded_text(
@@ -216,14 +216,22 @@ def bounded_text(
     return text, (Note("left-out", message),)
 
 
-def _shortened(values: object, n_items: int, n_characters: int) -> object:
+def first_entries(values: Mapping[str, object], n_items: int | None) -> Mapping[str, object]:
+    """Return the first entries of every list, but of those of devices all; None: whole lists."""
+    if n_items is None:
+        return values
+    found: Mapping[str, object] = _shortened(values, n_items, sys.maxsize)
+    return found
+
+
+def _shortened(values: object, n_items: int, n_characters: int) -> Any:
     match values:
         case str():
             return shortened(values, n_characters)
         case dict():
             return {
                 shortened(str(key), n_characters): [_shortened(one, n_items, n_characters) for one in value]
-                if key in _OF_DEVICES and isinstance(value, list)
+                if key in _WHOLE and isinstance(value, list | tuple)
                 else _shortened(value, n_items, n_characters)
                 for key, value in values.items()
             }

@@ -9,15 +9,10 @@ import typer
 
 from snapconv.cli.arguments import (
     AsJson,
-    Certain,
     Force,
-    Includes,
     OneDevice,
-    PathMaps,
-    ProjectRoot,
     Quiet,
     ReadOptions,
-    Rules,
     Snapshot,
     device_number,
 )
@@ -50,22 +45,19 @@ _Params = Annotated[
 
 def to_sqlite(
     snapshot: Snapshot,
+    *,
     output: _Output = None,
     extended: _Extended = False,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
+    read: ReadOptions,
     params: _Params = None,
     force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Convert a snapshot to Skyline's SQLite memory report, one per device.
+    """Convert a snapshot to Skyline's SQLite memory report.
 
-    A capture with times becomes Skyline's run time report too.
+    One report per device. A capture with times becomes Skyline's run time report too.
     """
     from snapconv import convert
 
@@ -74,7 +66,7 @@ def to_sqlite(
         extended=extended,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules, params, certain=certain).analysis(),
+        analysis=read.analysis(params),
     )
     with progress_bar(shown=not quiet) as progress:
         made = convert.to_sqlite(snapshot, options, progress=progress)

@@ -7,15 +7,10 @@ from typing import Annotated
 import typer
 
 from snapconv.cli.arguments import (
-    Certain,
     Force,
-    Includes,
     OneDevice,
-    PathMaps,
-    ProjectRoot,
     Quiet,
     ReadOptions,
-    Rules,
     Snapshot,
     device_number,
     no_pipe,
@@ -47,21 +42,19 @@ _Open = Annotated[bool, typer.Option("--open", help="Open the page in the browse
 def view(
     snapshot: Snapshot,
     newer: _Newer = None,
+    *,
     output: _Output = None,
     open_page: _Open = False,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    rules: Rules = None,
-    certain: Certain = False,
+    read: ReadOptions,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a page that shows a snapshot: its timeline, what was live at any moment, the allocator's map.
+    """Write a page that shows a snapshot in any browser, or compares two.
 
-    One file that needs no network and no program but a browser. It holds the file paths and function names of
-    the job: think of that before you pass it on.
+    Its timeline, what was live at any moment, the allocator's map. One file that needs no network and no
+    program but a browser. It holds the file paths and function names of the job: think of that before
+    you pass it on.
     """
     from snapconv.view import ViewOptions, write_view
     from snapconv.writers.text.notes import note_lines
@@ -70,7 +63,7 @@ def view(
         output=output,
         device=device_number(device),
         force=force,
-        analysis=ReadOptions(project_root, include, path_map, rules, certain=certain).analysis(),
+        analysis=read.analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)

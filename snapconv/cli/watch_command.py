@@ -61,7 +61,7 @@ def watch(
     max_entries: _MaxEntries = 100_000,
     max_captures: _MaxCaptures = 3,
 ) -> None:
-    """Run a training script as it is, and write a capture where its memory runs out.
+    """Run a training script, and write a capture where its memory runs out.
 
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. For every rank:
     `torchrun --nproc-per-node 8 -m snapconv watch train.py`.

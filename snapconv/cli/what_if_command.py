@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import answer, read_session
+from snapconv.cli.answers import Answer, answer_by_device, question, read_session
 from snapconv.cli.arguments import (
-    AsJson,
-    Includes,
     OneDevice,
-    PathMaps,
-    ProjectRoot,
-    ReadOptions,
+    PathOptions,
     Snapshot,
     no_pipe,
     parsed,
@@ -23,8 +19,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from snapconv.answers.what_if.setting_trials import Request, SettingTrials
-    from snapconv.session import Session
+    from snapconv.answers.what_if.setting_trials import Request
 
 _MOST_SCALE = 10_000
 
@@ -101,8 +96,10 @@ _Thorough = Annotated[
 ]
 
 
+@question
 def what_if(
     snapshot: Snapshot,
+    *,
     setting: _Settings = None,
     search: _Search = False,
     thorough: _Thorough = False,
@@ -113,15 +110,16 @@ def what_if(
     other_batch: _OtherBatch = None,
     other_scale: _OtherScale = None,
     device: OneDevice = None,
-    project_root: ProjectRoot = None,
-    include: Includes = None,
-    path_map: PathMaps = None,
-    as_json: AsJson = False,
-) -> None:
-    """Replay the trace through a model of torch's allocator, under other settings or with less memory.
+    read: PathOptions,
+) -> Answer:
+    """Try other allocator settings, or another card, by a replay.
 
-    For each: the peaks of reserved and allocated memory, and where it runs out.
+    The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
+    memory, and where it runs out.
     """
+    from snapconv.answers.what_if.setting_trials import NotModelled
+    from snapconv.writers.text.what_if import what_if_lines
+
     request = _request(
         setting or (), _memory(capacity, card, outside), search=search, batch_scale=batch_scale
     )
@@ -129,9 +127,8 @@ def what_if(
         raise typer.BadParameter("it needs --search", param_hint="--thorough")
     request = replace(request, is_thorough=thorough)
     _check_batch(batch_scale, other_batch, other_scale)
-    options = ReadOptions(project_root, include, path_map)
-    session = read_session(snapshot, options, device=device)
-    other = None if other_batch is None else read_session(other_batch, options, device=device)
+    session = read_session(snapshot, read, device=device)
+    other = None if other_batch is None else read_session(other_batch, read, device=device)
     with progress_bar(shown=True) as progress:
         trials = session.what_if(
             request,
@@ -140,16 +137,9 @@ def what_if(
             other_scale=other_scale,
             progress=progress,
         )
-    _show(session, trials, as_json=as_json)
-
-
-def _show(session: "Session", trials: "Sequence[SettingTrials | None]", *, as_json: bool) -> None:
-    from snapconv.answers.what_if.setting_trials import NotModelled
-    from snapconv.writers.text.what_if import what_if_lines
-
     devices = [one.device.device for one in session.devices]
     found = [each or NotModelled(device) for device, each in zip(devices, trials, strict=True)]
-    answer(session, ((one.to_json(), what_if_lines(one)) for one in found), as_json=as_json)
+    return answer_by_device(session, ((one.to_json(), what_if_lines(one)) for one in found))
 
 
 def _request(

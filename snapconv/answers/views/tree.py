@@ -4,7 +4,7 @@ The lines are the project's, outermost first. By module, operation or category, 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -67,6 +67,13 @@ class MemoryTree:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with every node."""
         return {"kind": device_kind(self.device), **asdict(self)}
+
+    def largest(self, n_most: int | None) -> "MemoryTree":
+        """Return the tree with its largest nodes alone; none is without the one that it is below."""
+        if n_most is None:
+            return self
+        by_size = sorted(range(len(self.nodes)), key=lambda number: (-self.nodes[number].block_bytes, number))
+        return replace(self, nodes=tuple(self.nodes[number] for number in sorted(by_size[:n_most])))
 
 
 def find_tree(

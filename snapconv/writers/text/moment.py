@@ -1,9 +1,9 @@
 """The memory of a moment for the terminal: its figures, and its largest part as a tree."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
-from snapconv.answers.views.tree import MemoryTree, TreeNode
+from snapconv.answers.views.tree import MemoryTree
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
@@ -93,23 +93,16 @@ def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
     if not tree.nodes:
         return
     yield f"  {'with below':>12} {'itself':>12} {'blocks':>7}"
-    shown = _largest(tree.nodes, n_most)
-    for number in shown:
-        node = tree.nodes[number]
+    shown = tree.largest(n_most).nodes
+    for node in shown:
         size = format_bytes(node.block_bytes, like=tree.allocated_bytes)
         itself = format_bytes(node.self_bytes, like=tree.allocated_bytes) if node.self_bytes else ""
         yield f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
-    left_out = set(range(len(tree.nodes))) - set(shown)
-    if left_out:
-        largest = max(tree.nodes[number].block_bytes for number in left_out)
-        most = format_bytes(largest, like=tree.allocated_bytes)
-        yield f"  {len(left_out)} more of at most {most} each: --rows {len(tree.nodes)} shows all"
+    if len(shown) < len(tree.nodes):
+        by_size = sorted((node.block_bytes for node in tree.nodes), reverse=True)
+        most = format_bytes(by_size[len(shown)], like=tree.allocated_bytes)
+        n_all = len(tree.nodes)
+        yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
         yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
-
-
-def _largest(nodes: Sequence[TreeNode], n_most: int) -> list[int]:
-    """Return the positions of the largest nodes, in order; none without the one that it is part of."""
-    by_size = sorted(range(len(nodes)), key=lambda number: (-nodes[number].block_bytes, number))
-    return sorted(by_size[:n_most])

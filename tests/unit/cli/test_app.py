@@ -84,6 +84,33 @@ def test_help_describes_in_a_whole_sentence_what_every_command_does(snapconv, mo
     assert help_text.count(".") == len(COMMANDS)
 
 
+@pytest.mark.parametrize("line", [["help", "oom"], ["oom", "-h"], ["oom", "--help"]])
+def test_each_way_to_ask_for_help_shows_the_options_of_a_command(snapconv, line):
+    code, out, _ = snapconv(*line)
+    assert (code, out) == (0, snapconv("oom", "--help").out)
+    assert "--device-total" in out
+
+
+def test_help_without_a_command_lists_the_commands(snapconv):
+    assert snapconv("help") == snapconv("--help")
+
+
+def test_a_help_option_behind_a_script_is_the_scripts(folder, snapconv):
+    done = snapconv("record", "missing.py", "-h")
+    assert (done.code, "missing.py" in done.err) == (6, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("snapconv gro", "growth"), ("snapconv oom --dev", "--device")]
+)
+def test_a_shell_completes_commands_and_options(snapconv, monkeypatch, typed, completed):
+    monkeypatch.setenv("_SNAPCONV_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", typed)
+    code, out, _ = snapconv()
+    assert code == 0
+    assert completed in out
+
+
 def test_without_a_command_the_help_is_shown_and_the_code_is_2(snapconv):
     done = snapconv()
     assert done.code == 2
@@ -158,6 +185,51 @@ def test_a_missing_device_ends_with_3_and_names_those_there(folder, snapconv):
     assert "device 7" in done.err
     assert "0, 1" in done.err
     assert names(folder) == ["run.pickle"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "kind", "words"),
+    [
+        (["summary", "missing.pickle", "--json"], 3, "InputError", "missing.pickle: cannot be read"),
+        (["missing.pickle", "--json"], 3, "InputError", "check the path"),
+        (["check", "missing.pickle", "--max-peak", "1GiB", "--format", "json"], 3, "InputError", "missing"),
+        (
+            ["to-sqlite", "run.pickle", "-o", "no/r.sqlite", "--json"],
+            5,
+            "OutputWriteError",
+            "create it first",
+        ),
+        (["oom", "--json"], 2, "UsageError", "give a SNAPSHOT"),
+        (["tree", "run.pickle", "--top", "0", "--json"], 2, "UsageError", "--top"),
+    ],
+)
+def test_with_json_an_error_is_one_document_on_stdout(folder, snapconv, line, code, kind, words):
+    write()
+    done = snapconv(*line)
+    error = json.loads(done.out)["error"]
+    assert (done.code, error["exit_code"], error["kind"]) == (code, code, kind)
+    assert words in error["message"]
+    assert words in " ".join(done.err.split())
+    assert snapconv(*(word for word in line if word not in ("--json", "--format", "json"))).out == ""
+
+
+def test_a_limit_that_does_not_hold_leaves_the_answer_as_the_one_document(folder, snapconv):
+    write()
+    done = snapconv("check", "run.pickle", "--max-peak", "1B", "--format", "json")
+    assert (done.code, json.loads(done.out)["holds"]) == (7, False)
+
+
+def test_top_shortens_lists_by_size_and_leaves_every_device_and_category(folder, snapconv):
+    write("run.pickle", n_devices=2)
+    whole, short = (
+        json.loads(snapconv("summary", FIXTURES / "perceptron.pickle", "--json", *top).out)["devices"][0]
+        for top in ([], ["--top", "2"])
+    )
+    assert len(whole["lines"]) > 2
+    assert short["lines"] == whole["lines"][:2]
+    assert short["categories"] == whole["categories"]
+    devices = json.loads(snapconv("summary", "run.pickle", "--json", "--top", "1").out)["devices"]
+    assert [one["device"] for one in devices] == [0, 1]
 
 
 class Asks:
@@ -330,15 +402,8 @@ def test_quiet_prints_nothing_and_writes(folder, snapconv, options):
     assert names(folder) == ["run.memory.sqlite", "run.pickle"]
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_quiet_info_prints_nothing_about_a_file_that_can_be_read(folder, snapconv, options):
-    write(frames=None)
-    assert snapconv("info", "run.pickle", "-q", *options) == (0, "", "")
-
-
-@pytest.mark.parametrize("command", ["to-sqlite", "info"])
-def test_quiet_still_prints_errors(folder, snapconv, command):
-    done = snapconv(command, "missing.pickle", "--quiet")
+def test_quiet_still_prints_errors(folder, snapconv):
+    done = snapconv("to-sqlite", "missing.pickle", "--quiet")
     assert done.code == 3
     assert "missing.pickle" in done.err
 
