@@ -145,6 +145,11 @@ class DeviceAnalysis:
         """The first event after which allocated bytes are maximal; -1: before the first event."""
         return self.replay.allocated.peak_event
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether a request failed for want of memory."""
+        return bool(np.any(self.device.events.action == Action.OOM))
+
     def rows(self, category: Category) -> Int64Column:
         """Return the allocations of one category."""
         return np.flatnonzero(self.classification.category == category)
@@ -184,10 +189,18 @@ class Analysis:
 
     def where_memory_ran_out(self) -> "Analysis":
         """Return the same file with the devices that have a failed allocation; all where none has one."""
-        failed = tuple(
-            found for found in self.devices if bool(np.any(found.device.events.action == Action.OOM))
-        )
+        failed = tuple(found for found in self.devices if found.ran_out)
         return replace(self, devices=failed) if failed else self
+
+
+def most_urgent_first(devices: Sequence[DeviceAnalysis]) -> list[int]:
+    """Return the positions of devices as a reader wants them: those that ran out of memory, then by peak."""
+
+    def urgency(position: int) -> tuple[bool, bool, int]:
+        found = devices[position]
+        return not found.ran_out, found.device.is_host, -found.replay.allocated.peak
+
+    return sorted(range(len(devices)), key=urgency)
 
 
 def analyze_file(

@@ -15,9 +15,11 @@ class Note:
     """One note about a file.
 
     ``slug`` is stable and listed in docs/reference/notes.md; ``message`` is a sentence for a person;
-    ``device`` is the device ordinal it is about, or None for the whole file.
+    ``device`` is the device ordinal it is about, or None for the whole file. One that ``is_minor`` changes
+    nothing of what an answer says.
     """
 
     slug: str
     message: str
     device: int | None = None
+    is_minor: bool = False

@@ -502,4 +502,5 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
         f"{format_bytes(per_iteration)} that are not freed to the end of the trace{where} "
         f"(confidence: {most.confidence.value}): see snapconv growth",
         analysis.device.device,
+        is_minor=True,
     )

@@ -222,7 +222,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     spans = annotated_spans(analysis)
     events = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
     by_event = layouts(analysis.device, analysis.allocations, list(events.values()))
-    found = [(name, by_event[event]) for name, event in events.items()]
+    found, growth = [(name, by_event[event]) for name, event in events.items()], find_growth(analysis)
     left_out = left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=analysis.device.device)
     return MemoryReport(
         analysis=analysis,
@@ -233,9 +233,9 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         weights=with_fewer_frames(weights, n_frames),
         activations=with_fewer_frames(activations, n_frames),
         source=_source(analysis.snapshot, analysis.project),
-        notes=(*device_notes(analysis), *left_out),
+        notes=(*device_notes(analysis, growth), *left_out),
         moments=tuple(_moments(analysis)),
-        growth=find_growth(analysis),
+        growth=growth,
         oom_events=failed_allocations(analysis),
         after_oom=free_after_oom(analysis),
         annotations=spans,

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.growth import find_growth, growth_notes
+from snapconv.answers.growth import Growth, find_growth, growth_notes
 from snapconv.classification.categories import Category
-from snapconv.classification.certainty import GRADIENT_OR_STATE
+from snapconv.classification.certainty import GRADIENT_OR_STATE, LIKELY_ONLY
 from snapconv.classification.classify import PERSISTENT
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, sums_by
@@ -25,7 +25,7 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import installed_part, is_generated, is_library, is_python, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import innermost_frames
-from snapconv.units import format_bytes, format_share
+from snapconv.units import counted, format_bytes, format_share
 
 # What is said of memory whose purpose is not known, by the reason of the rule that knows so much.
 _KNOWN_OF_UNKNOWN = {
@@ -34,9 +34,12 @@ _KNOWN_OF_UNKNOWN = {
 }
 
 
-def device_notes(analysis: DeviceAnalysis) -> tuple[Note, ...]:
-    """Return what a user should know about a device of a file, and about the file."""
-    return tuple(_notes(analysis))
+def device_notes(analysis: DeviceAnalysis, growth: Sequence[Growth] | None = None) -> tuple[Note, ...]:
+    """Return what a user should know about a device of a file, and about the file.
+
+    ``growth`` is what grows on it, where that was found already.
+    """
+    return tuple(_notes(analysis, find_growth(analysis) if growth is None else growth))
 
 
 def file_notes(analysis: Analysis) -> tuple[Note, ...]:
@@ -44,7 +47,13 @@ def file_notes(analysis: Analysis) -> tuple[Note, ...]:
     return tuple(dict.fromkeys(note for device in analysis.devices for note in device_notes(device)))
 
 
-def _notes(found: DeviceAnalysis) -> Iterator[Note]:
+def main_notes(analysis: Analysis) -> tuple[Note, ...]:
+    """Return the notes that change what to believe of an answer, each once."""
+    every = dict.fromkeys(note for device in analysis.devices for note in device_notes(device, ()))
+    return tuple(note for note in every if not note.is_minor)
+
+
+def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     project = found.project
     ordinal, history, weights = found.device.device, found.history, found.weights
     yield from found.snapshot.notes
@@ -60,9 +69,10 @@ def _notes(found: DeviceAnalysis) -> Iterator[Note]:
     if weights.n_unmatched_gradients:
         yield Note(
             "unmatched-gradients",
-            f"{weights.n_unmatched_gradients} gradients live at the peak have the size of no unmatched "
-            "weight, so they are in no weight's row",
+            f"{counted(weights.n_unmatched_gradients, 'gradient')} at the peak could not be matched to "
+            "a weight",
             ordinal,
+            is_minor=True,
         )
     yield from _category_notes(found)
     if project.unused_includes:
@@ -70,7 +80,7 @@ def _notes(found: DeviceAnalysis) -> Iterator[Note]:
     if not found.device.is_host:
         live = found.allocations.live_at(found.peak_event)
         yield from dominant_lines_note(found.snapshot.stacks, project, found.allocations, live, ordinal)
-    yield from growth_notes(found, find_growth(found))
+    yield from growth_notes(found, growth)
     # Notes about --params and --rules.
     yield from _list_notes(found, ordinal)
     yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
@@ -84,18 +94,21 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
             "pinned host memory is recorded with the sizes of its blocks, mostly powers of two: what was "
             "requested is not in the file, so requested bytes are block bytes",
             found.device.device,
+            is_minor=True,
         )
         return
     live = found.allocations.live_at(found.peak_event)
     is_unknown = found.classification.category == Category.UNKNOWN
     unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
-    if unknown > found.replay.allocated.peak // 20:
+    by_choice = LIKELY_ONLY in found.classification.reasons
+    if unknown > found.replay.allocated.peak // 20 and not by_choice:
         yield Note(
             "much-unknown",
             f"{format_bytes(unknown)} of the peak could not be classified{_of_it_known(found, live)}; "
             f"{_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
+            is_minor=unknown <= found.replay.allocated.peak // 2,
         )
 
 

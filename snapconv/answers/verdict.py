@@ -1,11 +1,12 @@
 """The verdict on a file: its most important fact in a sentence, for somebody at two in the morning.
 
 The verdict is about the first of these that the file shows: a request that failed, memory that grows, memory
-that is reserved and not used, or else what the peak is made of. With the largest causes, and the command that
-has more.
+that is reserved and never used on a device that is nearly full, or else what the peak is made of. With the
+largest causes, and the command that has more.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.category_totals import (
     EITHER_LABEL,
+    CategoryTotal,
     is_either,
     likely_words,
     rows_of_summary,
@@ -23,19 +25,38 @@ from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
+from snapconv.answers.peak import device_memory
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, sums_by
+from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, device_kind, format_bytes, format_share
+from snapconv.units import device_kind, format_bytes
 
 N_CAUSES = 3
 # Stands beside the codes of categories for what is one of two.
 _EITHER_CODE = -1
-# Of what is reserved at the worst moment: from here on, what is not in use is the first thing to look at.
+# Of what is reserved at most: from here on, what is never used is worth a sentence; on a device that is
+# nearly full, the first.
 _MUCH_UNUSED = 0.3
 _LEAST_UNUSED_BYTES = 256 << 20
+_NEARLY_FULL = 0.9
+# A category with less than this part of the peak is not named.
+_LEAST_SHOWN = 50
+_NOUNS = {
+    "weight": "weights",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer state",
+    "activation": "activations",
+    "kv_cache": "KV cache",
+    "input": "inputs",
+    "workspace": "workspaces",
+    "temporary": "temporary memory",
+}
+# Times the weights, in the same precision.
+_USUAL_STATES = ((2, "Adam"), (1, "SGD with momentum"))
+_NEARLY_EQUAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +83,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """The most important fact of a device's memory; ``command`` is the next one to type, before the file."""
+    """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
+
+    ``also`` are further sentences of less weight.
+    """
 
     device: int
     about: str
@@ -71,6 +95,7 @@ class FileVerdict:
     causes: tuple[Cause, ...]
     command: str
     history_verdict: str
+    also: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -128,43 +153,93 @@ def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
 
 
 def _unused(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
-    """Much that is reserved where most is, and not in use even at the peak of what is."""
-    replay = analysis.replay
-    event = analysis.peak_event
-    unused = replay.reserved.peak - replay.active.peak
-    if unused < max(_MUCH_UNUSED * replay.reserved.peak, _LEAST_UNUSED_BYTES):
+    """Much that is reserved and never used, on a device that is nearly full of it."""
+    total = device_memory(analysis, analysis.peak_event).total_bytes
+    if total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
-    layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
-    free = free_memory(analysis, layout, "")
+    reserve = _reserve(analysis)
+    if not reserve:
+        return None
     return _verdict(
         analysis,
         "fragmentation",
-        f"{format_bytes(replay.reserved.peak)} are reserved, and never more than "
-        f"{format_bytes(replay.active.peak)} in use: at the worst moment {format_bytes(free.enclosed_bytes)} "
-        f"lie beside live blocks, {format_bytes(free.returnable_bytes)} in free segments",
+        reserve,
         "at the peak",
-        _causes(analysis, lines, analysis.allocations.live_at(event)),
+        _causes(analysis, lines, analysis.allocations.live_at(analysis.peak_event)),
         "fragmentation",
+    )
+
+
+def _reserve(analysis: DeviceAnalysis) -> str:
+    """Say how much of what is reserved was never used, and where it was at worst; empty for little."""
+    reserved, used = analysis.replay.reserved.peak, analysis.replay.active.peak
+    if reserved - used < max(_MUCH_UNUSED * reserved, _LEAST_UNUSED_BYTES):
+        return ""
+    layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
+    free = free_memory(analysis, layout, "")
+    parts = (
+        (free.returnable_bytes, "in empty segments (`empty_cache()` returns them)"),
+        (free.private_bytes, "in empty segments of private pools"),
+        (free.enclosed_bytes, "in partly used ones"),
+    )
+    shown = [f"{format_bytes(n_bytes)} {where}" for n_bytes, where in parts if n_bytes]
+    return (
+        f"PyTorch reserved {format_bytes(reserved)} and used at most {format_bytes(used)}"
+        f"{_in_this_trace(analysis)}. At worst {' and '.join(shown)} lay unused"
     )
 
 
 def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
-    event, allocated = analysis.peak_event, analysis.replay.allocated
+    event, allocated = analysis.peak_event, analysis.replay.allocated.peak
     live = analysis.allocations.live_at(event)
     rows = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
-    largest = max(rows, key=lambda row: row.block_bytes)
-    share = format_share(largest.block_bytes, allocated.peak)
-    certainty = f" ({largest.certainty})" if largest.certainty else ""
-    of = "" if not allocated.peak else f", {share} of it {largest.category}{certainty}"
+    causes = _causes(analysis, lines, live)
+    reserve = _reserve(analysis)
+    reserved = "" if reserve else f"; PyTorch reserved {format_bytes(analysis.replay.reserved.peak)}"
     return _verdict(
         analysis,
         "peak",
-        f"peak {format_bytes(allocated.peak)} in {counted(int(live.sum()), 'allocation')}{of}; "
-        f"{format_bytes(analysis.replay.reserved.peak)} reserved",
+        f"peak {format_bytes(allocated)}{_in_this_trace(analysis)}{_shares(rows, allocated)}{reserved}",
         "at the peak",
-        _causes(analysis, lines, live),
-        "tree" if allocated.peak else "info",
+        causes,
+        "tree" if allocated else "info",
+        also=tuple(filter(None, (_usual_states(rows), reserve))),
     )
+
+
+def _in_this_trace(analysis: DeviceAnalysis) -> str:
+    """Limit a sentence about a peak to the trace, where this is a part of the run."""
+    if analysis.history.verdict is Verdict.NO_TRACE:
+        return " at the dump"
+    return "" if analysis.history.verdict is Verdict.COMPLETE else " in this trace"
+
+
+def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
+    """Say what the peak is made of: the largest categories, and last what is unknown."""
+    unknown = Category.UNKNOWN.label
+    ordered = sorted(rows, key=lambda row: (row.category == unknown, -row.block_bytes))
+    shown = [row for row in ordered if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)]
+    named = [f"{_percent(row.block_bytes, whole)} {_noun(row)}" for row in shown]
+    return f": {', '.join(named)}" if named else ""
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %"
+
+
+def _noun(row: CategoryTotal) -> str:
+    noun = _NOUNS.get(row.category, row.category)
+    return f"{noun} ({row.certainty})" if row.certainty else noun
+
+
+def _usual_states(rows: Sequence[CategoryTotal]) -> str:
+    """Say whether the optimizer has the states per weight that are usual; empty where it has not."""
+    sizes = {row.category: row.block_bytes for row in rows}
+    weights, states = sizes[Category.WEIGHT.label], sizes[Category.OPTIMIZER_STATE.label]
+    for times, optimizer in _USUAL_STATES:
+        if weights and abs(states / weights - times) < _NEARLY_EQUAL * times:
+            return f"optimizer state is {times} × the weights, as usual with {optimizer}"
+    return ""
 
 
 def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> tuple[Cause, ...]:
@@ -194,7 +269,14 @@ def _label(code: int) -> str:
 
 
 def _verdict(
-    analysis: DeviceAnalysis, about: str, sentence: str, moment: str, causes: tuple[Cause, ...], command: str
+    analysis: DeviceAnalysis,
+    about: str,
+    sentence: str,
+    moment: str,
+    causes: tuple[Cause, ...],
+    command: str,
+    *,
+    also: tuple[str, ...] = (),
 ) -> FileVerdict:
     return FileVerdict(
         device=analysis.device.device,
@@ -204,4 +286,5 @@ def _verdict(
         causes=causes,
         command=command,
         history_verdict=analysis.history.verdict.value,
+        also=also,
     )

@@ -5,7 +5,7 @@ A question is one function from options to an ``Answer``; ``@question`` makes a 
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 from snapconv.cli.arguments import AsJson, PathOptions, Top, device_number, with_parameters
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar
 from snapconv.errors import BudgetExceeded, SnapconvError
+from snapconv.units import device_argument, device_name, format_bytes
 
 if TYPE_CHECKING:
+    from snapconv.analysis import DeviceAnalysis
     from snapconv.session import Session
 
+# Every answer has a line about the history of its own.
+_SHOWN_BY_ANSWERS = {"truncated-history"}
 # Every question by the name of its command, in the order of the help.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
 # What every question has besides its own options.
@@ -51,18 +55,45 @@ def read_session(snapshot: Path, options: PathOptions, *, device: str | None = N
     return session.of_device(chosen)
 
 
-def answer_by_device(session: "Session", found: Iterable[tuple[dict[str, object], Iterable[str]]]) -> Answer:
-    """Make one answer of the values and the lines of every device."""
+def answer_by_device(
+    session: "Session",
+    found: Iterable[tuple[dict[str, object], Iterable[str]]],
+    *,
+    every_note: bool = False,
+    others: "Sequence[DeviceAnalysis]" = (),
+) -> Answer:
+    """Make one answer of the values and the lines of every device, in the order of devices.
+
+    As text, the devices that ran out of memory, or else the one with the highest peak, and a line about each
+    of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
+    """
+    from snapconv.analysis import most_urgent_first
+    from snapconv.answers.notes import main_notes
     from snapconv.writers.text.notes import note_lines
 
-    answers = list(found)
-    lines = (line for n, (_, one) in enumerate(answers) for line in (*[""] * bool(n), *one))
+    devices, answers = session.devices, list(found)
+    order = most_urgent_first(devices)
+    n_shown = sum(one.ran_out for one in devices) or 1
+    lines = [line for position in order[:n_shown] for line in (*answers[position][1], "")]
+    rest = [*(devices[position] for position in order[n_shown:]), *others]
+    shown = {None, *(devices[position].device.device for position in order[:n_shown])}
+    notes = session.notes if every_note else main_notes(session.analysis)
+    both = zip(answers, devices, strict=True)
     return Answer(
-        {"devices": [values for values, _ in answers]},
-        lines,
-        note_lines(session.notes),
+        {"devices": [{**values, "failed": one.ran_out} for (values, _), one in both]},
+        [*lines, *_lines_of_others(rest)] if rest else lines[:-1],
+        note_lines(tuple(one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS)),
         session.snapshot.container.n_unpacked_bytes,
     )
+
+
+def _lines_of_others(devices: "Sequence[DeviceAnalysis]") -> Iterator[str]:
+    """Show what the other devices did, in a line each."""
+    for found in devices:
+        peak, reserved = format_bytes(found.replay.allocated.peak), format_bytes(found.replay.reserved.peak)
+        number = found.device.device
+        option = f"--device {device_argument(number)}"
+        yield f"{device_name(number)}  peak {peak}, {reserved} reserved ({option} shows more)"
 
 
 def question(function: Callable[..., Answer]) -> Callable[..., None]:
@@ -79,11 +110,11 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
 
 
 def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:
-    print_lines(answer.notes, sys.stderr)
     if as_json:
         print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
     else:
         print_lines(answer.lines, sys.stdout)
+    print_lines(answer.notes, sys.stderr)
     if answer.exceeded:
         raise BudgetExceeded(answer.exceeded)
 

@@ -17,7 +17,7 @@ from snapconv.cli.arguments import (
     no_pipe,
     parsed,
 )
-from snapconv.cli.terminal import print_json, print_lines, print_text
+from snapconv.cli.terminal import print_json, print_lines, print_text, show_notes
 from snapconv.errors import BudgetExceeded, InputError
 from snapconv.files import open_input
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
@@ -91,14 +91,16 @@ def check(
     above it.
     """
     from snapconv.answers.check import CheckedFile
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.answers.notes import main_notes
 
     budgets = _read_limits(_Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
     session = read_session(snapshot, read, device=device)
     before = read_session(baseline, read, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
-    print_lines(note_lines(session.notes), sys.stderr)
     _printer(output_format)(found)
+    show_notes(main_notes(session.analysis))
+    if not found.holds and output_format == "text":  # which has said so
+        raise typer.Exit(BudgetExceeded.exit_code)
     if not found.holds:
         raise BudgetExceeded(found.sentence)
 

@@ -17,7 +17,7 @@ from snapconv.cli.arguments import (
     moment_question,
     parsed,
 )
-from snapconv.cli.terminal import print_lines
+from snapconv.cli.terminal import print_lines, show_notes
 
 if TYPE_CHECKING:
     from snapconv.answers.views.event_window import Range
@@ -115,10 +115,10 @@ def export(
 
 
 def _report(session: "Session", made: "Exported") -> None:
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.answers.notes import main_notes
 
-    print_lines(note_lines((*session.notes, *made.notes)), sys.stderr)
     print_lines([f"written: {path}" for path in made.files], sys.stdout)
+    show_notes((*main_notes(session.analysis), *made.notes))
 
 
 def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:

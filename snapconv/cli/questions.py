@@ -132,7 +132,8 @@ def summary(
     moment, total = moment_question(at), size_of(device_total, "--device-total")
     session = read_session(snapshot, read, device=device)
     states = session.at(moment, device_total=total)
-    return answer_by_device(session, ((state.to_json(), moment_lines(state)) for state in states))
+    found = ((state.to_json(), moment_lines(state)) for state in states)
+    return answer_by_device(session, found, every_note=True)
 
 
 @question
@@ -187,8 +188,8 @@ def oom(
         return _explained_text(message)
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    session = read_session(snapshot, read, device=device).where_memory_ran_out()
-    found = []
+    every = read_session(snapshot, read, device=device)
+    session, found = every.where_memory_ran_out(), []
     with progress_bar(shown=True) as progress:
         for analysis in session.devices:
             explained, remedies = session.explain_oom(
@@ -201,7 +202,8 @@ def oom(
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
             found.append((values, oom_lines(explained, remedies)))
-    return answer_by_device(session, found)
+    others = [one for one in every.devices if one.ran_out != session.devices[0].ran_out]
+    return answer_by_device(session, found, others=others)
 
 
 def _explained_text(log: Path) -> Answer:
@@ -272,6 +274,7 @@ def explain(
     Its size, its life, its category, and the evidence for and against it.
     """
     from snapconv.answers.explanation import parse_question
+    from snapconv.answers.notes import main_notes
     from snapconv.writers.text.explanation import explanation_lines
     from snapconv.writers.text.notes import note_lines
 
@@ -282,7 +285,7 @@ def explain(
     return Answer(
         found.to_json(),
         explanation_lines(found, whole_stack=stack),
-        note_lines(session.notes),
+        note_lines(main_notes(session.analysis)),
         session.snapshot.container.n_unpacked_bytes,
     )
 
@@ -336,10 +339,10 @@ def diff(
 
 
 def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
-    """Show the notes of both files, those of one alone with its name."""
+    """Show the main notes of both files, and all those of one alone with its name."""
     from snapconv.writers.text.notes import note_lines
 
-    yield from note_lines(tuple(note for note in old if note in new))
+    yield from note_lines(tuple(note for note in old if note in new and not note.is_minor))
     for which, notes, others in (("old", old, new), ("new", new, old)):
         for line in note_lines(tuple(note for note in notes if note not in others)):
             yield line.replace("note: ", f"note: {which}: ", 1)

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from textwrap import wrap
 from typing import Any, TextIO
@@ -149,13 +149,18 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
 
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
-    from snapconv.writers.text.notes import note_lines
-
     document: dict[str, object] = {"json_version": JSON_VERSION, **values}
     text, notes = (_json(document), ()) if n_bytes is None else bounded_text(document, _json, n_bytes)
-    print_lines(note_lines(notes), sys.stderr)
     sys.stdout.write(text)
     sys.stdout.flush()
+    show_notes(notes)
+
+
+def show_notes(notes: Sequence[Note]) -> None:
+    """Print notes, which come after the answer."""
+    from snapconv.writers.text.notes import note_lines
+
+    print_lines(note_lines(tuple(notes)), sys.stderr)
 
 
 def _json(values: object) -> str:
@@ -262,8 +267,8 @@ _STYLES = (
     (r"(?P<it>peak(?: allocated)? (?:< )?[\d.]+ [KMGT]?i?B)", "bold"),
     (r"(?P<it>out of memory)\b", "bold red"),
     (r"(?P<it>memory grows) by", "bold yellow"),
-    (r"^  history: (?P<it>complete)$", "green"),
-    (r"^  history: (?P<it>(?!complete$).+)", "yellow"),
+    (r"^  history: (?P<it>complete)\b", "green"),
+    (r"^  history: (?P<it>(?!complete\b)[a-z ]+)", "yellow"),
     (r"^(?P<it>note: \S+)", "yellow"),
     (r"^(?P<it>error): ", "bold red"),
     (r"^  next: (?P<it>.+)", "bold"),

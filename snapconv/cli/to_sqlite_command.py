@@ -72,12 +72,15 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
+    from snapconv.analysis import most_urgent_first
     from snapconv.writers.text.summary import summary_lines
 
     if as_json:
         print_json(made.to_json(), n_bytes=made.n_bytes)
     else:
-        print_lines(summary_lines(made.reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
+        order = most_urgent_first([report.analysis for _, report in made.reports])
+        reports = tuple(made.reports[position] for position in order)
+        print_lines(summary_lines(reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
     _print_notes(made.all_notes, made.notes)
 
 

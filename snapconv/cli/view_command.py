@@ -15,7 +15,7 @@ from snapconv.cli.arguments import (
     device_number,
     no_pipe,
 )
-from snapconv.cli.terminal import print_lines, progress_bar
+from snapconv.cli.terminal import print_lines, progress_bar, show_notes
 from snapconv.units import format_bytes
 
 _Newer = Annotated[
@@ -57,7 +57,6 @@ def view(
     you pass it on.
     """
     from snapconv.view import ViewOptions, write_view
-    from snapconv.writers.text.notes import note_lines
 
     options = ViewOptions(
         output=output,
@@ -68,7 +67,7 @@ def view(
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)
     if not quiet:
-        print_lines(note_lines(made.notes), sys.stderr)
         print_lines([f"written: {made.path} ({format_bytes(made.n_bytes)})"], sys.stdout)
+        show_notes([note for note in made.notes if not note.is_minor])
     if open_page:
         made.open()

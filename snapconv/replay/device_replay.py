@@ -34,7 +34,10 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.stop_signals import stage
-from snapconv.units import format_bytes
+from snapconv.units import counted, format_bytes
+
+# Of the peak, the part from which on bytes that may be missing change what to believe of it.
+_LEAST_INEXACT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     )
     found = _notes(device, lifetimes, checked, result, snapshot.stacks.frames)
     notes = [*found, *_negative_note(least_reserved)]
-    return replace(result, notes=tuple(Note(note.slug, note.message, device.device) for note in notes))
+    return replace(result, notes=tuple(replace(note, device=device.device) for note in notes))
 
 
 def _allocation_table(
@@ -309,7 +312,7 @@ def _notes(
 ) -> tuple[Note, ...]:
     """Return the notes on figures that are not exact."""
     found = [
-        _inexact_note(result.allocations, checked.sizes, result.rules),
+        _inexact_note(result, checked.sizes),
         *size_notes(checked),
         _count_note(
             "orphan-free",
@@ -364,17 +367,20 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     return Note("pending-free", "; ".join(parts)) if parts else None
 
 
-def _inexact_note(allocations: AllocationTable, sizes: BlockSizes, rules: RoundingRules) -> Note | None:
+def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
+    allocations, rules = result.allocations, result.rules
     rows = ~allocations.is_exact
     if not rows.any():
         return None
     rounded, addr = allocations.block_bytes[rows], allocations.addr[rows]
     more = _most_more(_space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr))
+    most = int(more.sum())
+    blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",
-        f"{len(rounded)} blocks were allocated before the first event and freed later; the size of each is "
-        f"its rounded request, so allocated and active bytes while they lived may be up to "
-        f"{format_bytes(int(more.sum()))} higher",
+        f"allocated bytes may be up to {format_bytes(most)} higher: the exact sizes of {blocks} from before "
+        "the trace are not recorded",
+        is_minor=most * _LEAST_INEXACT <= result.allocated.peak,
     )
 
 

@@ -10,7 +10,7 @@ from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
-from snapconv.units import format_bytes
+from snapconv.units import counted, format_bytes
 
 # Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
 # of these lengths was most likely a full ring.
@@ -79,7 +79,7 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
         )
     return History(
         Verdict.STARTED_LATE,
-        f"{before}; no sign of a full ring, though the file does not confirm it",
+        f"{before}; the event buffer probably did not overflow",
     )
 
 
@@ -89,11 +89,12 @@ def _what_was_there(replay: Replay) -> str:
     if not before.any():
         return ""
     freed = before & (rows.end_event >= 0)
-    return (
-        f"{np.count_nonzero(before)} blocks ({format_bytes(int(rows.requested_bytes[before].sum()))} "
-        f"requested) were allocated before the first event, {np.count_nonzero(freed)} of them "
-        f"({format_bytes(int(rows.requested_bytes[freed].sum()))}) freed in the trace"
-    )
+    n_before, n_freed = np.count_nonzero(before), np.count_nonzero(freed)
+    requested, given_back = (format_bytes(int(rows.requested_bytes[of].sum())) for of in (before, freed))
+    were = "was" if n_before == 1 else "were"
+    freed_later = f", and {n_freed} of them ({given_back}) freed in the trace" if n_freed else ""
+    blocks = counted(int(n_before), "block")
+    return f"{blocks} ({requested} requested) {were} allocated before the first event{freed_later}"
 
 
 def _proof_of_loss(device: DeviceSnapshot) -> str:

@@ -194,7 +194,9 @@ def notes_of_file(met: Oddities, traits: Traits, stacks: StackTable) -> Iterator
         yield Note("unknown-keys", f"keys that are not known were left out: {_counted(met.unknown_keys)}")
     if traits.n_events and not traits.timed_events:
         yield Note(
-            "no-timestamps", "the events have no times (torch before 2.2): order is known, duration is not"
+            "no-timestamps",
+            "the events have no times (torch before 2.2): order is known, duration is not",
+            is_minor=True,
         )
     if not len(stacks.frames):
         yield Note(
@@ -204,7 +206,9 @@ def notes_of_file(met: Oddities, traits: Traits, stacks: StackTable) -> Iterator
         )
     if met.sizes_missing:
         yield Note(
-            "no-requested-size", "blocks lack the requested size (torch 1.x): the block's own size stands in"
+            "no-requested-size",
+            "blocks lack the requested size (torch 1.x): the block's own size stands in",
+            is_minor=True,
         )
     if met.n_embedded > 1:
         yield Note("several-embedded", f"the page embeds {met.n_embedded} snapshots: this is the first")

@@ -149,6 +149,7 @@ _READ_IN_PYTHON = Note(
     "read-in-python",
     "the file is written in a way that the compiled core does not expect, so it was read in Python: with the "
     "same result, but in several times the time and memory",
+    is_minor=True,
 )
 
 
@@ -306,6 +307,7 @@ class _Reading:
                 f"the events stood out of order in {backwards} places (max_entries was changed while "
                 "recording); they were sorted by time, so events of the same microsecond may be swapped",
                 device,
+                is_minor=True,
             )
         )
         return events.take(np.argsort(events.time_us, kind="stable"))

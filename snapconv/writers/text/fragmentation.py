@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import MOST_ROWS, size_row, size_rows, where
+from snapconv.writers.text.size_rows import MOST_ROWS, history_lines, size_row, size_rows, where
 
 _LABEL, _COLUMN = 26, 15
 _ROWS = (
@@ -83,5 +83,4 @@ def _limits(found: Fragmentation) -> Iterator[str]:
         )
     if found.has_expandable:
         yield "  estimated: what empty_cache() returns of expandable segments, by whole pages"
-    if found.history_verdict != "complete":
-        yield f"  history: {found.history_verdict}; worse may have been before"
+    yield from history_lines(found.history_verdict)

@@ -74,4 +74,4 @@ def _device_lines(facts: DeviceFacts) -> Iterator[str]:
             f"    block sizes: {facts.n_checked_sizes} of the trace checked at the dump, "
             f"{facts.n_different_sizes} differ"
         )
-    yield f"    history: {facts.history} ({facts.history_reason})"
+    yield f"    history: {facts.history}: {facts.history_reason}"

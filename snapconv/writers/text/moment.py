@@ -39,7 +39,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         yield "  pools and streams"
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
         yield from size_rows(rows, "pool and stream", like=allocated)
-    yield f"  history: {state.history_verdict} ({state.history_reason})"
+    yield f"  history: {state.history_verdict}: {state.history_reason}"
 
 
 def without_lines(state: MomentState) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.moment import place_of, pool_shown
-from snapconv.writers.text.size_rows import category_lines, size_row, where
+from snapconv.writers.text.size_rows import category_lines, history_lines, size_row, where
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_IN_FILE = "not in this file (context, libraries, processes)"
@@ -35,8 +35,7 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
         yield f"    {returnable} of it in free segments (empty_cache() returns them)"
     if found.n_failed > 1:
         yield f"  {counted(found.n_failed, 'failed allocation')} in the file: --number N explains another"
-    if found.state.history_verdict != "complete":
-        yield f"  history: {found.state.history_verdict}"
+    yield from history_lines(found.state.history_verdict)
 
 
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:

@@ -11,6 +11,12 @@ from snapconv.units import counted, format_bytes, format_share, shortened
 
 MOST_ROWS = 5
 _SIZE_WIDTH = 14
+# By the verdict on the history.
+_NOT_SHOWN = {
+    "started late": "recording began after the program had allocated; earlier peaks are unknown",
+    "truncated": "the oldest events are lost; earlier peaks are unknown (record with a larger max_entries)",
+    "no trace": "only the memory at the dump is known",
+}
 # Of a name out of a file, where several stand in a line.
 _MOST_NAME = 60
 _CATEGORY_WIDTH = 16
@@ -39,6 +45,12 @@ def size_rows(
     for n_bytes, text in rest:
         if n_bytes > 0:
             yield size_row(n_bytes, text, like=like)
+
+
+def history_lines(verdict: str) -> Iterator[str]:
+    """Say what a trace that is not complete does not show."""
+    if verdict in _NOT_SHOWN:
+        yield f"  history: {verdict}: {_NOT_SHOWN[verdict]}"
 
 
 def where(line: SourceLine | None, *, has_stack: bool = True) -> str:

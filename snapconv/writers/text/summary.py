@@ -74,8 +74,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     yield from _module_lines(report)
     yield from _annotation_lines(report)
     yield from _growth_lines(report)
-    yield f"  history: {report.peak.history_verdict}"
-    yield f"    {report.peak.history_reason}"
+    yield f"  history: {report.peak.history_verdict}: {report.peak.history_reason}"
 
 
 def _naming_lines(report: MemoryReport) -> Iterator[str]:

@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.verdict import find_verdict
+from snapconv.answers.category_totals import CategoryTotal
+from snapconv.answers.verdict import _shares, _usual_states, find_verdict
 from tests.builders import MIB, TraceBuilder, frame
+from tests.metadata_builder import metadata
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 OTHER = [frame("load", "/home/me/project/data.py", 3)]
 
 
-def verdict_of(source, tmp_path=None):
+def verdict_of(source, tmp_path=None, **fields):
     if isinstance(source, TraceBuilder):
         path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(source.snapshot()))
+        path.write_bytes(pickle.dumps(source.snapshot(**fields)))
         source = path
     session = snapconv.load(source)
     return find_verdict(session.devices[0])
@@ -30,7 +32,7 @@ def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_pa
     trace = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
     found = verdict_of(trace, tmp_path)
     assert (found.about, found.command) == ("peak", "tree")
-    assert found.sentence == "peak 13.00 MiB in 3 allocations, 100.0 % of it unknown; 20.00 MiB reserved"
+    assert found.sentence == "peak 13.00 MiB: 100 % unknown; PyTorch reserved 20.00 MiB"
     assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
 
 
@@ -50,10 +52,39 @@ def test_growth_comes_before_the_peak():
     assert [(cause.block_bytes, cause.line.place) for cause in found.causes] == [(9 * MIB, "metrics.py:14")]
 
 
-@pytest.mark.parametrize(("reserved", "about"), [(1000, "fragmentation"), (850, "peak")])
-def test_much_that_is_reserved_and_never_used_comes_before_the_peak(tmp_path, reserved, about):
+@pytest.mark.parametrize(
+    ("reserved", "total", "about", "n_also"),
+    [
+        (1000, 1100, "fragmentation", 0),
+        (1000, 2000, "peak", 1),
+        (1000, None, "peak", 1),
+        (850, 900, "peak", 0),
+    ],
+)
+def test_much_that_is_never_used_comes_first_only_where_the_device_is_full(
+    tmp_path, reserved, total, about, n_also
+):
+    devices = [{"device": 0, "total_bytes": total * MIB, "max_memory_allocated": 1}] if total else []
     trace = TraceBuilder().segment(reserved * MIB).alloc(600 * MIB)
-    assert verdict_of(trace, tmp_path).about == about
+    found = verdict_of(trace, tmp_path, snapconv=metadata(devices=devices))
+    assert (found.about, len(found.also)) == (about, n_also)
+    says = "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. At worst 1000.00 MiB in empty segments"
+    assert any(says in text for text in (found.sentence, *found.also)) == (reserved == 1000)
+
+
+def test_a_peak_is_that_of_the_trace_where_this_is_a_part_of_the_run(tmp_path):
+    trace = TraceBuilder().segment(20 * MIB, traced=False).alloc(MIB, traced=False).alloc(MIB)
+    assert verdict_of(trace, tmp_path).sentence.startswith("peak 2.00 MiB in this trace: ")
+
+
+def test_unknown_comes_last_however_much_it_is_and_states_are_compared_with_the_weights():
+    sizes = {"unknown": 50, "weight": 20, "optimizer_state": 41, "input": 1}
+    rows = [
+        CategoryTotal(name, 1, 0, n * MIB, likely_bytes=MIB * 20 * (name == "weight"))
+        for name, n in sizes.items()
+    ]
+    assert _shares(rows, 112 * MIB) == ": 37 % optimizer state, 18 % weights (likely), 45 % unknown"
+    assert _usual_states(rows) == "optimizer state is 2 × the weights, as usual with Adam"
 
 
 def test_little_memory_is_not_fragmented_however_little_is_used(tmp_path):

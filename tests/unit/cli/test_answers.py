@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import MIB, TraceBuilder
 from tests.unit.cli.conftest import screens
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -34,6 +35,26 @@ def test_json_has_one_object_per_device(command, snapconv):
     assert [found["device"] for found in json.loads(out)["devices"]] == [0, 2]
     code, out, _ = snapconv(command, FIXTURES / "several_devices.pickle", "--json", "--device", "2")
     assert [found["device"] for found in json.loads(out)["devices"]] == [2]
+
+
+def test_the_device_that_ran_out_of_memory_comes_first_and_each_other_has_a_line(tmp_path, snapconv):
+    """The failed device has the lower peak; text has it first, JSON and the library keep their order."""
+    failed = TraceBuilder(1).segment(20 * MIB).alloc(2 * MIB).oom(30 * MIB, MIB)
+    path = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "two.pickle", failed)
+    for command in COMMANDS:
+        first, *_, last = snapconv(command, path).out.splitlines()
+        assert first.startswith("cuda:1  ")
+        assert last == "cuda:0  peak 18.00 MiB, 20.00 MiB reserved (--device 0 shows more)"
+        found = json.loads(snapconv(command, path, "--json").out)["devices"]
+        assert [one["failed"] for one in found] == ([True] if command == "oom" else [False, True])
+    assert snapconv("verdict", path, "--device", "0").out.startswith("cuda:0  peak 18.00 MiB")
+
+
+def test_notes_come_last_and_only_those_that_change_what_to_believe(snapconv):
+    """The summary has all of them."""
+    lines = snapconv("verdict", FIXTURES / "missing_times.pickle")
+    assert "no-timestamps" not in lines.err
+    assert "no-timestamps" in snapconv("summary", FIXTURES / "missing_times.pickle").err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -282,7 +282,12 @@ def test_the_values_are_those_of_the_report():
     }
     assert (values["n_weights"], values["n_activations"]) == (1, 2)
     assert values["history"] == {"verdict": "truncated", "reason": "frees without an alloc"}
-    assert values["notes"][1] == {"slug": "no-settings", "message": "None found.", "device": None}
+    assert values["notes"][1] == {
+        "slug": "no-settings",
+        "message": "None found.",
+        "device": None,
+        "is_minor": False,
+    }
 
 
 def test_the_values_have_all_lines_of_the_project():
