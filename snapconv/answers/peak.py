@@ -25,7 +25,7 @@ from snapconv.answers.category_totals import (
     totals_by_category,
 )
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.oom.message import read_message
+from snapconv.answers.oom.message_figures import compact, read_message
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import (
     BoolColumn,
@@ -286,7 +286,7 @@ def _total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str
         return None, None
     if total := analysis.snapshot.metadata.device_bytes.get(device):
         return total, "recorded"
-    message = read_message(analysis.snapshot.metadata.ended_detail)
+    message = read_message(compact(analysis.snapshot.metadata.ended_detail))
     if message.total_bytes is not None and message.device == device:
         return message.total_bytes, "torch's message"
     return None, None

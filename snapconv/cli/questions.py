@@ -207,21 +207,21 @@ def oom(
 
 
 def _explained_text(log: Path) -> Answer:
-    from snapconv.answers.oom.message import explain_message
+    from snapconv.answers.oom.message import decode_log, explain_message
     from snapconv.writers.text.oom import message_lines
 
-    found = explain_message(_text_of(log))
+    found = explain_message(decode_log(_end_of(log)))
     return Answer(found.to_json(), message_lines(found))
 
 
-def _text_of(log: Path) -> str:
+def _end_of(log: Path) -> bytes:
     """Read the end of a log, or all of the standard input."""
     if str(log) == "-":
-        return sys.stdin.buffer.read(_MOST_OF_LOG).decode("utf-8", "replace") if sys.stdin else ""
+        return sys.stdin.buffer.read(_MOST_OF_LOG) if sys.stdin else b""
     try:
         with open_input(log) as opened:
-            opened.seek(max(log.stat().st_size - _MOST_OF_LOG, 0))
-            return opened.read(_MOST_OF_LOG).decode("utf-8", "replace")
+            opened.seek(max(log.stat().st_size - _MOST_OF_LOG, 0) & ~1)
+            return opened.read(_MOST_OF_LOG)
     except InputError as error:
         raise InputError(f"{log}: {error}; - is the standard input") from error
     except OSError as error:

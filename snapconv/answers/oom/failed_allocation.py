@@ -234,9 +234,9 @@ def _decide(
         splits_below=settings.max_split_size_bytes,
     )
     verdict = decide_oom(found)
-    if verdict.cause == OomCause.LIMIT.value and verdict.is_inferred and fraction < 1:
-        known = f"the settings have per_process_memory_fraction:{fraction:g}"
-        verdict = replace(verdict, reason=known, is_inferred=False)
+    if total is None and fraction < 1 and (memory.free_bytes or 0) >= request.segment_bytes:
+        sentence = f"stopped by per_process_memory_fraction:{fraction:g} of the settings"
+        verdict = OomVerdict(OomCause.LIMIT.value, sentence, verdict.sentence, is_inferred=False)
     if (
         request.pool is None
         and len(analysis.snapshot.pools) > 1

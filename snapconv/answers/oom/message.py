@@ -1,16 +1,12 @@
-"""Torch's own out-of-memory message, in a log: read and explained where there is no file.
+"""A log or a pasted text about memory that ran out, explained: its kind, its figures, and the verdict.
 
-    up to 2.0   Tried to allocate A (GPU 0; B total capacity; C already allocated; D free; E reserved in …)
-    2.1 on      Tried to allocate A. GPU 0 has a total capacity of B of which D is free. … Of the allocated
-                memory C is allocated by PyTorch, and F is reserved by PyTorch but unallocated.
-
-Between them may stand a limit, processes (by NVML) and private pools. HIP, XPU, NPU and others have the same
-words. Sizes have two decimals, so what follows from them is about right.
+message_kinds.py has the kinds as tables, message_figures.py reads the figures; the verdict on a request is
+that of files, by verdict.py. Nothing is inferred from a figure that a text does not have.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -19,73 +15,59 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
 )
+from snapconv.answers.oom.message_figures import (
+    MemorySummary,
+    OomMessage,
+    compact,
+    read_message,
+    read_summary,
+    size_of,
+)
+from snapconv.answers.oom.message_kinds import (
+    BACKENDS,
+    BEGINNINGS,
+    KINDS,
+    MPS_LIMIT,
+    NEXT_STEPS,
+    OTHER,
+    UNKNOWN_BACKEND,
+    WORDS,
+    Backend,
+    Kind,
+)
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
+from snapconv.units import counted
 
-_POWERS = {"b": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_SIZE = r"(\d{1,20}(?:\.\d{1,9})?) ?(bytes|[KMGT]i?B|B)\b"
-# What stands before every line of a rank, or of a quotation: `[rank0]: `, `(Worker pid=12) `, `0: `, `E   `.
-_PREFIX = re.compile(r"^[^\S\n]*(?:\[[^\]\n]{1,40}\]:?|\([^)\n]{1,60}\)|\d{1,4}:|[E#>|])[ \t]", re.MULTILINE)
-_BEGIN = re.compile(
-    r"(?P<backend>[A-Z][A-Za-z]{1,11})(?: backend)? out of memory(?:\.| \()|"
-    r"Allocation on device \d+ would exceed allowed memory|CUDA error: out of memory"
-)
-# What torch adds in rare cases (from 2.15 on), and what it means.
-_WORDS = (
-    (
-        "more than 1EB",
-        "more than 2^60 bytes were requested: a size was computed wrongly, or a negative one was taken",
-    ),
-    (
-        "exceeds the expandable-segment reserve",
-        "the request is larger than the address range of an expandable segment: expandable_segments_reserve",
-    ),
-    (
-        "allocator backing this MemPool returned nullptr",
-        "a MemPool's own allocator refused, whatever the device has free",
-    ),
-)
 # The longest text that torch writes has about 1500 characters.
 _MOST_OF_MESSAGE = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class OomMessage:
-    """The figures of one message; None: it does not have them. ``reserved_bytes`` includes what is allocated.
-
-    ``process_bytes`` is all that this process has on the device; where torch cannot tell which process it is
-    (in a container), all are in ``other_processes``, by their numbers.
-    """
-
-    backend: str
-    device: int | None
-    tried_bytes: int | None
-    total_bytes: int | None
-    free_bytes: int | None
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    private_pool_bytes: int | None
-    allowed_bytes: int | None
-    process_bytes: int | None
-    other_processes: tuple[tuple[int, int], ...]
-    is_of_driver: bool
-    is_of_limit: bool
+_ROUNDING_BYTES = 16 << 20
+_MIDDLE = re.compile(
+    r"allocate\d|totalcapac|alreadyallocated|isallocatedbyPyTorch|reservedbyPyTorch", re.IGNORECASE
+)
+_LEAST_PARTLY_USED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """A message, explained; ``n_messages`` are all in the text, of which this is the first.
+    """A text, explained; ``n_messages`` of torch's allocator are in it, and this is the first.
 
-    ``outside_bytes`` is what is in use on the device and not torch's, ``own_outside_bytes`` the part of it
-    that this process has itself. ``verdict`` None: the text has no figures.
+    ``kind`` says whose text it is, ``meaning`` what one without figures usually means. ``outside_bytes`` is
+    what is in use on the device and not torch's, ``own_outside_bytes`` the part of it that this process has
+    itself. ``verdict`` None: the figures do not say why.
     """
 
+    kind: str
+    backend: str
+    meaning: str
     message: OomMessage
+    summary: MemorySummary | None
     n_messages: int
     unallocated_bytes: int | None
     outside_bytes: int | None
     own_outside_bytes: int | None
     verdict: OomVerdict | None
+    next_step: str
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -94,112 +76,163 @@ class MessageAnswer:
 
 
 def explain_message(text: str) -> MessageAnswer:
-    """Explain the first message in a text; raises InputError where there is none."""
+    """Explain a text: its first message with figures, else another kind of text, else a memory summary.
+
+    Raises InputError where it says nothing about memory that ran out.
+    """
+    text = compact(text)
+    summary = read_summary(text)
     parts = list(_messages(text))
-    if not parts:
-        raise InputError(
-            "no out-of-memory message of torch is in the text: expected 'CUDA out of memory. Tried to "
-            "allocate …' or another backend's"
-        )
-    message = read_message(parts[0])
-    unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
-    in_use = _minus(message.total_bytes, message.free_bytes)
-    own = _minus(message.process_bytes, message.reserved_bytes)
-    return MessageAnswer(
-        message=message,
-        n_messages=len(parts),
-        unallocated_bytes=unallocated,
-        outside_bytes=_minus(in_use, message.reserved_bytes),
-        own_outside_bytes=own,
-        verdict=_verdict(message, unallocated),
-        notes=tuple(_notes(message, parts[0])),
+    of_figures = next((part for part in parts if read_message(part).tried_bytes is not None), None)
+    words = next((part for part in parts if any(pattern.search(part) for pattern, *_ in WORDS)), None)
+    if part := of_figures or words:
+        return _of_allocator(part, len(parts), summary)
+    if found := _kind_of(text):
+        return _of_kind(*found, len(parts), summary)
+    if parts:
+        return _of_allocator(parts[0], len(parts), summary)
+    if summary:
+        return _of_kind(_SUMMARY, None, 0, summary)
+    if OTHER.pattern.search(text):
+        return _of_kind(OTHER, None, 0, None)
+    raise InputError(
+        "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', that "
+        "of another backend or library, or a table of torch.cuda.memory_summary()"
     )
 
 
-def read_message(text: str) -> OomMessage:
-    """Read the figures of one message, whichever release wrote it."""
-    begin = _BEGIN.search(text)
-    backend = begin["backend"] if begin and begin["backend"] else "CUDA"
-    allocated = _size(text, r"{} already allocated", r"memory {} is allocated by PyTorch",
-                      r"Currently allocated : {}", r"MPS allocated: {}")  # fmt: skip
-    unallocated = _size(text, r"{} is reserved by PyTorch but unallocated")
-    reserved = _size(text, r"{} reserved in total by PyTorch", r"{} cached")
-    if reserved is None and allocated is not None:
-        # What cudaMallocAsync and MPS have cached is in no text.
-        reserved = allocated + (unallocated or 0) + (_size(text, r"other allocations: {}") or 0)
-    device = re.search(r"\b(?:GPU|NPU|MLU|GCU|device) +(\d+)", text)
-    others = re.findall(rf"Process (\d+) has {_SIZE} memory in use", text)
-    return OomMessage(
-        backend=backend,
-        device=int(device[1]) if device else None,
-        tried_bytes=_size(text, r"Tried to allocate {}", r"Requested : {}", r"Requested size: {}"),
-        total_bytes=_size(text, r"{} total capacity", r"total capaci?ty of {}", r"Device limit : {}"),
-        free_bytes=_size(text, r"{} free;", r"of which {} is free", r"Free \(according to CUDA\): {}"),
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        private_pool_bytes=_size(text, r"with {} allocated in private pools"),
-        allowed_bytes=_size(text, r"{} allowed;", r"max allowed: {}", r"memory fraction\) : {}"),
-        process_bytes=_size(text, r"this process has {} memory in use"),
-        other_processes=tuple((int(pid), _bytes(number, unit)) for pid, number, unit in others),
-        is_of_driver="CUDA error: out of memory" in text,
-        is_of_limit="would exceed per_process_memory_fraction" in text,
-    )
+def decode_log(data: bytes) -> str:
+    """Decode a log; PowerShell writes UTF-16, whose mark is missing where its end alone was read."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    odd_bytes = data[1:2000:2]
+    is_wide = odd_bytes.count(0) > 4 * len(odd_bytes) // 5 > 0
+    return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
+
+
+_SUMMARY = Kind("torch.cuda.memory_summary()", re.compile(""), "", NEXT_STEPS[OomCause.FULL])
 
 
 def _messages(text: str) -> Iterator[str]:
-    """Every message in a log, each as one line, without what launchers write before its lines."""
-    joined = " ".join(_PREFIX.sub(" ", text).split())
-    starts = [found.start() for found in _BEGIN.finditer(joined)]
-    for start, end in pairwise([*starts, len(joined)]):
-        yield joined[start : min(end, start + _MOST_OF_MESSAGE)]
+    """Yield every message of torch's allocator in a text, also one whose first words were cut."""
+    starts = [found.start() for found in BEGINNINGS.finditer(text)]
+    if not starts and (middle := _MIDDLE.search(text)):
+        part = text[max(middle.start() - 100, 0) : middle.start() + _MOST_OF_MESSAGE]
+        figures = read_message(part)
+        if figures.total_bytes is not None or figures.allocated_bytes is not None:
+            yield part
+    for start, end in pairwise([*starts, len(text)]):
+        yield text[start : min(end, start + _MOST_OF_MESSAGE)]
 
 
-def _size(text: str, *patterns: str) -> int | None:
-    """Read the size that the first of some wordings gives."""
-    for pattern in patterns:
-        if found := re.search(pattern.replace("{}", _SIZE), text):
-            return _bytes(found[1], found[2])
-    return None
+def _kind_of(text: str) -> tuple[Kind, re.Match[str]] | None:
+    """Find the kind whose words come first in a text."""
+    found = [(kind, match) for kind in KINDS if (match := kind.pattern.search(text))]
+    return min(found, key=lambda pair: pair[1].start()) if found else None
 
 
-def _bytes(number: str, unit: str) -> int:
-    return round(float(number) * (1 << _POWERS[unit[0]]))
-
-
-def _minus(whole: int | None, part: int | None) -> int | None:
-    """Subtract, not below zero; None where either is not known."""
-    return None if whole is None or part is None else max(whole - part, 0)
-
-
-def _verdict(message: OomMessage, unallocated: int | None) -> OomVerdict | None:
-    if message.is_of_limit:  # torch 2.15, which then names neither the limit nor what is in use
-        return OomVerdict(
-            OomCause.LIMIT.value,
-            "stopped by per_process_memory_fraction, before the device was requested",
-            "torch's own words",
-            is_inferred=False,
-        )
-    if message.tried_bytes is None or message.reserved_bytes is None:
-        return None
-    return decide_oom(
-        Shortage(
-            block_bytes=_largest_request(message.tried_bytes),
-            segment_bytes=message.tried_bytes,
-            device_free_bytes=message.free_bytes,
-            device_total_bytes=message.total_bytes,
-            reserved_bytes=message.reserved_bytes,
-            live_bytes=message.allocated_bytes or 0,
-            here=FreePieces(unallocated or 0),
-            allowed_bytes=_limit(message),
-            has_pieces=False,
-        )
+def _of_kind(
+    kind: Kind, found: re.Match[str] | None, n_messages: int, summary: MemorySummary | None
+) -> MessageAnswer:
+    """Answer about a text that is not of torch's allocator."""
+    size = next(filter(None, found.groups()), None) if found else None
+    return MessageAnswer(
+        kind=kind.name,
+        backend="host" if kind.is_host else "device",
+        meaning=kind.meaning,
+        message=replace(read_message(""), tried_bytes=size_of(size) if size else None),
+        summary=summary,
+        n_messages=n_messages,
+        unallocated_bytes=None,
+        outside_bytes=None,
+        own_outside_bytes=None,
+        verdict=None,
+        next_step=kind.next_step,
+        notes=tuple(_summary_notes(summary)),
     )
 
 
-def _limit(message: OomMessage) -> int | None:
-    """Return the limit that was given; without any, cudaMallocAsync writes the largest number."""
-    allowed, total = message.allowed_bytes, message.total_bytes
-    return None if allowed is None or (total is not None and allowed >= total) else allowed
+def _of_allocator(text: str, n_messages: int, summary: MemorySummary | None) -> MessageAnswer:
+    """Answer about a message of torch's allocator."""
+    message, begin = read_message(text), BEGINNINGS.search(text)
+    name = (begin["backend"] or "CUDA") if begin else "NPU" if "(NPU" in text else "GPU"
+    backend = BACKENDS.get(name, UNKNOWN_BACKEND)
+    unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
+    unallocated = _minus(unallocated, message.private_pool_bytes or 0)
+    verdict, next_step = _verdict(message, unallocated, backend, text)
+    in_use = _minus(message.total_bytes, message.free_bytes)
+    outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
+    return MessageAnswer(
+        kind="torch's allocator",
+        backend=name,
+        meaning=""
+        if verdict
+        else "torch's allocator found no memory; the text lacks the figures that would say why",
+        message=message,
+        summary=summary,
+        n_messages=n_messages,
+        unallocated_bytes=unallocated,
+        outside_bytes=outside,
+        own_outside_bytes=_minus(message.process_bytes, message.reserved_bytes),
+        verdict=verdict,
+        next_step=next_step.format(monitor=backend.monitor, variable=backend.variable),
+        notes=(*_notes(message, name), *_summary_notes(summary)),
+    )
+
+
+def _verdict(
+    message: OomMessage, unallocated: int | None, backend: Backend, text: str
+) -> tuple[OomVerdict | None, str]:
+    """Decide why a request failed, and what to do next."""
+    for pattern, cause, sentence, next_step in WORDS:
+        if pattern.search(text):
+            return OomVerdict(cause.value, sentence, "torch's own words", is_inferred=False), next_step
+    shortage = _shortage(message, unallocated, backend.why_free)
+    verdict = decide_oom(shortage) if shortage else None
+    cause = OomCause(verdict.cause) if verdict else OomCause.UNKNOWN
+    is_nothing_known = (
+        message.free_bytes is None and message.allocated_bytes is None and message.reserved_bytes is None
+    )
+    if verdict is None or (cause is OomCause.FULL and is_nothing_known):
+        return None, NEXT_STEPS[OomCause.UNKNOWN]
+    is_metal_limit = cause is OomCause.LIMIT and message.metal_bytes is not None
+    return verdict, MPS_LIMIT if is_metal_limit else NEXT_STEPS[cause]
+
+
+def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage | None:
+    """Put the figures of a text in the form in which files have theirs."""
+    tried, total, free, reserved = (
+        message.tried_bytes,
+        message.total_bytes,
+        message.free_bytes,
+        message.reserved_bytes,
+    )
+    if tried is None:
+        return None
+    is_shared = total is not None and free is not None and free > total
+    live = reserved if message.allocated_bytes is None else message.allocated_bytes
+    counted = live if reserved is None else reserved + (message.metal_bytes or 0)
+    allowed = message.allowed_bytes
+    return Shortage(
+        block_bytes=_largest_request(tried),
+        segment_bytes=tried,
+        device_free_bytes=free,
+        device_total_bytes=None if is_shared else total,
+        reserved_bytes=reserved,
+        live_bytes=live,
+        here=None if unallocated is None else FreePieces(unallocated),
+        elsewhere=FreePieces(message.private_pool_bytes or 0),
+        allowed_bytes=None if allowed is None or (total is not None and allowed >= total) else allowed,
+        counted_bytes=counted,
+        rounding_bytes=_ROUNDING_BYTES,
+        has_pieces=False,
+        why_free=why_free,
+    )
+
+
+def _minus(whole: int | None, part: int | None) -> int | None:
+    """Subtract; None where either is not known, or the part is larger."""
+    return None if whole is None or part is None or part > whole else whole - part
 
 
 def _largest_request(segment_bytes: int) -> int:
@@ -208,20 +241,31 @@ def _largest_request(segment_bytes: int) -> int:
     return shared.get(segment_bytes, segment_bytes)
 
 
-def _notes(message: OomMessage, text: str) -> Iterator[str]:
-    """Explain the parts of the text that are easily misread, and those that it lacks."""
-    tried, total, reserved = message.tried_bytes, message.total_bytes, message.reserved_bytes
-    if message.is_of_driver and tried is None:
-        yield "an error of the driver, not of torch's allocator: a context, a library or NCCL found no memory"
-    if tried is not None and message.backend != "MPS":
-        if tried == SMALL_SEGMENT_BYTES:
-            yield "2 MiB is the segment for every request of up to 1 MiB: what was requested is less"
-        elif tried == LARGE_SEGMENT_BYTES:
-            yield "20 MiB is the segment for every request of 1 to 10 MiB: what was requested is less"
-    yield from (note for words, note in _WORDS if words in text)
-    if total is not None and reserved is not None and reserved > total:
+def _notes(message: OomMessage, backend: str) -> Iterator[str]:
+    """Explain the figures that are easily misread."""
+    tried, total, free = message.tried_bytes, message.total_bytes, message.free_bytes
+    if tried == SMALL_SEGMENT_BYTES and backend != "MPS":
+        yield "2 MiB is the segment for every request of up to 1 MiB: the request itself is smaller"
+    elif tried == LARGE_SEGMENT_BYTES and backend != "MPS":
+        yield "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller"
+    if total is not None and free is not None and free > total:
+        yield "more is free than the device has: it shares the host's memory, and torch counts both"
+    elif total is not None and max(message.reserved_bytes or 0, message.allocated_bytes or 0) > total:
         yield "torch has more than the device: the driver moved some of it to the host's memory (Windows)"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
-    if message.total_bytes is not None and message.process_bytes is None and not message.other_processes:
-        yield "what other processes have is not in the text: see nvidia-smi"
+
+
+def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
+    """Say what the counts of a memory_summary() table mean."""
+    if summary is None:
+        return
+    if summary.n_ooms:
+        yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
+    if summary.n_retries > summary.n_ooms:
+        yield (
+            f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
+            f"was nearly full, which is slow"
+        )
+    if (summary.partly_used_bytes or 0) >= _LEAST_PARTLY_USED * max(summary.reserved_bytes, 1):
+        yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"

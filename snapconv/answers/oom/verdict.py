@@ -14,6 +14,10 @@ from snapconv.units import counted, format_bytes, format_share
 USUAL_OUTSIDE_BYTES = 2 << 30
 # Free pieces of less than this share of what is reserved are what every program has.
 _LEAST_FRAGMENTED = 0.05
+_WHY_FREE = (
+    "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory that "
+    "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
+)
 
 
 class OomCause(Enum):
@@ -40,26 +44,32 @@ class FreePieces:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The figures at a failed request; None: not known.
+    """The figures at a failed request, of a file or of a message; None: not known.
 
     ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device. ``here`` may
-    serve it, ``elsewhere`` is of other pools, streams and sizes; ``returnable_bytes`` of it is in free
-    segments of private pools. ``allowed_bytes`` is a limit that is known. ``splits_below``: blocks of that
-    size serve no smaller request (max_split_size_mb). ``has_pieces``: where free memory lies is known.
+    serve it, None: what is cached is not known; ``elsewhere`` is of other pools, streams and sizes, and
+    ``returnable_bytes`` of it is in free segments of private pools. ``allowed_bytes`` is a limit that is
+    known, ``counted_bytes`` what counts against it (None: what is reserved), ``rounding_bytes`` by how much
+    both may be off. ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
+    ``has_pieces``: where free memory lies is known, as in a file. ``why_free``: why a request may fail with
+    more than it free.
     """
 
     block_bytes: int
     segment_bytes: int
     device_free_bytes: int | None
     device_total_bytes: int | None
-    reserved_bytes: int
-    live_bytes: int
-    here: FreePieces
+    reserved_bytes: int | None
+    live_bytes: int | None
+    here: FreePieces | None
     elsewhere: FreePieces = FreePieces()
     returnable_bytes: int = 0
     allowed_bytes: int | None = None
+    counted_bytes: int | None = None
+    rounding_bytes: int = 0
     splits_below: int | None = None
     has_pieces: bool = True
+    why_free: str = _WHY_FREE
 
     @property
     def missing_bytes(self) -> int:
@@ -69,7 +79,7 @@ class Shortage:
     @property
     def outside_bytes(self) -> int | None:
         """The bytes in use on the device that are not torch's; None: not known."""
-        if self.device_total_bytes is None or self.device_free_bytes is None:
+        if self.device_total_bytes is None or self.device_free_bytes is None or self.reserved_bytes is None:
             return None
         return max(self.device_total_bytes - self.device_free_bytes - self.reserved_bytes, 0)
 
@@ -86,7 +96,7 @@ class OomVerdict:
 
 def decide_oom(found: Shortage) -> OomVerdict:
     """Decide why a request failed; the first cause that the figures show."""
-    for attempt in (_too_large, _limit, _kept_pieces, _other_pool, _outside, _fragmented):
+    for attempt in (_too_large, _limit, _unexplained, _kept_pieces, _other_pool, _outside, _fragmented):
         if verdict := attempt(found):
             return verdict
     return _full(found)
@@ -106,31 +116,51 @@ def _too_large(found: Shortage) -> OomVerdict | None:
 
 
 def _limit(found: Shortage) -> OomVerdict | None:
-    need, free = found.segment_bytes, found.device_free_bytes
-    if found.allowed_bytes is not None and found.reserved_bytes + need > found.allowed_bytes:
-        return OomVerdict(
-            OomCause.LIMIT.value,
-            f"stopped by the limit of {format_bytes(found.allowed_bytes)} that the program was given",
-            f"{format_bytes(found.reserved_bytes)} reserved and {format_bytes(need)} more exceed it "
-            "(per_process_memory_fraction)",
-            is_inferred=False,
-        )
-    if free is None or free < need:
+    need, allowed = found.segment_bytes, found.allowed_bytes
+    counted = found.reserved_bytes if found.counted_bytes is None else found.counted_bytes
+    if allowed is None or counted is None:
+        return None
+    is_over = counted + need > allowed
+    may_be_over = _is_free_enough(found) and counted + need > allowed - found.rounding_bytes
+    if not (is_over or may_be_over):
         return None
     return OomVerdict(
         OomCause.LIMIT.value,
-        f"stopped by a limit: the device had {format_bytes(free)} free, and {format_bytes(need)} were needed",
-        f"most likely set_per_process_memory_fraction(), at {format_bytes(found.reserved_bytes)} to "
-        f"{format_bytes(found.reserved_bytes + need)}; a file does not contain it",
-        is_inferred=True,
+        f"stopped by the limit of {format_bytes(allowed)} that the program was given",
+        f"{format_bytes(counted)} counted against it, and {format_bytes(need)} more were needed",
+        is_inferred=not is_over,
     )
+
+
+def _unexplained(found: Shortage) -> OomVerdict | None:
+    """Name no cause where the device had enough free and no limit is known to have stopped the request."""
+    free, need = found.device_free_bytes, format_bytes(found.segment_bytes)
+    if not _is_free_enough(found) or (free is None and found.allowed_bytes is None):
+        return None
+    text = "file" if found.has_pieces else "text"
+    known = (
+        f"{need} more stay below the limit of {format_bytes(found.allowed_bytes or 0)}"
+        if free is None
+        else f"{need} were needed and {format_bytes(free)} were free when torch looked, after the failure"
+    )
+    return OomVerdict(
+        OomCause.UNKNOWN.value,
+        f"the cause is not in the {text}: {known}",
+        found.why_free,
+        is_inferred=False,
+    )
+
+
+def _is_free_enough(found: Shortage) -> bool:
+    """Whether nothing shows that the device had less free than was needed."""
+    return found.device_free_bytes is None or found.device_free_bytes >= found.segment_bytes
 
 
 def _kept_pieces(found: Shortage) -> OomVerdict | None:
     """Explain a piece that is large enough, and was not used."""
-    largest, limit = found.here.largest_bytes, found.splits_below
-    if not found.has_pieces or largest < found.block_bytes:
+    if found.here is None or not found.has_pieces or found.here.largest_bytes < found.block_bytes:
         return None
+    largest, limit = found.here.largest_bytes, found.splits_below
     if limit is not None and largest >= limit:
         return OomVerdict(
             OomCause.SPLIT_LIMIT.value,
@@ -147,10 +177,22 @@ def _kept_pieces(found: Shortage) -> OomVerdict | None:
 
 
 def _other_pool(found: Shortage) -> OomVerdict | None:
-    elsewhere = found.elsewhere
+    elsewhere, here = found.elsewhere, found.here
+    if here is None:
+        return None
+    if not found.has_pieces:
+        if elsewhere.n_bytes < max(found.block_bytes, _LEAST_FRAGMENTED * (found.reserved_bytes or 0)):
+            return None
+        return OomVerdict(
+            OomCause.OTHER_POOL.value,
+            f"{format_bytes(elsewhere.n_bytes)} are free in private pools, which this request cannot use",
+            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are "
+            "deleted",
+            is_inferred=True,
+        )
     has_piece = elsewhere.largest_bytes >= found.block_bytes
     has_segments = 0 < found.missing_bytes <= found.returnable_bytes
-    if not found.has_pieces or not (has_piece or has_segments):
+    if not (has_piece or has_segments):
         return None
     what = (
         f"a free piece of {format_bytes(elsewhere.largest_bytes)}"
@@ -160,8 +202,8 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
     return OomVerdict(
         OomCause.OTHER_POOL.value,
         f"{what} would have served it, and is of another pool or stream",
-        f"of its own there are {format_bytes(found.here.n_bytes)} free, the largest piece "
-        f"{format_bytes(found.here.largest_bytes)}",
+        f"of its own there are {format_bytes(here.n_bytes)} free, the largest piece "
+        f"{format_bytes(here.largest_bytes)}",
         is_inferred=False,
     )
 
@@ -170,7 +212,7 @@ def _outside(found: Shortage) -> OomVerdict | None:
     outside = found.outside_bytes
     if outside is None or outside - USUAL_OUTSIDE_BYTES < found.missing_bytes:
         return None
-    if _is_fragmented(found) and found.here.n_bytes > outside - USUAL_OUTSIDE_BYTES:
+    if _fragmented_bytes(found) > outside - USUAL_OUTSIDE_BYTES:
         return None
     return OomVerdict(
         OomCause.OUTSIDE.value,
@@ -182,32 +224,38 @@ def _outside(found: Shortage) -> OomVerdict | None:
 
 
 def _fragmented(found: Shortage) -> OomVerdict | None:
-    if not _is_fragmented(found):
-        return None
     here = found.here
+    if here is None or not _fragmented_bytes(found):
+        return None
     pieces = f" in {counted(here.n_pieces, 'piece')}" if found.has_pieces else ""
     largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
     return OomVerdict(
         OomCause.FRAGMENTED.value,
         f"{format_bytes(here.n_bytes)} are reserved and free{pieces}{largest}: not in one piece",
-        f"that is {format_share(here.n_bytes, found.reserved_bytes)} of what is reserved, beside live blocks",
+        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved, beside live "
+        f"blocks",
         is_inferred=not found.has_pieces,
     )
 
 
-def _is_fragmented(found: Shortage) -> bool:
-    here = found.here.n_bytes
-    return here >= found.block_bytes and here >= _LEAST_FRAGMENTED * found.reserved_bytes
+def _fragmented_bytes(found: Shortage) -> int:
+    """Return the free bytes that would have been enough in one piece; 0 where they are few, or not known."""
+    here = found.here.n_bytes if found.here else 0
+    is_much = here >= found.block_bytes and here >= _LEAST_FRAGMENTED * (found.reserved_bytes or 0)
+    return here if is_much else 0
 
 
 def _full(found: Shortage) -> OomVerdict:
-    live, need = format_bytes(found.live_bytes), format_bytes(found.segment_bytes)
-    free = "" if found.device_free_bytes is None else f", {format_bytes(found.device_free_bytes)} left"
-    here = format_bytes(found.here.n_bytes)
+    live, free, need = found.live_bytes, found.device_free_bytes, format_bytes(found.segment_bytes)
+    in_use = "" if live is None else f"{format_bytes(live)} are in use, "
+    left = "" if free is None else f"{format_bytes(free)} left, "
+    here = found.here
     return OomVerdict(
         OomCause.FULL.value,
-        f"full: {live} are in use{free}, and {need} more were needed",
-        f"free inside and of use to it: {here}, {format_share(found.here.n_bytes, found.reserved_bytes)} of "
-        "what is reserved",
-        is_inferred=found.device_free_bytes is None,
+        f"full: {in_use}{left}and {need} more were needed",
+        "how much torch had cached is not in the text"
+        if here is None
+        else f"cached memory that this request could use: {format_bytes(here.n_bytes)}, "
+        f"{format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved",
+        is_inferred=free is None,
     )

@@ -5,6 +5,7 @@ from itertools import islice
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
+from snapconv.answers.oom.message_figures import MemorySummary
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.answers.peak import DeviceMemory
@@ -13,6 +14,7 @@ from snapconv.writers.text.moment import place_of, pool_shown
 from snapconv.writers.text.size_rows import category_lines, history_lines, size_row, where
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
+_NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 _NOT_IN_FILE = "not in this file (context, libraries, processes)"
 
 
@@ -135,31 +137,47 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
-    """Torch's own message, explained."""
-    message = found.message
-    where_it_was = "" if message.device is None else f" on device {message.device}"
-    verdict = found.verdict.cause if found.verdict else "the text has no figures"
-    yield f"{message.backend} out of memory{where_it_was}: {verdict}"
-    if found.verdict:
-        yield from verdict_lines(found.verdict)
+    """Explain a text about memory that ran out."""
+    message, verdict = found.message, found.verdict
+    if verdict:
+        where_it_was = "" if message.device is None else f" on device {message.device}"
+        yield f"{found.backend} out of memory{where_it_was}: {verdict.cause}"
+        yield from verdict_lines(verdict)
+    else:
+        yield f"{found.backend} memory: text of {found.kind}"
+        yield f"  {found.meaning}"
     for n_bytes, text in (
-        (message.tried_bytes, "needed of the device for the request"),
+        (message.tried_bytes, "requested"),
         (message.free_bytes, "free on the device"),
         (message.allocated_bytes, "allocated by torch"),
-        (message.private_pool_bytes, "  of it in private pools (CUDA graphs, MemPool)"),
-        (found.unallocated_bytes, "reserved by torch and not allocated"),
-        (found.outside_bytes, "not torch's: context, libraries, NCCL, other processes"),
+        (found.unallocated_bytes, "reserved by torch and free"),
+        (message.private_pool_bytes, "free in private pools, for CUDA graphs or MemPools only"),
+        (None if message.allocated_bytes is not None else message.reserved_bytes, "reserved by torch"),
+        (None if message.metal_bytes is not None else found.outside_bytes, _NOT_TORCHS),
+        (message.metal_bytes, "other Metal memory of the process"),
         (found.own_outside_bytes, "  of it this process's own"),
-        (message.allowed_bytes if message.allowed_bytes != message.total_bytes else None, "allowed"),
+        (message.allowed_bytes, "allowed"),
         (message.total_bytes, "the whole device"),
     ):
-        if n_bytes is not None and n_bytes < 1 << 60:
+        if n_bytes is not None:
             yield size_row(n_bytes, text)
     for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
         yield size_row(n_bytes, f"process {pid}")
+    if found.summary:
+        yield from _summary_lines(found.summary)
     for note in found.notes:
         yield f"  {note}"
     if found.n_messages > 1:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
-    yield "  sizes in the text have two decimals: what follows from them is about right"
-    yield "  a file shows which lines hold the memory: docs/guide/get-a-file.md"
+    yield f"  next: {found.next_step}"
+
+
+def _summary_lines(summary: MemorySummary) -> Iterator[str]:
+    yield f"  memory summary of device {summary.device}"
+    yield size_row(summary.allocated_bytes, "allocated by torch")
+    yield size_row(summary.peak_allocated_bytes, "  at most")
+    yield size_row(summary.reserved_bytes, "reserved by torch")
+    yield size_row(summary.peak_reserved_bytes, "  at most")
+    if summary.partly_used_bytes is not None:
+        yield size_row(summary.partly_used_bytes, "free in partly used segments")
+        yield size_row(summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)")

@@ -109,6 +109,9 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
     assert snapconv("oom", "--message", "-") == (0, out, "")
     code, values, _ = snapconv("oom", "--message", log, "--json")
     assert json.loads(values)["verdict"]["cause"] == "fragmented"
+    for data in (LOG.encode("utf-16"), LOG.encode("utf-16-le")):
+        log.write_bytes(data)
+        assert snapconv("oom", "--message", log)[1] == out
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,12 @@ def test_the_free_memory_is_counted_here_and_everywhere(tmp_path):
     assert (other.here.n_bytes, other.inside.n_bytes) == (0, 75 * MIB)
 
 
-def test_free_memory_of_the_device_that_was_refused_is_a_limit_and_an_inference(tmp_path):
+def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_of_the_settings(tmp_path):
     job = full()
     raw = job.model.snapshot()
     raw["device_traces"][0][-1]["device_free"] = 50 * MIB
     found, _ = job.explained(tmp_path, raw=raw, replay=False)
-    assert (found.verdict.cause, found.verdict.is_inferred) == ("limited", True)
+    assert (found.verdict.cause, found.verdict.is_inferred) == ("not known", False)
     raw["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5"
     found, _ = job.explained(tmp_path, raw=raw, replay=False)
     assert (found.verdict.cause, found.verdict.is_inferred) == ("limited", False)
