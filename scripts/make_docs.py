@@ -40,7 +40,7 @@ from scripts.docs.reference_pages import (
     timing_keys,
     versions,
 )
-from scripts.docs.schema_pages import memory_schema_page, time_schema_page
+from scripts.docs.schema_pages import memory_schema_page, ranks_schema_page, time_schema_page
 from scripts.docs.sessions import PART, ran, with_sessions
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Evidence
 from snapconv.classification.classify import ORDER as CLASSIFICATION
@@ -286,6 +286,7 @@ def _example(path: Path) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/ranks-schema.md": ranks_schema_page,
     "docs/reference/schema.md": memory_schema_page,
     "docs/reference/time-schema.md": time_schema_page,
 }

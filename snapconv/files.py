@@ -275,6 +275,20 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
         _put_all_in_place(outputs, force=force)
 
 
+def keep_file(path: Path, content: bytes) -> None:
+    """Put a small file of a cache in place, whole or not at all; it may be lost with the power.
+
+    Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
 def _follow_links(path: Path) -> Path:
     """Return the target of a link: replacing the link by a file is not what its owner meant."""
     return Path(os.path.realpath(path))

@@ -25,6 +25,7 @@ from snapconv.snapshot.recorded import metadata, params_file, timing_file
 from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
 from snapconv.writers.sqlite.extended_time import TIME_SCHEMA_VERSION
+from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
@@ -244,6 +245,11 @@ def versions() -> str:
             "tables of `--extended`",
             f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
             "[memory](schema.md), [time](time-schema.md)",
+        ),
+        (
+            "tables of `snapconv ranks`",
+            f"{JOB_SCHEMA_VERSION}, `PRAGMA user_version`",
+            "[ranks](ranks-schema.md)",
         ),
         (
             "a capture",

@@ -1,4 +1,4 @@
-"""Tables as data -> docs/reference/schema.md and time-schema.md: every column of both reports."""
+"""Tables as data -> docs/reference/schema.md, time-schema.md and ranks-schema.md: every column of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +14,7 @@ from snapconv.answers.memory_report import (
 from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
 from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.job_database import JOB_TABLES
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES
 from snapconv.writers.sqlite.tables import Table, View
@@ -377,3 +378,51 @@ def time_schema_page() -> str:
         examples=TIME_EXAMPLES,
         values={},
     )
+
+
+# --- the ranks of a job
+
+_RANKS_INTRODUCTION = """\
+# What is in a database of ranks
+
+Made by `scripts/make_docs.py` out of the program; a test fails when the two differ.
+
+`snapconv ranks PATTERN… -o OUT.sqlite` writes one SQLite file about all files of a job. Sizes are in bytes,
+ids count from 0, and what is missing is NULL.\
+"""
+
+RANKS_EXAMPLES = (
+    (
+        "Which ranks need most, and for what?",
+        """\
+SELECT rank, peak_bytes, category, block_bytes
+FROM job_devices
+JOIN job_files ON id = file_id
+JOIN job_categories USING (file_id, device)
+WHERE is_last
+ORDER BY peak_bytes DESC, block_bytes DESC;""",
+    ),
+    (
+        "How much does a line differ between ranks?",
+        """\
+SELECT file_path, line_number, category, count(*) AS n_ranks, min(block_bytes), max(block_bytes)
+FROM job_lines
+JOIN job_files ON id = file_id
+WHERE is_last
+GROUP BY file_path, line_number, category
+ORDER BY max(block_bytes) - min(block_bytes) DESC;""",
+    ),
+    (
+        "Which files could not be read?",
+        """\
+SELECT file, error FROM job_files WHERE error IS NOT NULL;""",
+    ),
+)
+
+
+def ranks_schema_page() -> str:
+    """Write the page as Markdown."""
+    queries = (f"{question}\n\n```sql\n{query}\n```" for question, query in RANKS_EXAMPLES)
+    tables = (_description(table, {}) for table in JOB_TABLES)
+    sections = [_RANKS_INTRODUCTION, "## The tables", *tables, "## Questions and queries", *queries]
+    return "\n\n".join(sections) + "\n"

@@ -125,7 +125,7 @@ def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict
         "oom",
         f"out of memory{where}: {verdict.sentence}{inferred}",
         "when the request failed",
-        _causes(analysis, lines, analysis.allocations.live_at(request.event)),
+        largest_causes(analysis, lines, analysis.allocations.live_at(request.event)),
         "oom",
     )
 
@@ -147,7 +147,7 @@ def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
         "growth",
         f"memory grows by {format_bytes(per_iteration)} per iteration{where}",
         "of what grows, live at the dump",
-        _causes(analysis, lines, grown),
+        largest_causes(analysis, lines, grown),
         "growth",
     )
 
@@ -165,7 +165,7 @@ def _unused(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None
         "fragmentation",
         reserve,
         "at the peak",
-        _causes(analysis, lines, analysis.allocations.live_at(analysis.peak_event)),
+        largest_causes(analysis, lines, analysis.allocations.live_at(analysis.peak_event)),
         "fragmentation",
     )
 
@@ -193,7 +193,7 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
     event, allocated = analysis.peak_event, analysis.replay.allocated.peak
     live = analysis.allocations.live_at(event)
     rows = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
-    causes = _causes(analysis, lines, live)
+    causes = largest_causes(analysis, lines, live)
     reserve = _reserve(analysis)
     reserved = "" if reserve else f"; PyTorch reserved {format_bytes(analysis.replay.reserved.peak)}"
     return _verdict(
@@ -242,7 +242,9 @@ def _usual_states(rows: Sequence[CategoryTotal]) -> str:
     return ""
 
 
-def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> tuple[Cause, ...]:
+def largest_causes(
+    analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn, *, n_most: int = N_CAUSES
+) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, by category and line."""
     rows, allocations = np.flatnonzero(live), analysis.allocations
     either, found = is_either(analysis), analysis.classification
@@ -257,7 +259,7 @@ def _causes(analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn) -> 
     for kind, stack, of_pair in zip(*pairs.tolist(), figures, strict=True):
         total = sums[_label(kind), lines.innermost(stack), lines.has_frames(stack)]
         total[:] = (one + more for one, more in zip(total, of_pair, strict=True))
-    largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:N_CAUSES]
+    largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:n_most]
     return tuple(
         Cause(size, count, category, line, likely, has_stack)
         for (category, line, has_stack), (size, count, likely) in largest

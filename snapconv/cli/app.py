@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from snapconv.cli.answers import QUESTIONS, error_values
 from snapconv.cli.arguments import expanded
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
+from snapconv.files import is_capture
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
 
@@ -32,7 +34,8 @@ _PROGRAM_COMMANDS = {"record", "watch", "params"}
 # Every command: the questions, and for each module NAME_command its function of that name, with _ for -.
 _OTHERS = (name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command"))
 COMMANDS = (*QUESTIONS, *sorted(name.removesuffix("_command").replace("_", "-") for name in _OTHERS))
-_WITHOUT_NAME = "verdict"
+# Of a file, and of a folder with the files of a job.
+_WITHOUT_NAME, _OF_FOLDER = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
 
 
@@ -58,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    line = _with_command(list(sys.argv[1:] if argv is None else argv))
+    line = list(sys.argv[1:] if argv is None else argv)
     try:
+        line = _with_command(line)
         return _run(line)
     except ProgramEnded as ended:
         if argv is not None:  # called from Python, and no process of its own
@@ -123,12 +127,23 @@ def _print_document(line: list[str], error: BaseException | None) -> None:
 
 
 def _with_command(argv: list[str]) -> list[str]:
-    """Add the command to a command line that begins with a file, and the option to one that asks for help."""
+    """Add the command to a line that begins with a file or folder, and the option to a request for help."""
     if argv[:1] == ["help"]:
         return [*argv[1:], "--help"]
-    if argv and argv[0] not in COMMANDS and _is_file(argv[0]):
-        return [_WITHOUT_NAME, *argv]
-    return argv
+    if not argv or argv[0] in COMMANDS or not _is_file(argv[0]):
+        return argv
+    if os.path.isdir(argv[0]) and not is_capture(Path(argv[0])):  # noqa: PTH112
+        print_error(
+            f"{argv[0]} is a folder: comparing its files as ranks of a job (snapconv ranks {argv[0]})"
+        )
+        return [_OF_FOLDER, *argv]
+    if len(argv) > 1 and all(map(os.path.exists, argv)):
+        files = " ".join(argv)
+        print_error(
+            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` for two"
+        )
+        raise ProgramEnded(2)  # a wrong command line
+    return [_WITHOUT_NAME, *argv]
 
 
 def _is_file(word: str) -> bool:

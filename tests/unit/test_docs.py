@@ -164,6 +164,11 @@ def flat(value, path="", *, open_at=()):
             (),
         ),
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
+        (
+            "ranks",
+            (("growing.pickle", "out_of_memory.pickle", "--no-cache"),),
+            ("files[].coordinates", "files[].devices[].categories"),
+        ),
     ],
 )
 def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_path, monkeypatch, capsys):
@@ -199,7 +204,7 @@ def test_every_command_of_a_page_is_one_with_these_options(path):
     for line in shown_commands(path):
         _, name, *words = f"{line} ".split(" ")
         if name not in known_commands:  # a file alone: the verdict
-            assert name.isupper() or name == "--version" or "." in name, line
+            assert name.isupper() or name == "--version" or "." in name or name.endswith("/"), line
             continue
         known = {option for parameter in known_commands[name].params for option in parameter.opts} | {
             "--help"

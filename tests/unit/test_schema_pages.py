@@ -10,33 +10,41 @@ import pytest
 
 from scripts.docs.schema_pages import (
     MEMORY_EXAMPLES,
+    RANKS_EXAMPLES,
     TIME_EXAMPLES,
     memory_schema_page,
+    ranks_schema_page,
     time_schema_page,
 )
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.analysis import Iteration
+from snapconv.answers.ranks.job_report import report_job
+from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.replay.history_verdict import Verdict
 from snapconv.session import load
 from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
 from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.job_database import JOB_TABLES, write_job_database
 from snapconv.writers.sqlite.skyline_memory import TABLES
 from snapconv.writers.sqlite.skyline_time import TIME_TABLES
 from snapconv.writers.sqlite.tables import View
+from tests.job_builder import rank_trace, write_rank
 from tests.report_builder import small_analysis, small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report
 
 ROOT = Path(__file__).parents[2]
 ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-PAGES = {"memory": memory_schema_page(), "time": time_schema_page()}
+PAGES = {"memory": memory_schema_page(), "time": time_schema_page(), "ranks": ranks_schema_page()}
 OBJECTS = [
     *(("memory", item) for item in (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)),
     *(("time", item) for item in (*TIME_TABLES, *EXTENDED_TIME_TABLES, *EXTENDED_TIME_VIEWS)),
+    *(("ranks", item) for item in JOB_TABLES),
 ]
 EXAMPLES = [
     *(("memory", *example) for example in MEMORY_EXAMPLES),
     *(("time", *example) for example in TIME_EXAMPLES),
+    *(("ranks", *example) for example in RANKS_EXAMPLES),
 ]
 EVERY_OBJECT = pytest.mark.parametrize(
     ("kind", "item"), OBJECTS, ids=[f"{kind}-{item.name}" for kind, item in OBJECTS]
@@ -52,11 +60,23 @@ def report_files(tmp_path):
     write_memory_reports([(tmp_path / "memory", report)], extended=True, force=False)
     times = time_report(tmp_path, clock="cpu", simulated=True)
     write_time_report(tmp_path / "time", times, extended=True)
+    write_job_database(tmp_path / "ranks", job_report(tmp_path), force=False)
     with (
         closing(sqlite3.connect(tmp_path / "memory")) as memory,
         closing(sqlite3.connect(tmp_path / "time")) as time,
+        closing(sqlite3.connect(tmp_path / "ranks")) as ranks,
     ):
-        yield {"memory": memory, "time": time}
+        yield {"memory": memory, "time": time, "ranks": ranks}
+
+
+def job_report(folder):
+    """A job with a rank that ran out of memory, one that leaks, and a file that could not be read."""
+    traces = [rank_trace(), rank_trace(), rank_trace(leak=9 << 20), rank_trace(free_at_oom=1 << 20)]
+    files = [RankFile("gone.pickle", error="is not there", exit_code=3)]
+    for rank, trace in enumerate(traces):
+        path = write_rank(folder / f"rank{rank}.pickle", trace)
+        files.append(rank_file(load(path).analysis, RankFile(path.name, rank, coordinates=(("dp", rank),))))
+    return report_job(files)
 
 
 @pytest.mark.parametrize("kind", PAGES)
@@ -115,7 +135,9 @@ def test_a_leak_is_what_is_still_in_use_when_the_next_iteration_ends(report_file
 
 @pytest.mark.parametrize("path", ALL_PAGES, ids=lambda path: path.name)
 def test_every_query_of_a_page_runs_as_it_stands(report_files, path):
-    kind = "time" if path.name == "time-schema.md" else "memory"
+    kind = {"time-schema.md": "time", "ranks-schema.md": "ranks", "ranks.md": "ranks"}.get(
+        path.name, "memory"
+    )
     for query in re.findall(r"```sql\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
         # The program sqlite3 takes what begins with a dash for an option.
         assert query.startswith("SELECT")

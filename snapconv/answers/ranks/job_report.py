@@ -1,0 +1,377 @@
+"""The files of a job -> one answer: groups of equal ranks, what differs and in what, where memory ran out.
+
+Ranks are compared within a group, by the median and the median absolute deviation, which a few outliers do
+not move. A group is a pipeline stage: its data, tensor, context and expert parallel ranks should be equal.
+Of several dumps of a rank the last one is compared; how they differ is its growth.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from math import prod
+from statistics import median
+from typing import NamedTuple
+
+from snapconv.answers.ranks.rank_file import Coordinates, LineKey, RankDevice, RankFile, RankLine, grouped
+from snapconv.units import counted, format_bytes
+
+# Of two ranks nobody knows which is the odd one.
+LEAST_RANKS = 3
+# A difference counts from this many robust standard deviations on, and from this share of the group's peak.
+_DEVIATIONS, _LEAST_SHARE = 5.0, 0.02
+# The factor that makes the median absolute deviation of a normal distribution its standard deviation.
+_TO_SIGMA = 1.4826
+_MOST_REASONS = 3
+# Ranks in different places of a mesh are unequal from this difference on.
+_UNEVEN = 0.1
+# More outliers than this share of a group are no outliers: the group is several kinds of ranks.
+_MIXED = 0.25
+# How names of the axis of pipeline stages begin.
+_STAGES = ("pp", "pipe", "stage")
+
+
+class Entry(NamedTuple):
+    """A rank in a comparison: its file and the device that it is compared by."""
+
+    file: RankFile
+    device: RankDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that should need the same memory, and the spread of their peaks; ``name`` is empty for all."""
+
+    name: str
+    n_ranks: int
+    median_bytes: int
+    least_bytes: int
+    most_bytes: int
+
+
+class Kind(str, Enum):
+    """The kinds of findings; the values stand in every output."""
+
+    OUT_OF_MEMORY = "out of memory"
+    OUTLIER = "outlier"
+    IMBALANCE = "imbalance"
+    GROWTH = "growth"
+    HINT = "hint"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something worth knowing about a job, in a sentence; about one file, or about none in particular.
+
+    ``n_bytes`` is how much it is: what a failed request needed, the difference from the median of the group,
+    or the growth of a peak.
+    """
+
+    kind: Kind
+    sentence: str
+    n_bytes: int = 0
+    file: str | None = None
+    rank: int | None = None
+
+
+def _about(kind: Kind, file: RankFile, n_bytes: int, words: str) -> Finding:
+    return Finding(kind, f"{file.name}{words}", n_bytes, file.file, file.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """All that was found in a job: ``files`` by rank, ``findings`` with the worst of each kind first."""
+
+    files: tuple[RankFile, ...]
+    groups: tuple[Group, ...]
+    findings: tuple[Finding, ...]
+
+    def of_kind(self, kind: Kind) -> tuple[Finding, ...]:
+        """Return the findings of one kind."""
+        return tuple(one for one in self.findings if one.kind is kind)
+
+    @property
+    def errors(self) -> tuple[RankFile, ...]:
+        """The files that could not be read."""
+        return tuple(file for file in self.files if file.error is not None)
+
+    @property
+    def last_dumps(self) -> tuple[RankFile, ...]:
+        """The last file of every rank that could be read."""
+        return tuple(dumps[-1] for dumps in _by_rank(self.files))
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "n_files": len(self.files),
+            "n_errors": len(self.errors),
+            "groups": [asdict(one) for one in self.groups],
+            "findings": [asdict(one) for one in self.findings],
+            "files": [one.to_json() for one in self.files],
+        }
+
+
+def report_job(files: Sequence[RankFile]) -> JobReport:
+    """Compare the ranks of a job."""
+    ordered = sorted(files, key=_order)
+    by_rank = _by_rank(ordered)
+    entries = [Entry(dumps[-1], device) for dumps in by_rank if (device := dumps[-1].main_device) is not None]
+    groups = list(grouped(entries, lambda entry: _stage(entry.file.coordinates)))
+    outliers = [found for _, group in groups for found in _outliers(group)]
+    found = (
+        *(found for _, group in groups for found in _exhausted(group)),
+        *outliers,
+        *_uneven_axes([group for _, group in groups]),
+        *_uneven_inputs(entries),
+        *_growths(by_rank),
+        *_hints(groups, len(outliers)),
+    )
+    kinds = list(Kind)
+    return JobReport(
+        files=tuple(ordered),
+        groups=tuple(_group(name, group) for name, group in groups),
+        findings=tuple(sorted(found, key=lambda one: (kinds.index(one.kind), -abs(one.n_bytes)))),
+    )
+
+
+def _order(file: RankFile) -> tuple[object, ...]:
+    return (file.rank is None, file.rank or 0, file.dump_number, file.dump, file.file)
+
+
+def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
+    """Arrange the readable files by rank, the dumps of each in their order; without a rank each is alone."""
+    read = [file for file in files if file.error is None and file.devices]
+    with_rank = [file for file in read if file.rank is not None]
+    return [dumps for _, dumps in grouped(with_rank, lambda file: file.rank)] + [
+        [file] for file in read if file.rank is None
+    ]
+
+
+def _stage(coordinates: Coordinates) -> str:
+    return ",".join(f"{name}={value}" for name, value in coordinates if name.startswith(_STAGES))
+
+
+def _group(name: str, entries: Sequence[Entry]) -> Group:
+    peaks = [entry.device.peak_bytes for entry in entries]
+    return Group(name, len(entries), int(median(peaks)), min(peaks), max(peaks))
+
+
+def _hints(groups: Sequence[tuple[str, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
+    """Say what would make the comparison better."""
+    n_ranks = sum(len(group) for _, group in groups)
+    has_stages = any(name for name, _ in groups)
+    if n_ranks >= 2 * LEAST_RANKS and n_outliers > _MIXED * n_ranks and not has_stages:
+        yield Finding(
+            Kind.HINT,
+            f"{n_outliers} of {n_ranks} ranks differ from the median: if the job has pipeline stages, "
+            "pass its mesh, such as --mesh pp=4,dp=8,tp=2",
+        )
+    small = [name or "the ranks" for name, group in groups if len(group) < LEAST_RANKS]
+    if small:
+        yield Finding(
+            Kind.HINT, f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}"
+        )
+
+
+# --- outliers
+
+
+def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
+    if len(entries) < LEAST_RANKS:
+        return
+    comparison = _Comparison(entries)
+    for file, device in entries:
+        if reasons := tuple(comparison.reasons(device)):
+            more = comparison.more("peak", device.peak_bytes)
+            yield _about(Kind.OUTLIER, file, more, f": {'; '.join(reasons)}")
+
+
+class _Comparison:
+    """The figures of a group: the median of each and how far from it a difference counts."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        devices = [entry.device for entry in entries]
+        self._devices = devices
+        self._least = _LEAST_SHARE * median(device.peak_bytes for device in devices)
+        figures = [_figures(device) for device in devices]
+        names = sorted({name for one in figures for name in one})
+        self._figures = {name: self._spread([one.get(name, 0) for one in figures]) for name in names}
+        self._lines: dict[LineKey, list[int]] = {}
+        for device in devices:
+            for line in device.lines:
+                self._lines.setdefault(line.key, []).append(line.block_bytes)
+
+    def _spread(self, values: Sequence[int]) -> tuple[int, float]:
+        """Return the median and the least difference that counts."""
+        middle = median(values)
+        deviation = _TO_SIGMA * median(abs(value - middle) for value in values)
+        return int(middle), max(_DEVIATIONS * deviation, self._least)
+
+    def more(self, name: str, value: int) -> int:
+        """Return the difference from the median."""
+        return value - self._figures.get(name, (0, self._least))[0]
+
+    def _counts(self, name: str, value: int) -> bool:
+        return abs(self.more(name, value)) > self._figures.get(name, (0, self._least))[1]
+
+    def reasons(self, device: RankDevice) -> Iterator[str]:
+        """Say how a device differs: by lines, or else by category, or else by its peak alone."""
+        figures = _figures(device)
+        odd = [name for name in self._figures if self._counts(name, figures.get(name, 0))]
+        categories = [name for name in odd if name not in _BESIDE_CATEGORIES]
+        if categories or "peak" in odd:
+            lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))
+            explained = {line.category for _, line, _ in lines}
+            found = [_line_reason(*one) for one in lines[:_MOST_REASONS]]
+            rest = sorted(
+                (name for name in categories if name not in explained),
+                key=lambda name: -abs(self.more(name, figures.get(name, 0))),
+            )
+            found += [self._reason(name, figures.get(name, 0)) for name in rest]
+            yield from found[:_MOST_REASONS] or [self._reason("peak", figures["peak"])]
+        if "cached" in odd and self.more("cached", figures["cached"]) > 0:
+            yield self._reason("reserved and not in use", figures["cached"], "cached")
+        if "growth" in odd and device.growth_bytes:
+            where = f" at {device.growth_place}" if device.growth_place else ""
+            yield f"grows by {format_bytes(device.growth_bytes)} per iteration{where}"
+
+    def _reason(self, words: str, value: int, name: str = "") -> str:
+        middle = self._figures.get(name or words, (0, 0.0))[0]
+        return f"{_signed(value - middle)} {words}; the median of its group is {format_bytes(middle)}"
+
+    def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, RankLine, int]]:
+        """Yield the lines that differ, with the difference and the median of the group."""
+        mine = {line.key: line.block_bytes for line in device.lines}
+        for key, known in self._lines.items():
+            value = mine.get(key)
+            # A line that a row does not list has at most as much as the row leaves unlisted.
+            if value is None and device.unlisted_bytes > self._least:
+                continue
+            values = known + [0] * (len(self._devices) - len(known))
+            middle, least = self._spread(values)
+            if abs((value or 0) - middle) > least:
+                category, line, has_stack = key
+                yield (value or 0) - middle, RankLine(category, line, value or 0, has_stack), middle
+
+
+_BESIDE_CATEGORIES = ("peak", "cached", "growth")
+
+
+def _figures(device: RankDevice) -> dict[str, int]:
+    """Return the figures of a device that are compared, by name."""
+    return {
+        "peak": device.peak_bytes,
+        "cached": device.cached_bytes,
+        "growth": device.growth_bytes,
+        **dict(device.categories),
+    }
+
+
+def _line_reason(more: int, line: RankLine, middle: int) -> str:
+    others = "its group has none" if not middle else f"the median of its group is {format_bytes(middle)}"
+    return f"{_signed(more)} {line.category} at {line.place}; {others}"
+
+
+def _signed(n_bytes: int) -> str:
+    return f"{'+' if n_bytes >= 0 else '−'}{format_bytes(abs(n_bytes))}"
+
+
+# --- memory that ran out
+
+
+def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Report the ranks whose memory ran out, and what the others of the group had left, if it is known."""
+    for file, device in entries:
+        failed = device.failed
+        if failed is None:
+            continue
+        where = f" at {failed.place}" if failed.place else ""
+        free = "" if failed.free_bytes is None else f", {format_bytes(failed.free_bytes)} free"
+        words = f"{where}: {format_bytes(failed.needed_bytes)} needed{free}"
+        # Where nothing says how large another card is, it is taken for an equal one.
+        left = [
+            max((other.usable_bytes or device.usable_bytes) - other.reserved_bytes, 0)
+            for _, other in entries
+            if other.failed is None and device.usable_bytes is not None
+        ]
+        if left:
+            least, most = format_bytes(min(left)), format_bytes(max(left))
+            range_ = least if least == most else f"{least} to {most}"
+            words += f"; {counted(len(left), 'other rank')} of its group had {range_} left at their peaks"
+        yield _about(Kind.OUT_OF_MEMORY, file, failed.needed_bytes, words)
+
+
+# --- imbalance
+
+
+def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
+    """Compare the stages by the medians of their peaks, and within each stage the places on other axes."""
+    everyone = [entry for group in groups for entry in group]
+    for axis in dict.fromkeys(name for file, _ in everyone for name, _ in file.coordinates):
+        if axis.startswith(_STAGES):
+            found = [_uneven(axis, everyone, n_least=1)]
+        else:  # one rank at a place would only be an outlier once more
+            found = [_uneven(axis, group, n_least=LEAST_RANKS) for group in groups]
+        yield from sorted(filter(None, found), key=lambda one: -one.n_bytes)[:1]
+
+
+def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | None:
+    peaks: dict[int, list[int]] = {}
+    for file, device in entries:
+        if (place := dict(file.coordinates).get(axis)) is not None:
+            peaks.setdefault(place, []).append(device.peak_bytes)
+    medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
+    most = max(medians, key=medians.__getitem__, default=0)
+    least = min(medians, key=medians.__getitem__, default=0)
+    more = medians.get(most, 0) - medians.get(least, 0)
+    if not more or more < _UNEVEN * medians[most]:
+        return None
+    high, low = format_bytes(medians[most]), format_bytes(medians[least])
+    return Finding(Kind.IMBALANCE, f"{axis}={most} peaks at {high}, {axis}={least} at {low} (medians)", more)
+
+
+def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Compare the recorded inputs: ranks with longer sequences or larger batches need more activations."""
+    sized = [entry for entry in entries if entry.device.input_shape]
+    if len(sized) < LEAST_RANKS:
+        return
+    most, least = (which(sized, key=_n_inputs) for which in (max, min))
+    if _n_inputs(most) - _n_inputs(least) >= _UNEVEN * _n_inputs(most) > 0:
+        yield Finding(
+            Kind.IMBALANCE,
+            f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} {_shape(least)}",
+        )
+
+
+def _n_inputs(entry: Entry) -> int:
+    return prod(entry.device.input_shape)
+
+
+def _shape(entry: Entry) -> str:
+    return " × ".join(map(str, entry.device.input_shape))
+
+
+# --- growth from dump to dump
+
+
+def _growths(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
+    for dumps in by_rank:
+        found = [(file, device) for file in dumps if (device := file.main_device) is not None]
+        if len(found) < 2:
+            continue
+        (first_file, first), (last_file, last) = found[0], found[-1]
+        more = last.peak_bytes - first.peak_bytes
+        if more <= _LEAST_SHARE * first.peak_bytes:
+            continue
+        place = _grown_place(first, last)
+        words = (
+            f": peak {format_bytes(first.peak_bytes)} at {first_file.dump or 'the first dump'}, "
+            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(found)} dumps)"
+        )
+        yield _about(Kind.GROWTH, last_file, more, words + (f", most of it at {place}" if place else ""))
+
+
+def _grown_place(first: RankDevice, last: RankDevice) -> str:
+    before = {line.key: line.block_bytes for line in first.lines}
+    grown = {line: line.block_bytes - before.get(line.key, 0) for line in last.lines}
+    most = max(grown, key=grown.__getitem__, default=None)
+    return most.place if most is not None and grown[most] > 0 else ""

@@ -1,0 +1,161 @@
+"""``snapconv ranks``: the files of a whole job -> which rank differs, and in what."""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapconv.cli.arguments import AsJson, Certain, Force, PathOptions, Quiet, Top, parsed
+from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
+from snapconv.errors import InputError, UnsafePickleError
+from snapconv.files import check_outputs
+from snapconv.units import counted
+
+if TYPE_CHECKING:
+    from snapconv.answers.ranks.job_report import JobReport
+    from snapconv.ranks.job import JobProgress
+
+_Patterns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATTERN...",
+        help="Snapshots, captures, folders, globs in quotes, @LIST for a file with one a line; or URLs of a "
+        "store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's package).",
+    ),
+]
+_Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="PATH", help="Write an SQLite database; a name ending in .html gets a page."
+    ),
+]
+_Mesh = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh",
+        metavar="AXES",
+        help="The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: as recorded.",
+    ),
+]
+_Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this machine's.",
+    ),
+]
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Processes on this machine. Default: its processors, if memory suffices.",
+    ),
+]
+_Reports = Annotated[
+    str | None,
+    typer.Option(
+        "--reports", metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
+    ),
+]
+_Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", metavar="FOLDER", help="Keep results there. Default: in the user's cache folder."
+    ),
+]
+_NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every file anew, and keep nothing.")]
+
+
+def ranks(
+    patterns: _Patterns,
+    *,
+    output: _Output = None,
+    mesh: _Mesh = None,
+    scheduler: _Scheduler = None,
+    workers: _Workers = None,
+    reports: _Reports = None,
+    cache: _Cache = None,
+    no_cache: _NoCache = False,
+    top: Top = None,
+    project: PathOptions,
+    certain: Certain = False,
+    force: Force = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
+
+    It also shows which ranks ran out of memory, and what the others had left. A file that cannot be read is a
+    row with its error, and the command ends with 3. Results are kept: a second run reads only files that are
+    new or have changed.
+    """
+    from snapconv.ranks.job import JobOptions, JobStopped, read_job
+    from snapconv.ranks.job_files import Mesh
+    from snapconv.ranks.row_cache import default_cache
+
+    check_outputs([output] if output else [], force=force)
+    options = JobOptions(
+        mesh=None if mesh is None else parsed(mesh, Mesh.parse, "--mesh"),
+        scheduler=scheduler,
+        workers=workers,
+        cache=None if no_cache else cache or default_cache(),
+        reports=reports,
+        analysis=replace(project.analysis(), certain=certain),
+    )
+    show = partial(_print, as_json=as_json, top=top, quiet=quiet)
+    try:
+        with progress_bar(shown=not quiet) as bar:
+            report = read_job(patterns, options, progress=_job_progress(bar) if bar else None)
+    except JobStopped as stopped:
+        show(stopped.report)
+        print_error(f"stopped: {counted(stopped.n_left, 'file')} not read; type it again to read only these")
+        raise
+    _write(report, output, force=force)
+    show(report)
+    if output is not None and not quiet and not as_json:
+        print_lines([f"  written: {output}"], sys.stdout)
+    _end_for_errors(report)
+
+
+def _job_progress(bar: "object") -> "JobProgress":
+    """Show the files done, the rate and the time left as the text of a progress bar."""
+
+    def show(done: int, total: int, n_errors: int, n_seconds: float) -> None:
+        rate = done / max(n_seconds, 0.001)
+        left = f"{(total - done) / rate:.0f} s left"
+        errors = f", {counted(n_errors, 'error')}" if n_errors else ""
+        bar(f"{done} of {total} files, {rate:.1f} a second, {left}{errors}", done, total)  # type: ignore[operator]
+
+    return show
+
+
+def _write(report: "JobReport", output: Path | None, *, force: bool) -> None:
+    if output is None:
+        return
+    from snapconv.writers.sqlite.job_database import write_job_database
+
+    write_job_database(output, report, force=force)
+
+
+def _print(report: "JobReport", *, as_json: bool, top: int | None, quiet: bool) -> None:
+    from snapconv.writers.text.ranks import job_lines
+
+    if as_json:
+        print_json(first_entries(report.to_json(), top))
+    elif not quiet:
+        print_lines(job_lines(report, n_rows=top), sys.stdout)
+
+
+def _end_for_errors(report: "JobReport") -> None:
+    """End as the worst of the errors does; the answer is printed already."""
+    if report.errors:
+        is_unsafe = any(file.exit_code == UnsafePickleError.exit_code for file in report.errors)
+        advice = ", and some contain code: do not load them with anything else either" if is_unsafe else ""
+        print_error(f"error: {len(report.errors)} of {counted(len(report.files), 'file')} not read{advice}")
+        raise typer.Exit(UnsafePickleError.exit_code if is_unsafe else InputError.exit_code)

@@ -1,0 +1,169 @@
+"""Ranks compared: which differs, in what, and by how much, on rows whose every figure is written here."""
+
+from dataclasses import replace
+
+import pytest
+
+import snapconv
+from snapconv.answers.ranks.job_report import Kind, report_job
+from snapconv.answers.ranks.rank_file import FailedRequest, RankDevice, RankFile, RankLine, rank_file
+from snapconv.json_text import read_json, write_json
+from snapconv.stacks.project_lines import SourceLine
+from tests.job_builder import rank_trace, write_rank
+
+GIB = 1 << 30
+NET, OPTIM, LEAK = (
+    SourceLine(name, line, "f") for name, line in (("net.py", 35), ("optim.py", 88), ("leak.py", 7))
+)
+FIGURES = {
+    "usable_bytes": 80 * GIB, "unlisted_bytes": 0, "history": "complete", "about": "peak", "verdict": "",
+    "command": "tree", "growth_bytes": 0, "growth_place": "", "failed": None, "input_shape": (),
+}  # fmt: skip
+
+
+def device(**lines):
+    """A device whose lines are ``category_at=(line, GiB)``; its peak is their sum."""
+    found = [RankLine(name.split("_at")[0], line, int(size * GIB)) for name, (line, size) in lines.items()]
+    totals = {}
+    for one in found:
+        totals[one.category] = totals.get(one.category, 0) + one.block_bytes
+    peak = sum(totals.values())
+    return RankDevice(
+        device=0, peak_bytes=peak, end_bytes=peak, reserved_bytes=peak, categories=tuple(totals.items()),
+        lines=tuple(found), **FIGURES,
+    )  # fmt: skip
+
+
+def usual():
+    return device(weight=(NET, 20), activation=(NET, 10))
+
+
+def rank(number, one=None, **fields):
+    fields = {"file": f"rank{number}.pickle", "rank": number} | fields
+    return RankFile(**fields, devices=(one or usual(),))
+
+
+def sentences(files, kind):
+    return [one.sentence for one in report_job(files).of_kind(kind)]
+
+
+def test_a_rank_with_memory_that_its_group_does_not_have_is_named_with_the_line():
+    odd = device(weight=(NET, 20), activation=(NET, 10), optimizer_state=(OPTIM, 19))
+    files = [rank(number, odd if number == 37 else None) for number in range(64)]
+    (found,) = report_job(files).of_kind(Kind.OUTLIER)
+    assert found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88; its group has none"
+    assert (found.rank, found.n_bytes, found.file) == (37, 19 * GIB, "rank37.pickle")
+
+
+def test_a_rank_with_more_of_what_its_group_has_is_compared_with_the_median():
+    odd = device(weight=(NET, 20), activation=(NET, 16))
+    assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == [
+        "rank 7: +6.00 GiB activation at net.py:35; the median of its group is 10.00 GiB"
+    ]
+
+
+def test_a_rank_that_lacks_what_its_group_has_differs_too():
+    odd = device(weight=(NET, 20))
+    assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == [
+        "rank 7: −10.00 GiB activation at net.py:35; the median of its group is 10.00 GiB"
+    ]
+
+
+def test_a_line_that_a_row_has_no_room_for_is_not_taken_for_missing():
+    odd = replace(device(weight=(NET, 20)), unlisted_bytes=10 * GIB, categories=usual().categories)
+    odd = replace(odd, peak_bytes=30 * GIB, reserved_bytes=30 * GIB)
+    assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == []
+
+
+def test_ranks_that_all_differ_by_chance_have_no_outlier():
+    spread = [device(weight=(NET, 20), activation=(NET, 10 + size / 10)) for size in range(32)]
+    assert sentences([rank(number, one) for number, one in enumerate(spread)], Kind.OUTLIER) == []
+
+
+def test_growth_within_one_rank_alone_is_a_difference():
+    odd = replace(usual(), growth_bytes=GIB, growth_place="leak.py:7")
+    assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == [
+        "rank 7: grows by 1.00 GiB per iteration at leak.py:7"
+    ]
+
+
+def stages(n_first, n_last):
+    first = device(weight=(NET, 40), activation=(NET, 30))
+    files = [rank(number, first, coordinates=(("pp", 0), ("dp", number))) for number in range(n_first)]
+    return files + [
+        rank(n_first + number, usual(), coordinates=(("pp", 1), ("dp", number))) for number in range(n_last)
+    ]
+
+
+def test_pipeline_stages_are_groups_of_their_own_and_their_difference_is_an_imbalance():
+    report = report_job(stages(4, 12))
+    assert [(one.name, one.n_ranks, one.median_bytes) for one in report.groups] == [
+        ("pp=0", 4, 70 * GIB),
+        ("pp=1", 12, 30 * GIB),
+    ]
+    assert [(one.kind, one.sentence) for one in report.findings] == [
+        (Kind.IMBALANCE, "pp=0 peaks at 70.00 GiB, pp=1 at 30.00 GiB (medians)")
+    ]
+
+
+def test_experts_of_a_stage_that_need_more_are_an_imbalance():
+    more = device(weight=(NET, 20), activation=(NET, 16))
+    files = [
+        rank(n, more if n % 4 == 1 else None, coordinates=(("pp", 0), ("ep", n % 4), ("dp", n // 4)))
+        for n in range(16)
+    ]
+    assert sentences(files, Kind.IMBALANCE) == ["ep=1 peaks at 36.00 GiB, ep=0 at 30.00 GiB (medians)"]
+
+
+def test_without_its_mesh_a_mixed_job_gets_the_hint_to_pass_one():
+    files = [replace(file, coordinates=()) for file in stages(5, 12)]
+    (hint,) = sentences(files, Kind.HINT)
+    assert "5 of 17 ranks differ" in hint
+    assert "--mesh" in hint
+
+
+def test_two_ranks_are_not_compared():
+    odd = device(weight=(NET, 60))
+    assert sentences([rank(0), rank(1, odd)], Kind.OUTLIER) == []
+    assert "needs 3 ranks" in sentences([rank(0), rank(1, odd)], Kind.HINT)[0]
+
+
+def test_a_rank_that_ran_out_is_shown_with_what_the_others_had_left():
+    failed = FailedRequest(2 * GIB, GIB, 30 * GIB, "net.py:36", "full", "full")
+    odd = replace(usual(), failed=failed, usable_bytes=31 * GIB)
+    others = [rank(number, replace(usual(), usable_bytes=None)) for number in (0, 1)]
+    more = replace(usual(), usable_bytes=None, reserved_bytes=29 * GIB)
+    assert sentences([*others, rank(2, more), rank(3, odd)], Kind.OUT_OF_MEMORY) == [
+        "rank 3 at net.py:36: 2.00 GiB needed, 1.00 GiB free; "
+        "3 other ranks of its group had 1.00 GiB to 2.00 GiB left at their peaks"
+    ]
+
+
+def test_the_last_dump_is_compared_and_the_first_shows_the_growth():
+    later = device(weight=(NET, 20), activation=(NET, 10), unknown=(LEAK, 5))
+    dumps = [rank(0, file=f"iteration_{n}/rank0", dump=f"iteration_{n}", dump_number=n) for n in (10, 20)]
+    last = rank(0, later, file="iteration_30/rank0", dump="iteration_30", dump_number=30)
+    report = report_job([last, *dumps])
+    assert [file.file for file in report.last_dumps] == ["iteration_30/rank0"]
+    assert [one.sentence for one in report.of_kind(Kind.GROWTH)] == [
+        "rank 0: peak 30.00 GiB at iteration_10, 35.00 GiB at iteration_30 (3 dumps), most of it at leak.py:7"
+    ]
+
+
+def test_recorded_inputs_of_other_lengths_are_an_imbalance():
+    files = [rank(n, replace(usual(), input_shape=(1, 2048 if n else 8192))) for n in range(4)]
+    assert sentences(files, Kind.IMBALANCE) == ["the inputs of rank 0 are 1 × 8192, those of rank 1 1 × 2048"]
+
+
+@pytest.mark.parametrize("trace", [rank_trace(leak=1 << 20), rank_trace(free_at_oom=1 << 20)])
+def test_a_row_of_a_file_comes_back_from_json_as_it_was(tmp_path, trace):
+    path = write_rank(tmp_path / "rank3.pickle", trace)
+    row = rank_file(snapconv.load(path).analysis, RankFile(str(path), rank=3))
+    assert RankFile.from_json(read_json(write_json(row.to_json()))) == row
+    assert row.main_device.peak_bytes == sum(size for _, size in row.main_device.categories)
+
+
+@pytest.mark.parametrize("values", [{}, {"file": "a"}, [], None, {"file": "a", "devices": [{}]}])
+def test_what_is_no_row_is_refused(values):
+    with pytest.raises(ValueError, match="not a row"):
+        RankFile.from_json(values)

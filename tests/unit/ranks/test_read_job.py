@@ -1,0 +1,197 @@
+"""A job read by plain processes: errors are rows, what is killed is tried again, results are kept."""
+
+import multiprocessing
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from snapconv.cli.app import main
+from snapconv.errors import InputError
+from snapconv.ranks import engines
+from snapconv.ranks.job import JobOptions, JobStopped, read_job
+from snapconv.ranks.job_files import Mesh, find_inputs
+from snapconv.ranks.rank_reading import RankRequest, read_alone, read_rank
+from snapconv.ranks.row_cache import default_cache
+from tests.builders import MIB
+from tests.job_builder import write_job
+
+UNSAFE = b"\x80\x04cos\nsystem\nX\x04\x00\x00\x00true\x85R."
+
+
+@pytest.fixture(autouse=True)
+def plain_processes(monkeypatch, tmp_path):
+    """Read without Dask, which has tests of its own, and keep nothing outside the test's folder."""
+    monkeypatch.setattr(engines, "has_dask", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+
+def errors_of(report):
+    return {file.rank: file.error for file in report.files if file.error is not None}
+
+
+def test_a_job_is_read_whatever_is_wrong_with_some_of_its_files(tmp_path):
+    paths = write_job(tmp_path, 8, leaks={5: 9 * MIB})
+    paths[2].write_bytes(paths[2].read_bytes()[:200])
+    paths[3].write_bytes(UNSAFE)
+    paths[6].write_bytes(b"")
+    report = read_job([str(tmp_path), str(tmp_path / "rank8.pickle")], JobOptions(workers=2))
+    assert [file.rank for file in report.files] == list(range(9))
+    errors = errors_of(report)
+    assert errors.keys() == {2, 3, 6, 8}
+    for text, rank in (("breaks off", 2), ("os.system", 3), ("empty", 6), ("not there", 8)):
+        assert text in errors[rank]
+    assert {file.rank: file.exit_code for file in report.errors} == {2: 3, 3: 4, 6: 3, 8: 3}
+    assert [one.sentence for one in report.findings] == [
+        "rank 5: +9.00 MiB activation at leak.py:7; its group has none"
+    ]
+
+
+def test_a_worker_that_is_killed_costs_no_file(tmp_path):
+    write_job(tmp_path, 40)
+    killed = []
+
+    def kill_one(n_done, *_):
+        if n_done == 5:
+            worker = multiprocessing.active_children()[0]
+            killed.append(worker.pid)
+            worker.kill()
+
+    report = read_job([str(tmp_path)], JobOptions(workers=2), progress=kill_one)
+    assert killed
+    assert [file.rank for file in report.files] == list(range(40))
+    assert errors_of(report) == {}
+
+
+def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path, monkeypatch):
+    (path,) = write_job(tmp_path, 1)
+    (one,) = find_inputs([str(path)])
+    text = RankRequest(one.place, JobOptions().analysis).to_text()
+    assert read_alone(text) == read_rank(text)
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    answer = read_alone(text)
+    assert "signal 9" in answer
+    assert str(path) in answer
+
+
+def test_files_that_may_not_fit_are_read_alone(tmp_path, monkeypatch):
+    paths = write_job(tmp_path, 3)
+    alone = []
+    monkeypatch.setattr(engines, "read_alone", lambda text: alone.append(text) or read_rank(text))
+    large = str(paths[1])
+    monkeypatch.setattr(engines, "needed_bytes", lambda path, _: 1 << 60 if path == large else 1)
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    report = read_job([str(tmp_path)])
+    assert errors_of(report) == {}
+    assert [large in text for text in alone] == [True]
+
+
+def in_threads(n_workers):
+    """An engine whose functions a test may replace."""
+    from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+
+    return engines.Engine(lambda _: ThreadPoolExecutor(n_workers), 4, lambda: 1, (BrokenExecutor,))
+
+
+def test_what_was_done_before_an_interrupt_is_kept_and_a_second_run_reads_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    paths = write_job(tmp_path, 12)
+    options = JobOptions(cache=tmp_path / "kept", workers=1)
+
+    def stop(n_done, *_):
+        if n_done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(JobStopped) as stopped:
+        read_job([str(tmp_path)], options, progress=stop)
+    assert len(stopped.value.report.files) == 4
+    assert stopped.value.n_left == 8
+    done = {file.file for file in stopped.value.report.files}
+    for path in paths:  # what is read again now has errors
+        status = path.stat()
+        path.write_bytes(b"x" * status.st_size)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    report = read_job([str(tmp_path)], options)
+    assert {file.file for file in report.files if file.error is None} == done
+    os.utime(paths[0])
+    assert 0 in errors_of(read_job([str(tmp_path)], options))
+
+
+def test_a_damaged_row_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    write_job(tmp_path / "job", 2)
+    options = JobOptions(cache=tmp_path / "kept")
+    before = read_job([str(tmp_path / "job")], options)
+    for kept, text in zip(sorted((tmp_path / "kept").rglob("*.json")), ("[]", "{"), strict=True):
+        kept.write_text(text)
+    assert read_job([str(tmp_path / "job")], options) == before
+
+
+def test_a_rank_outside_the_mesh_is_refused_before_anything_is_read(tmp_path):
+    write_job(tmp_path, 3)
+    with pytest.raises(InputError, match="rank 2, and --mesh has 2 ranks"):
+        read_job([str(tmp_path)], JobOptions(mesh=Mesh.parse("dp=2")))
+
+
+def test_as_many_workers_run_as_fit_into_the_memory(monkeypatch):
+    monkeypatch.setattr(engines, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(engines, "n_processors", lambda: 64)
+    assert engines.n_local_workers([1_000] * 100) == (8, 1_000)
+    assert engines.n_local_workers([1_000] * 3) == (3, 2_666)
+    assert engines.n_local_workers([1_000] * 99 + [9_000]) == (8, 1_000)
+    assert engines.n_local_workers([50_000] * 4) == (1, 8_000)
+
+
+# --- the command
+
+
+def test_a_folder_is_a_job_and_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    write_job(tmp_path / "job", 4, leaks={2: 9 * MIB})
+    assert main([str(tmp_path / "job")]) == 0
+    said = capsys.readouterr()
+    assert f"snapconv ranks {tmp_path / 'job'}" in said.err
+    assert "rank 2: +9.00 MiB activation at leak.py:7; its group has none" in said.out
+    assert f"next: snapconv tree {tmp_path / 'job' / 'rank2.pickle'}" in said.out
+    assert sorted(default_cache().rglob("*.json"))
+
+
+def test_several_files_get_the_name_of_the_command(tmp_path, capsys):
+    first, second = map(str, write_job(tmp_path, 2))
+    assert main([first, second]) == 2
+    assert f"snapconv ranks {first} {second}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("content", "code"), [(b"", 3), (UNSAFE, 4)])
+def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypatch, content, code):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    paths = write_job(tmp_path, 4)
+    paths[1].write_bytes(content)
+    output = tmp_path / "job.sqlite"
+    assert main(["ranks", str(tmp_path), "-o", str(output), "--no-cache"]) == code
+    said = capsys.readouterr()
+    assert "1 of 4 files not read" in said.err
+    assert "rank 1:" in said.out
+    with closing(sqlite3.connect(output)) as connection:
+        rows = connection.execute("SELECT rank, error IS NULL FROM job_files ORDER BY id").fetchall()
+    assert rows == [(0, 1), (1, 0), (2, 1), (3, 1)]
+
+
+def test_every_rank_gets_its_memory_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    write_job(tmp_path / "job", 2)
+    reports = tmp_path / "reports"
+    assert main(["ranks", str(tmp_path / "job"), "--reports", str(reports), "--quiet"]) == 0
+    assert [path.name for path in sorted(reports.iterdir())] == [
+        "rank0.cuda0.memory.sqlite",
+        "rank1.cuda0.memory.sqlite",
+    ]
+    with closing(sqlite3.connect(reports / "rank1.cuda0.memory.sqlite")) as connection:
+        (peak,) = connection.execute(
+            "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
+        ).fetchone()
+    assert peak == 14 * MIB
