@@ -340,7 +340,7 @@ def analyze_device(
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
-    features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
+    features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
     classification = classify(features, order_of(is_host=device.is_host))
     if certain:
         classification = only_certain(classification)
