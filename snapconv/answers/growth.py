@@ -488,7 +488,7 @@ def why_unknown(phases: Phases, *, n_events: int) -> str:
     if n < LEAST_ITERATIONS:
         return (
             f"the trace has {counted(n, 'iteration')}, and growth shows from {LEAST_ITERATIONS} on: "
-            "`snapconv record --iterations 4 train.py` stops after four"
+            "`snapconv record --iterations 4` stops after four"
         )
     return ""
 
