@@ -77,6 +77,12 @@ def test_no_row_lacks_its_line_number_whatever_the_width(session):
     assert n_places or not any(session.project.is_project)
 
 
+def test_a_graph_pool_with_the_free_memory_is_named_in_the_headline():
+    session = snapconv.load(SHARED / "cases/answers/graph_pool_oom.pickle")
+    headline, *_ = verdict_lines(find_verdict(session.devices[0]), "FILE")
+    assert "5.91 GiB are free in the private pool (1, 0), which this request cannot use" in headline
+
+
 def test_the_parts_of_the_peak_add_up(session):
     for state in session.at():
         allocated = state.allocated_bytes
