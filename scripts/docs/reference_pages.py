@@ -12,6 +12,7 @@ from pathlib import Path
 import snapconv
 from scripts.docs import catalogs
 from snapconv.answers import explanation
+from snapconv.answers.advice.findings import Advice
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.oom.failed_allocation import OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
@@ -34,6 +35,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "verdict": (FileVerdict,),
     "summary": (MomentState,),
     "tree": (MemoryTree,),
+    "advise": (Advice,),
     "fragmentation": (Fragmentation,),
     "oom": (OutOfMemory, Remedies),
     "oom --message": (MessageAnswer,),
@@ -110,8 +112,9 @@ def answer_keys() -> str:
 def _with_inner(shape: type) -> Iterator[type]:
     """Return a dataclass, then those that its fields are made of."""
     yield shape
-    for hint in typing.get_type_hints(shape).values():
-        for part in _parts_of(hint):
+    hints = typing.get_type_hints(shape)
+    for each in fields(shape):
+        for part in _parts_of(hints[each.name]) if each.metadata.get("json", True) else ():
             if is_dataclass(part) and isinstance(part, type):
                 yield from _with_inner(part)
 
@@ -207,14 +210,9 @@ def plugin() -> str:
 def library() -> str:
     """Describe the public names by their docstrings, and a session by its methods."""
     parts = []
-    for name in ("load", "to_sqlite", "recording", "step"):
+    for name in ("load", "recording", "step"):
         function = getattr(snapconv, name)
         parts += [f"### `snapconv.{name}`", _signature(function, f"snapconv.{name}"), _doc(function)]
-    for name in ("ConvertOptions", "Budgets", "Request"):
-        shape = getattr(snapconv, name)
-        parts += [f"### `snapconv.{name}`", _signature(shape, f"snapconv.{name}"), _doc(shape)]
-        if hasattr(shape, "read"):
-            parts += [_signature(shape.read, f"snapconv.{name}.read"), _doc(shape.read)]
     session = snapconv.Session
     parts += ["### `Session`", _doc(session)]
     for name, member in vars(session).items():
@@ -233,18 +231,9 @@ def _signature(function: typing.Callable[..., object], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
             names.append("*")
             has_star = True
-        default = "" if parameter.default is parameter.empty else f"={_value(parameter.default)}"
-        stars = "*" * (
-            (parameter.kind is parameter.VAR_POSITIONAL) + 2 * (parameter.kind is parameter.VAR_KEYWORD)
-        )
-        has_star = has_star or bool(stars)
-        names.append(f"{stars}{parameter.name}{default}")
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        names.append(f"{parameter.name}{default}")
     return f"```text\n{name}({', '.join(names)})\n```"
-
-
-def _value(default: object) -> str:
-    """Write a default; one that is made anew for each object has no text of its own."""
-    return "…" if "factory" in repr(default) else repr(default)
 
 
 def versions() -> str:

@@ -71,6 +71,8 @@ def _answers(file: str) -> list[Command]:
         ["info", file, "--json"],
         ["tree", file, "--all-frames", "--json"],
         ["tree", file, "--by", "module"],
+        ["advise", file, "--save", "1GiB", "--json"],
+        ["advise", file],
         ["fragmentation", file, "--json"],
         ["fragmentation", file],
         ["oom", file],

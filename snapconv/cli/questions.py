@@ -54,6 +54,13 @@ _Allocation = Annotated[
         help="An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
     ),
 ]
+_Capacity = Annotated[
+    str | None,
+    typer.Option("--capacity", metavar="SIZE", help="The memory that torch may have, such as 78GiB."),
+]
+_Save = Annotated[
+    str | None, typer.Option("--save", metavar="SIZE", help="The bytes to save at the peak, such as 10GiB.")
+]
 _Stack = Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")]
 _OomSnapshot = Annotated[
     Path | None,
@@ -258,6 +265,32 @@ def growth(snapshot: Snapshot, *, device: OneDevice = None, read: PathOptions) -
     session = read_session(snapshot, read, device=device)
     found = map(report_growth, session.devices)
     return answer_by_device(session, ((one.to_json(), growth_lines(one)) for one in found))
+
+
+@question
+def advise(
+    snapshot: Snapshot,
+    *,
+    capacity: _Capacity = None,
+    save: _Save = None,
+    device: OneDevice = None,
+    read: PathOptions,
+) -> Answer:
+    """Say what to change in the program, and how much memory each change saves.
+
+    Faults keep memory for nothing. Trades save memory and cost time or precision: they are shown with --save
+    or --capacity, and where memory ran out. Every saving is measured by replaying the trace with the change.
+    """
+    from snapconv.answers.advice.findings import advise as find_advice
+    from snapconv.answers.advice.findings import goal_of
+    from snapconv.writers.text.advice import advice_lines
+
+    if capacity is not None and save is not None:
+        raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
+    fits, saved = size_of(capacity, "--capacity"), size_of(save, "--save")
+    session = read_session(snapshot, read, device=device)
+    found = [find_advice(one, goal_bytes=goal_of(one, capacity=fits, save=saved)) for one in session.devices]
+    return answer_by_device(session, ((one.to_json(), advice_lines(one, str(snapshot))) for one in found))
 
 
 @question

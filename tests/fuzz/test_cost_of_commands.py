@@ -39,6 +39,7 @@ QUESTIONS = {
     "tree by operation --json": ("tree", FILE, "--by", "operation", "--json"),
     "tree": ("tree", FILE),
     "fragmentation --json": ("fragmentation", FILE, "--json"),
+    "advise --save": ("advise", FILE, "--save", "1GiB"),
     "oom": ("oom", FILE),
     "oom --json": ("oom", FILE, "--json"),
     "verdict": (FILE,),

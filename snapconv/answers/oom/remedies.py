@@ -1,8 +1,8 @@
-"""Remedies for a failed allocation: each tried by a replay of the trace, not by advice.
+"""Remedies for a failed allocation: each tried by a replay of the trace up to the failed request.
 
-The replay ends with the failed request. It begins some events before it, with the memory of that moment,
-because a replay of all costs more. The file's own settings are tried first: where the request does not fail
-under these, what others do says nothing.
+What is tried: the findings of ``advise``, a smaller batch, and settings of the allocator. The replay begins
+some events before the request, with the memory of that moment, because a replay of all costs more. The file's
+own settings are tried first: where the request does not fail under these, other replays prove nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,32 +12,25 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.changes import Change
+from snapconv.answers.advice.findings import Finding, advise
+from snapconv.answers.what_if.batch_scale import scale_batch
 from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
-from snapconv.answers.what_if.setting_trials import candidates
+from snapconv.answers.what_if.setting_trials import candidates, scaled_calls
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.classification.categories import Category
-from snapconv.columns import Int64Column, sums_by
 from snapconv.notes import Progress
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
-# Less than this part of the request is not worth a try.
-_LEAST_FREED = 0.1
-# What a program can free earlier: not its weights, the states of its optimizer, or the input of the step.
-_FREEABLE = (
-    Category.ACTIVATION,
-    Category.KV_CACHE,
-    Category.GRADIENT,
-    Category.TEMPORARY,
-    Category.UNKNOWN,
-)
+# Shares of the batch that are tried, the largest that suffices by bisection.
+_BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One thing that was tried, and whether the request was served; ``detail`` says how well, or why not.
+    """One change that was tried, and whether the request was served; ``detail`` says how well, or why not.
 
+    ``is_setting``: of the allocator, and not of the program. ``how`` is the change, in a sentence.
     ``assumptions`` are those of the replay; with any, the outcome is an estimate.
     """
 
@@ -45,6 +38,8 @@ class Remedy:
     is_served: bool
     detail: str
     assumptions: tuple[str, ...]
+    is_setting: bool = False
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +51,6 @@ class Remedies:
     why_none: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    name: str
-    settings: AllocatorSettings
-    calls: AllocatorCalls
-
-
 def find_remedies(
     analysis: DeviceAnalysis,
     event: int,
@@ -70,97 +58,113 @@ def find_remedies(
     thorough: bool = False,
     progress: Progress | None = None,
 ) -> Remedies:
-    """Try what could have served the request that failed at an event; ``thorough``: by the whole trace."""
+    """Try to get past the request that failed at an event; ``thorough``: by the whole trace."""
     first = 0 if thorough else max(event + 1 - MOST_EVENTS, 0)
-    calls = _calls(analysis, first, event)
-    own, n_events = replace(calls.own, memory_fraction=1.0), event + 1 - first
-    capacity = capacity_at_oom(calls, event)
-    again = try_out(calls, Trial(own, capacity))
+    tries = _Tries(analysis, first, event)
+    again = tries.outcome(tries.calls, tries.own)
+    n_events = event + 1 - first
     if event not in again.failed_again:
         return Remedies(n_events, (), _not_reproduced(again, event))
-    attempts = list(_attempts(analysis, calls, own, first, event))
-    tried = []
-    for number, attempt in enumerate(attempts):
+    tried: list[Remedy] = []
+    for remedy in tries.all():
         if progress:
-            progress("replaying", number, len(attempts))
-        outcome = try_out(attempt.calls, Trial(attempt.settings, capacity, device_bytes=capacity))
-        tried.append(_remedy(attempt.name, outcome, event))
+            progress("replaying", len(tried), len(tried) + 1)
+        tried.append(remedy)
     return Remedies(n_events, tuple(tried))
 
 
-def _calls(
-    analysis: DeviceAnalysis,
-    first: int,
-    event: int,
-    *,
-    freed_before: dict[int, int] | None = None,
-    empty_cache_before: Sequence[int] = (),
-) -> AllocatorCalls:
-    """Find the calls from one event to another, which is the failed request."""
-    return find_calls(
-        analysis.snapshot,
-        analysis.device,
-        analysis.replay,
-        first_event=first,
-        freed_before=freed_before,
-        empty_cache_before=empty_cache_before,
-    ).until(event + 1)
+class _Tries:
+    """Replays of the calls up to a failed request, with the memory that torch had then."""
+
+    def __init__(self, analysis: DeviceAnalysis, first: int, event: int) -> None:
+        self.analysis, self.first, self.event = analysis, first, event
+        self.calls = self._calls()
+        self.own = replace(self.calls.own, memory_fraction=1.0)
+        self.capacity = capacity_at_oom(self.calls, event)
+
+    def outcome(
+        self, calls: AllocatorCalls, settings: AllocatorSettings, *, is_placed_anew: bool = False
+    ) -> Outcome:
+        """Replay calls under settings."""
+        trial = Trial(settings, self.capacity, device_bytes=self.capacity, is_placed_anew=is_placed_anew)
+        return try_out(calls, trial)
+
+    def all(self) -> Iterator[Remedy]:
+        """Try changes of the program, the batch, then settings that the file does not have already."""
+        for finding in advise(self.analysis, trades=True).findings:
+            outcome = self.outcome(self._changed(finding.change), self.own)
+            yield _remedy(_name(finding), outcome, self.event, how=finding.how[0])
+        yield from self._smaller_batch()
+        ends = [i.first_event for i in self.analysis.iterations[1:]]
+        if ends := [end for end in ends if self.first < end <= self.event]:
+            emptied = self._calls(empty_cache_before=ends)
+            outcome = self.outcome(emptied, self.own)
+            yield _remedy("empty_cache() at the end of every iteration", outcome, self.event, is_setting=True)
+        for candidate, settings in candidates(self.calls.own):
+            if candidate.in_oom:
+                outcome = self.outcome(self.calls, settings)
+                yield _remedy(candidate.shown or candidate.conf, outcome, self.event, is_setting=True)
+
+    def _calls(
+        self, *, freed_before: dict[int, int] | None = None, empty_cache_before: Sequence[int] = ()
+    ) -> AllocatorCalls:
+        """Find the calls up to the failed request."""
+        return find_calls(
+            self.analysis.snapshot,
+            self.analysis.device,
+            self.analysis.replay,
+            first_event=self.first,
+            freed_before=freed_before,
+            empty_cache_before=empty_cache_before,
+        ).until(self.event + 1)
+
+    def _changed(self, change: Change) -> AllocatorCalls:
+        """Find the calls of the changed program: allocations that are not made, freed earlier, or smaller."""
+        table = self.analysis.allocations
+        alloc, whole = table.alloc_event[change.rows], table.block_bytes[change.rows]
+        is_whole = change.n_bytes >= whole
+        is_in_window = alloc >= self.first
+        is_missing = is_whole & is_in_window & (change.first <= alloc)
+        is_early = is_whole & ~is_missing & (change.first <= self.event) & (change.last > self.event)
+        at = np.maximum(change.first, self.first)[is_early]
+        freed_before = dict(zip(change.rows[is_early].tolist(), at.tolist(), strict=True))
+        calls = self._calls(freed_before=freed_before)
+        kept = ~np.isin(calls.row, change.rows[is_missing])
+        sizes = calls.requested_bytes.copy()
+        part = change.rows[~is_whole]
+        share = 1 - change.n_bytes[~is_whole] / np.maximum(whole[~is_whole], 1)
+        sizes[part] = np.maximum(sizes[part] * share, 1).astype(np.int64)
+        return replace(
+            calls,
+            operation=calls.operation[kept],
+            row=calls.row[kept],
+            event=calls.event[kept],
+            requested_bytes=sizes,
+        )
+
+    def _smaller_batch(self) -> Iterator[Remedy]:
+        """Find the largest share of the batch that gets past the request."""
+        first, after, best = 0, len(_BATCHES), None
+        while first < after:
+            middle = (first + after) // 2
+            scaled = scale_batch(self.analysis, _BATCHES[middle])
+            calls = scaled_calls(self.calls, scaled)
+            outcome = self.outcome(calls, self.own, is_placed_anew=True)
+            if self.event in outcome.served:
+                best, after = (_BATCHES[middle], outcome, scaled.how), middle
+            else:
+                first = middle + 1
+        if best:
+            share, outcome, how = best
+            remedy = _remedy(f"batch or sequence × {share:g}", outcome, self.event)
+            yield replace(remedy, assumptions=(how, *remedy.assumptions))
 
 
-def _attempts(
-    analysis: DeviceAnalysis,
-    calls: AllocatorCalls,
-    own: AllocatorSettings,
-    first: int,
-    event: int,
-) -> Iterator[_Attempt]:
-    """List the settings that the file does not have already, then changes of the program."""
-    for candidate, settings in candidates(own):
-        if candidate.in_oom:
-            yield _Attempt(candidate.shown or candidate.conf, settings, calls)
-    ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= event]
-    if ends:
-        emptied = _calls(analysis, first, event, empty_cache_before=ends)
-        yield _Attempt("empty_cache() at the end of every iteration", own, emptied)
-    if found := _largest_line(analysis, first, event):
-        line, n_bytes, rows, before = found
-        freed = _calls(analysis, first, event, freed_before=dict.fromkeys(rows.tolist(), before))
-        name = f"freeing {format_bytes(n_bytes)} of {line.place} before this phase"
-        yield _Attempt(name, own, freed)
+def _name(finding: Finding) -> str:
+    return finding.what.removesuffix(".")
 
 
-def _largest_line(
-    analysis: DeviceAnalysis, first: int, event: int
-) -> tuple[SourceLine, int, Int64Column, int] | None:
-    """Find the line with most bytes that a program can free, allocated before the phase of an event began.
-
-    With its bytes, its allocations, and the first event of that phase; None where there is none.
-    """
-    phase = analysis.phases.phase[: event + 1]
-    changes = np.flatnonzero(phase[1:] != phase[:-1])
-    begins = int(changes[-1]) + 1 if len(changes) else 0
-    if begins <= first:
-        return None
-    allocations, lines = analysis.allocations, ProjectLines(analysis.snapshot.stacks, analysis.project)
-    category = analysis.classification.category
-    can_free = allocations.live_at(event) & (allocations.alloc_event < begins) & np.isin(category, _FREEABLE)
-    rows = np.flatnonzero(can_free)
-    stacks, inverse = np.unique(allocations.stack_id[rows], return_inverse=True)
-    n_bytes = sums_by(inverse, allocations.block_bytes[rows], len(stacks))
-    of_line: dict[SourceLine, int] = {}
-    for stack, size in zip(stacks.tolist(), n_bytes.tolist(), strict=True):
-        if line := lines.innermost(stack):
-            of_line[line] = of_line.get(line, 0) + size
-    if not of_line:
-        return None
-    largest = max(of_line, key=lambda line: (of_line[line], line))
-    if of_line[largest] < int(analysis.device.events.size[event]) * _LEAST_FREED:
-        return None
-    mine = [lines.innermost(stack) == largest for stack in stacks.tolist()]
-    return largest, of_line[largest], rows[np.array(mine)[inverse]], begins
-
-
-def _remedy(name: str, outcome: Outcome, event: int) -> Remedy:
+def _remedy(name: str, outcome: Outcome, event: int, *, is_setting: bool = False, how: str = "") -> Remedy:
     is_served = event in outcome.served
     ran_out = outcome.ran_out
     if is_served:
@@ -168,10 +172,10 @@ def _remedy(name: str, outcome: Outcome, event: int) -> Remedy:
     elif ran_out is None or ran_out.event == event:
         detail = "fails at the same request"
     elif ran_out.event < 0:
-        detail = "what was there before does not fit"
+        detail = "the memory of before the trace does not fit"
     else:
         detail = f"fails earlier, at event {ran_out.event}"
-    return Remedy(name, is_served, detail, outcome.assumptions)
+    return Remedy(name, is_served, detail, outcome.assumptions, is_setting, how)
 
 
 def _not_reproduced(outcome: Outcome, event: int) -> str:

@@ -26,7 +26,7 @@ from snapconv.replay.history_verdict import History, Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import device_kind, device_name, format_bytes, parse_bytes
+from snapconv.units import device_kind, device_name, format_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, placed anew"
@@ -86,25 +86,6 @@ class Request:
     card_bytes: int | None = None
     outside_bytes: int | None = None
     is_thorough: bool = False
-
-    @classmethod
-    def read(
-        cls,
-        *settings: str,
-        search: bool = False,
-        capacity: str | int | None = None,
-        card: str | int | None = None,
-        outside: str | int | None = None,
-        thorough: bool = False,
-    ) -> "Request":
-        """Read what the command line takes: ``Request.read("expandable_segments:True", card="24GiB")``.
-
-        Raises ValueError for a text that is no setting or no size.
-        """
-        given = {"capacity": capacity, "card_bytes": card, "outside_bytes": outside}
-        sizes = {name: parse_bytes(size) if isinstance(size, str) else size for name, size in given.items()}
-        checked = tuple(map(read_setting, settings))
-        return cls(checked, is_search=search, is_thorough=thorough, **sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +221,7 @@ def try_settings(
     check = check_model(calls, device, replayed.allocations.addr, first=first, after=after, progress=progress)
     capacity, capacity_from = _capacity(analysis, calls, request)
     if scaled is not None:
-        calls = _scaled_calls(calls, scaled)
+        calls = scaled_calls(calls, scaled)
     request = replace(request, capacity=capacity)
     outcomes = _try_all(calls, request, is_placed_anew=scaled is not None, progress=progress)
     lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
@@ -307,7 +288,7 @@ def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request)
     return Trial(settings, request.capacity, device_bytes)
 
 
-def _scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
+def scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
     """Return the same calls for other sizes; a request that failed is taken to grow with the batch."""
     events = calls.events
     is_failed = events.action == Action.OOM

@@ -234,17 +234,20 @@ def test_expandable_segments_serve_what_was_fragmented(tmp_path):
     assert "expandable_segments:True" in [remedy.name for remedy in remedies.tried if remedy.is_served]
 
 
-def test_a_line_freed_before_the_phase_is_tried(tmp_path):
-    """60 MiB of forward, still live in the optimizer's step: freed before it, they serve its request."""
-    job = Job(100 * MIB)
-    job.alloc("logits", 60 * MIB, frames=[CALL, *MODEL])
-    job.alloc("state", 10 * MIB, frames=[STEP, *MODEL])
-    job.fail(45 * MIB)
-    raw = job.model.snapshot()
-    raw["device_traces"][0][-1]["frames"] = [STEP, *MODEL]
-    _, remedies = job.explained(tmp_path, raw=raw)
-    names = {remedy.name: remedy.is_served for remedy in remedies.tried}
-    assert names.get("freeing 60.00 MiB of model.py:5 before this phase") is True
+def test_a_previous_output_freed_before_the_next_call_is_tried(tmp_path):
+    """The next output of 45 MiB does not fit beside the previous one of 30 MiB; alone it does."""
+    job, call = Job(100 * MIB), [CALL, *MODEL]
+    job.alloc("other", 32 * MIB)
+    job.alloc("out 0", 30 * MIB, frames=call)
+    job.alloc("loss 0", MIB)
+    job.alloc("out 1", 30 * MIB, frames=call)
+    job.model.free(job.addrs.pop("out 0"), frames=MODEL[1:])
+    job.alloc("loss 1", MIB)
+    with pytest.raises(ModelOutOfMemory):
+        job.model.malloc(45 * MIB, frames=call)
+    _, remedies = job.explained(tmp_path)
+    served = [remedy.name for remedy in remedies.tried if remedy.is_served]
+    assert served[0] == "train.py:9 keeps its previous output until the next one is made"
 
 
 def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):

@@ -1,0 +1,60 @@
+"""Calls of source lines in a trace: the Python frames of stacks, and when the call of a line began."""
+
+from functools import cache
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import BoolColumn, has_code
+from snapconv.snapshot.event_table import Action
+from snapconv.stacks.paths import is_python
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.stack_roles import stacks_by_frame
+
+
+class LineCalls:
+    """The calls of lines on one device: a line is called from its first event to its last without a break."""
+
+    def __init__(self, analysis: DeviceAnalysis) -> None:
+        self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
+        files = self._stacks.frames.filenames
+        self._is_python = np.array([is_python(name) for name in files], np.bool_)
+        self._with_frame = stacks_by_frame(self._stacks)
+        self.is_alloc = has_code(self._events.action, Action.ALLOC)
+        self.n_allocs = np.cumsum(self.is_alloc, dtype=np.int64)
+        self.alloc_events = np.flatnonzero(self.is_alloc)
+        self.path = cache(self._path)
+        self.is_within = cache(self._is_within)
+
+    def _path(self, stack: int) -> tuple[int, ...]:
+        """Return the Python frames of a stack, the outermost first."""
+        frames = self._stacks.frames_of(stack)
+        return tuple(frames[self._is_python[frames]][::-1].tolist())
+
+    def _is_within(self, path: tuple[int, ...]) -> BoolColumn:
+        """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
+        marks = np.zeros(len(self._stacks) + 1, np.bool_)
+        marks[-1] = True
+        for stack in self._with_frame(path[-1]).tolist():
+            marks[stack] = self.path(stack)[: len(path)] == path
+        return marks
+
+    def began(self, path: tuple[int, ...], event: int) -> int:
+        """Return the first event of the unbroken run of a path's events that an event ends."""
+        marks, chunk = self.is_within(path), 1024
+        while event > 0:
+            first = max(event - chunk, 0)
+            outside = np.flatnonzero(~marks[self._events.stack_id[first:event]])
+            if len(outside):
+                return first + int(outside[-1]) + 1
+            event, chunk = first, chunk * 2
+        return 0
+
+    def line_of(self, path: tuple[int, ...], lines: ProjectLines) -> SourceLine | None:
+        """Return the project's line of a path: its innermost."""
+        return next((line for frame in reversed(path) if (line := lines.of_frame(frame))), None)
+
+    def alloc_after(self, event: int) -> int:
+        """Return the first event after this one that allocates; the number of events where none does."""
+        place = int(np.searchsorted(self.alloc_events, event, side="right"))
+        return int(self.alloc_events[place]) if place < len(self.alloc_events) else len(self._events)

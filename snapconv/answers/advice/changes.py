@@ -1,0 +1,114 @@
+"""Changes of a program as changes of its allocations, and the replay of a trace with any set of them.
+
+A change takes bytes from allocations between two events: all of them where an allocation would not be made or
+would be freed earlier, a part where it would be smaller. The curve of allocated bytes without these bytes has
+the new peak. Lifetimes are the file's own, so the replay is exact where the change is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import Int64Column, has_code
+from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.event_table import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes that allocations would not have, one row per allocation and range of events.
+
+    ``n_bytes`` are missing after the events from ``first`` up to, but without, ``last``. An allocation may
+    have several ranges, which do not overlap.
+    """
+
+    rows: Int64Column
+    first: Int64Column
+    last: Int64Column
+    n_bytes: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most demanding moment of a trace: the bytes allocated then, and a failed request on top of them."""
+
+    event: int
+    n_bytes: int
+    phase: str
+
+
+_PHASES = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "the optimizer's step",
+    Phase.OTHER: "code between the phases",
+    Phase.UNKNOWN: "",
+}
+
+
+class Demand:
+    """The bytes that the program needs at every moment: what is allocated, and a request that failed."""
+
+    def __init__(self, analysis: DeviceAnalysis) -> None:
+        self.analysis = analysis
+        curve, events = analysis.replay.allocated, analysis.device.events
+        self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
+        failed = np.flatnonzero(has_code(events.action, Action.OOM))
+        self._after[failed + 1] += events.size[failed]
+        self.n_events = len(events)
+        self.peak = self.without(())
+
+    def without(self, changes: Sequence[Change]) -> Peak:
+        """Return the peak with some changes made together; an allocation is changed by the first that has it.
+
+        So what two changes save of one allocation counts once.
+        """
+        moves = np.zeros(self.n_events + 2, np.int64)
+        is_changed = np.zeros(len(self.analysis.allocations), np.bool_)
+        for change in changes:
+            kept = ~is_changed[change.rows]
+            first, last, n_bytes = self._limited(change)
+            np.add.at(moves, first[kept] + 1, -n_bytes[kept])
+            np.add.at(moves, last[kept] + 1, n_bytes[kept])
+            is_changed[change.rows] = True
+        needed = self._after + np.cumsum(moves[:-1]) if len(changes) else self._after
+        event = int(needed.argmax()) - 1
+        phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
+        return Peak(event, int(needed[event + 1]), _PHASES[phase])
+
+    def bytes_at(self, change: Change, event: int) -> int:
+        """Return the bytes that a change takes from what is in use just after an event."""
+        first, last, n_bytes = self._limited(change)
+        return int(n_bytes[(first <= event) & (event < last)].sum())
+
+    def _limited(self, change: Change) -> tuple[Int64Column, Int64Column, Int64Column]:
+        """Keep to the time in which an allocation is there."""
+        table = self.analysis.allocations
+        freed = table.freed_event[change.rows].astype(np.int64)
+        ends = np.where(freed >= 0, freed, self.n_events)
+        first = np.maximum(change.first, table.alloc_event[change.rows])
+        last = np.maximum(np.minimum(change.last, ends), first)
+        return first, last, np.minimum(change.n_bytes, table.block_bytes[change.rows])
+
+
+def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
+    """Return the change that makes some allocations never happen."""
+    return freed_from(analysis, rows, np.full(len(rows), -1, np.int64))
+
+
+def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: Int64Column) -> Change:
+    """Return the change that frees each allocation at an event, before its own free."""
+    ends = np.full(len(rows), len(analysis.device.events), np.int64)
+    return Change(rows, event.astype(np.int64), ends, analysis.allocations.block_bytes[rows])
+
+
+def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:
+    """Return the change that makes allocations smaller by a share of their bytes."""
+    change = removed(analysis, rows)
+    saved = (change.n_bytes * share_saved).astype(np.int64)
+    return Change(change.rows, change.first, change.last, saved)

@@ -1,0 +1,210 @@
+"""Advice: what to change in the program, and the bytes that it saves at the peak, by a replay of the trace.
+
+Every kind is a row of KINDS: its sentences, and a detector. Detectors look at the peak, then at the peak that
+is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.calls import LineCalls
+from snapconv.answers.advice.changes import Change, Demand, Peak
+from snapconv.answers.advice.evidence import Detected, Evidence, Kind, Sort
+from snapconv.answers.advice.kinds import KINDS
+from snapconv.replay.history_verdict import Verdict
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stop_signals import stage
+from snapconv.units import device_kind, format_bytes
+
+MOST_FINDINGS = 7
+# After the faults at the peak come those at the peak that is left, and so on.
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One change of the program: what is wrong, what it saves at the peak, what it costs, how to do it.
+
+    ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less where another
+    moment then needs more. ``peak`` is the peak with this change alone. ``estimated`` is empty where the
+    replay is exact.
+    """
+
+    kind: str
+    sort: Sort
+    what: str
+    how: tuple[str, ...]
+    costs: str
+    wrong_if: str
+    is_certain: bool
+    estimated: str
+    line: SourceLine | None
+    where: SourceLine | None
+    n_allocations: int
+    held_bytes: int
+    saved_bytes: int
+    peak: Peak
+    change: Change = field(metadata={"json": False})
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        shown = [each.name for each in fields(self) if each.metadata.get("json", True)]
+        return (
+            {name: getattr(self, name) for name in shown}
+            | {"sort": self.sort.value, "peak": asdict(self.peak)}
+            | {
+                name: asdict(line) if line else None
+                for name, line in (("line", self.line), ("where", self.where))
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The findings on one device, the largest first, and the peak with all of them together.
+
+    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``unknown`` says why
+    nothing can be found, and is empty where something could be.
+    """
+
+    device: int
+    peak: Peak
+    is_failed: bool
+    goal_bytes: int | None
+    with_trades: bool
+    findings: tuple[Finding, ...]
+    together: Peak
+    unknown: str
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings that cost nothing to follow."""
+        return tuple(found for found in self.findings if found.sort is Sort.FAULT)
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "kind": device_kind(self.device),
+            **asdict(replace(self, findings=())),
+            "findings": [found.to_json() for found in self.findings],
+        }
+
+
+@stage
+def advise(
+    analysis: DeviceAnalysis, *, goal_bytes: int | None = None, trades: bool = False, cheap: bool = False
+) -> Advice:
+    """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades too.
+
+    ``cheap``: only the faults that are found without looking long.
+    """
+    demand = Demand(analysis)
+    trades = trades or goal_bytes is not None
+    wanted = [kind for kind in KINDS if kind.sort is Sort.FAULT or trades]
+    kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
+    unknown = _why_unknown(analysis)
+    found = [] if unknown else list(_search(analysis, demand, kinds, rounds=1 if cheap else _ROUNDS))
+    found = _largest(found)
+    return Advice(
+        device=analysis.device.device,
+        peak=demand.peak,
+        is_failed=bool(len(analysis.phases.oom_events)),
+        goal_bytes=goal_bytes,
+        with_trades=trades,
+        findings=tuple(found),
+        together=demand.without([one.change for one in found]),
+        unknown=unknown,
+    )
+
+
+def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:
+    """Return the peak to reach; None where no goal is given and no request failed.
+
+    What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity is what
+    torch had then.
+    """
+    replay, failed = analysis.replay, analysis.phases.oom_events
+    if save is not None:
+        return max(Demand(analysis).peak.n_bytes - save, 0)
+    if capacity is None and len(failed):
+        event = int(failed[0])
+        capacity = replay.reserved.at(event) + int(analysis.device.events.addr[event])
+    if capacity is None:
+        return None
+    return max(capacity - max(replay.reserved.peak - replay.allocated.peak, 0), 0)
+
+
+def _why_unknown(analysis: DeviceAnalysis) -> str:
+    if analysis.device.is_host:
+        return "pinned host memory is on no GPU"
+    if analysis.history.verdict is Verdict.NO_TRACE:
+        return "the file has no trace: advice needs the history of allocations"
+    return ""
+
+
+def _search(
+    analysis: DeviceAnalysis, demand: Demand, kinds: Sequence[Kind], *, rounds: int
+) -> Iterator[Finding]:
+    """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
+    calls, lines = LineCalls(analysis), ProjectLines(analysis.snapshot.stacks, analysis.project)
+    changes: list[Change] = []
+    moment, known = demand.peak, set()
+    for _ in range(rounds):
+        evidence = Evidence(analysis, demand, moment, calls, lines)
+        before = len(changes)
+        for kind in kinds:
+            for detected in kind.detect(evidence):
+                key = (kind.slug, detected.line, detected.where)
+                if key in known:
+                    continue
+                known.add(key)
+                finding = _finding(kind, detected, evidence, changes)
+                if max(finding.held_bytes, finding.saved_bytes) >= evidence.least_bytes:
+                    changes.append(detected.change)
+                    yield finding
+        moment = demand.without(changes)
+        if len(changes) == before:
+            return
+
+
+def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
+    """Measure a change: alone, and where another peak hides it, beside those that were found before."""
+    demand = evidence.demand
+    alone = demand.without([found.change])
+    saved = demand.peak.n_bytes - alone.n_bytes
+    if others:
+        saved = max(saved, demand.without(others).n_bytes - demand.without([*others, found.change]).n_bytes)
+    texts = {
+        **found.values,
+        "line": found.line.place if found.line else "library code",
+        "where": found.where.place if found.where else "library code",
+        "size": format_bytes(int(found.change.n_bytes.max(initial=0))),
+    }
+    return Finding(
+        kind=kind.slug,
+        sort=kind.sort,
+        what=kind.what.format(**texts),
+        how=tuple(line.format(**texts) for line in kind.how),
+        costs=kind.costs,
+        wrong_if=kind.wrong_if.format(**texts),
+        is_certain=found.is_certain,
+        estimated=kind.estimated,
+        line=found.line,
+        where=found.where,
+        n_allocations=len(np.unique(found.change.rows)),
+        held_bytes=demand.bytes_at(found.change, evidence.moment.event),
+        saved_bytes=saved,
+        peak=alone,
+        change=found.change,
+    )
+
+
+def _largest(found: Sequence[Finding]) -> list[Finding]:
+    """Return the faults, then the trades, each with the largest first."""
+    order = sorted(
+        found, key=lambda one: (one.sort is Sort.TRADE, -one.saved_bytes, -one.held_bytes, one.kind, one.what)
+    )
+    return order[:MOST_FINDINGS]
