@@ -226,7 +226,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch.Tensor", "to cuda cpu type type_as tolist numpy get_device data_ptr"),
         *_callables("torch.Tensor", "record_stream is_pinned pin_memory new new_tensor __torch_dispatch__"),
         *_values("torch.Tensor", "device is_cuda is_cpu"),
-        *_callables("torch.UntypedStorage", "data_ptr clone to"),
+        *_callables("torch.UntypedStorage", "data_ptr clone to resize_"),
         *_values("torch.UntypedStorage", "device is_cuda _cdata"),
         *_values("torch.nn.parameter.UninitializedTensorMixin", "_allowed_methods"),
         _function("torch._tensor_str._str", "self"),
@@ -248,7 +248,8 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C", "_scatter", is_optional=True),
         *_callables("torch._C._nn", "_parse_to"),
         *_callables("torch._C", "_current_graph_task_id _dispatch_has_kernel_for_dispatch_key"),
-        *_callables("torch._C", "_current_autograd_node _storage_id"),
+        *_callables("torch._C", "_current_autograd_node _storage_id _get_dispatch_mode"),
+        *_values("torch._C._TorchDispatchModeKey", "FAKE"),
         *_callables("torch._C", "_get_accelerator", is_optional=True),
         *_values("torch._C", "_functorch"),
         *_classes("torch._C", "DispatchKey DispatchKeySet DisableTorchFunction"),
@@ -281,10 +282,6 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C._distributed_c10d.FakeProcessGroup", "_create_internal", is_optional=True),
         *_callables("torch._C._distributed_c10d", "_create_work_from_future"),
         *_callables("torch.cuda.nccl", "version"),
-        *_callables("torch.distributed.fsdp.FullyShardedDataParallel", "__init__"),
-        *_callables(
-            "torch.distributed.tensor.DTensor", "__new__", is_optional=True
-        ),  # elsewhere before torch 2.5
     ],
     Feature.SIMULATED_FILES: _callables("torch._C.PyTorchFileReader", "get_storage_from_record"),
     Feature.SIMULATED_SCRIPTS: [

@@ -239,6 +239,7 @@ def dispatch_mode(handle: Handler) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     own = torch.Tensor.__torch_dispatch__
+    mode_of, fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 
     class OperationMode(TorchDispatchMode):  # type: ignore[misc]
         supports_higher_order_operators = True
@@ -247,6 +248,8 @@ def dispatch_mode(handle: Handler) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
+            if mode_of(fake) is not None:  # it is called after this one, and has no memory (DTensor's shapes)
+                return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not own for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():

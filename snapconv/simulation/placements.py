@@ -53,7 +53,12 @@ class Placements:
     def of(self, tensor: Any) -> Placement | None:
         """Return a tensor's placement; None for a plain CPU tensor, or one without a storage."""
         try:
-            return self._by_id.get(self._storage_id(tensor))
+            placement = self._by_id.get(self._storage_id(tensor))
+            if (
+                placement is None and type(tensor).__name__ == "DTensor"
+            ):  # C++ code makes them, of a part here
+                return self.of(tensor._local_tensor)
+            return placement
         except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
             if self._is_wrapped(tensor):  # by torch.func, as vmap does
                 return self.of(self._unwrapped(tensor))

@@ -1,19 +1,21 @@
 """torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
 
 What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
-and copies what has a place of its own to go to. More ranks, and what shards tensors over them, are refused.
+and copies what has a place of its own to go to. More ranks are refused.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
+from snapconv.simulation.operations import map_tensors
 from snapconv.simulation.patches import Handler, Patches
 from snapconv.simulation.placements import tensors_in
 from snapconv.simulation.tracker import Tracker
@@ -27,6 +29,7 @@ _ONE_RANK = Note(
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
+_NCCL_TIMEOUT = timedelta(minutes=10)
 # Their first argument stays as it is: there is no other rank to receive from (schemas of torch 2.13).
 _IN_PLACE = {
     *("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_"),
@@ -36,8 +39,16 @@ _IN_PLACE = {
 _COPIES = {
     *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
     *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
-    *("scatter_", "gather_", "alltoall_", "alltoall_base_"),
+    *("scatter_", "gather_", "gather_into_tensor_", "alltoall_", "alltoall_base_"),
 }
+# Those of torch.distributed._functional_collectives return new tensors: with one rank, copies of their first
+# argument. Where this one is a list, so is the result.
+_FUNCTIONAL = {
+    *("all_reduce", "all_reduce_coalesced", "broadcast", "all_to_all_single"),
+    *("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+}
+_FUNCTIONAL_IN_PLACE = {"all_reduce_", "all_reduce_coalesced_", "broadcast_", "wait_tensor", "wait_tensors"}
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
@@ -50,20 +61,29 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
 
     real_init = distributed_c10d.init_process_group
     init = _one_rank_only(tracker, real_init)
+    for owner in (torch.distributed, distributed_c10d, torch.distributed.device_mesh):
+        patches.set_existing(owner, "init_process_group", init)
     for owner in (torch.distributed, distributed_c10d):
-        patches.set(owner, "init_process_group", init)
         patches.wrap(owner, "Reducer", lambda real: _reducer_class(tracker, real))
     _patch_nccl(torch, distributed_c10d, patches)
-    _refuse_shards(torch, patches)
 
 
 def with_collectives(handle: Handler) -> Handler:
     """Handle the collectives of a group of one rank, and hand every other operation on."""
     import torch
 
-    known = {operation for operation in _operations(torch) if operation is not None}
+    known = set(_operations(torch.ops.c10d, _IN_PLACE | _COPIES))
+    functional = set(_operations(torch.ops._c10d_functional, _FUNCTIONAL))
+    functional_in_place = set(_operations(torch.ops._c10d_functional, _FUNCTIONAL_IN_PLACE))
+
+    def copied(tensor: Any) -> Any:
+        return handle(torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
 
     def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if func in functional:
+            return map_tensors(args[0], copied, torch.Tensor)
+        if func in functional_in_place:
+            return args[0]
         if func not in known:
             return handle(func, args, kwargs)
         outputs = list(tensors_in(args[:1], torch.Tensor))
@@ -81,10 +101,9 @@ def with_collectives(handle: Handler) -> Handler:
     return handle_all
 
 
-def _operations(torch: Any) -> Iterator[Any]:
-    for name in (*_IN_PLACE, *_COPIES):
-        packet = getattr(torch.ops.c10d, name, None)
-        yield getattr(packet, "default", None)
+def _operations(namespace: Any, names: Iterable[str]) -> Iterator[Any]:
+    packets = (getattr(namespace, name, None) for name in names)
+    return (packet.default for packet in packets if packet is not None)
 
 
 def _done(torch: Any, result: list[Any]) -> Any:
@@ -130,6 +149,12 @@ def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
     patches.set(fake, "_set_sequence_number_for_group", lambda _: None)
     patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
 
+    # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it say so.
+    patches.set(
+        fake, "split", lambda group, _store, ranks, *_, **__: make(ranks.index(group.rank()), len(ranks))
+    )
+    patches.set(fake, "perform_nocolor_split", lambda *_: None)
+
     class OfFake(type):
         def __call__(cls, _store: Any, rank: int, size: int, *_: Any) -> Any:
             return make(rank, size)
@@ -137,8 +162,13 @@ def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
         def __instancecheck__(cls, value: Any) -> bool:
             return isinstance(value, fake)
 
-    class Options:
-        is_high_priority_stream = False
+    options: Any = getattr(fake, "Options", object)
+
+    class Options(options):  # type: ignore[misc]  # C++ code takes no others
+        def __init__(self, is_high_priority_stream: bool = False, **_: Any) -> None:  # noqa: FBT001, FBT002  # NCCL's
+            super().__init__()
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config, self._timeout = SimpleNamespace(), _NCCL_TIMEOUT
 
     for name in _NCCL_CLASSES:
         nccl = OfFake(name, (), {"Options": Options, "__module__": c10d.__name__})
@@ -146,7 +176,7 @@ def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
             patches.set(owner, name, nccl)
     patches.set(c10d, "_NCCL_AVAILABLE", True)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
-    patches.set_existing(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    patches.set_existing(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
 
 
 def _reducer_class(tracker: Tracker, real: type) -> type:
@@ -163,23 +193,3 @@ def _reducer_class(tracker: Tracker, real: type) -> type:
                 return super()._rebuild_buckets()
 
     return Reducer
-
-
-def _refuse_shards(torch: Any, patches: Patches) -> None:
-    """Refuse what spreads a model over ranks, before any of it is made."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor
-
-    def refuse(what: str) -> Callable[..., Any]:
-        def refused(*_args: Any, **_kwargs: Any) -> Any:
-            raise RecorderError(
-                f"{what} is not simulated yet: its tensors are spread over ranks, and a simulation has one. "
-                "Leave it out to see the whole model on one device, or record on GPUs"
-            )
-
-        return refused
-
-    patches.set(FullyShardedDataParallel, "__init__", refuse("FullyShardedDataParallel"))
-    patches.set(
-        DTensor, "__new__", staticmethod(refuse("DTensor (of FSDP2's fully_shard, or of tensor parallelism)"))
-    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.patches import Patches, name_the_cpu
-from snapconv.simulation.placements import Placement
+from snapconv.simulation.placements import Placement, Placements
 from snapconv.simulation.tracker import Tracker
 
 
@@ -307,6 +307,27 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     patches.set(kind, "data_ptr", data_ptr)
     patches.wrap(kind, "clone", lambda _: clone, fallback=lambda it: type(it)(it.nbytes()).copy_(it))
+    real_resize = kind.resize_
+
+    @wraps(real_resize)
+    def resize_(storage: Any, n_bytes: int) -> Any:
+        return tracker.resize_storage(real_resize, storage, n_bytes)
+
+    patches.set(kind, "resize_", resize_)
+    if tracker.evaluation.fake_storages is not None:
+        for name in ("nbytes", "size", "__len__"):
+            patches.wrap(kind, name, lambda real: _size_on_device(tracker.placements, real))
+
+
+def _size_on_device(placements: Placements, real: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return the size that a storage without memory has on its device: resizing changes that alone."""
+
+    @wraps(real)
+    def size(storage: Any) -> int:
+        placement = placements.of_storage(storage)
+        return real(storage) if placement is None or placement.is_own_memory else placement.n_bytes
+
+    return size
 
 
 def _patch_moves(kind: Any, tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:

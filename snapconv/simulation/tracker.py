@@ -197,6 +197,22 @@ class Tracker:
             self.place(made, device, has_values=fake_storages is None)
         return made
 
+    def resize_storage(self, real: Any, storage: Any, n_bytes: int) -> Any:
+        """Resize a storage, as FSDP does to free a gathered parameter; on a device with a new block."""
+        placement = self.placements.of_storage(storage)
+        if placement is None or placement.is_own_memory:
+            real(storage, n_bytes)
+        if placement is not None and placement.n_bytes != n_bytes:
+            self._resize(placement, n_bytes)
+        return storage
+
+    def _resize(self, placement: Placement, n_bytes: int) -> None:
+        assert placement.device is not None
+        self.transfers.settle_used([placement])
+        old_addr, placement.n_bytes = placement.addr, n_bytes
+        self._allocate(placement)
+        self.machine.free(placement.device, old_addr)
+
     def _place_resized(self, result: Any, device: int | None, *, has_values: bool) -> None:
         """Give storages that an operation has grown, or brought along, their block."""
         for tensor in tensors_in((result,), self._tensor):
@@ -206,10 +222,7 @@ class Tracker:
                 if device is not None:
                     self.place(storage, device, has_values=has_values)
             elif placement.device is not None and placement.n_bytes != storage.nbytes():
-                old_addr = placement.addr
-                placement.n_bytes = storage.nbytes()
-                self._allocate(placement)
-                self.machine.free(placement.device, old_addr)
+                self._resize(placement, storage.nbytes())
 
     def _freed(self, placement: Placement) -> None:
         if placement.device is None or os.getpid() != self._pid:

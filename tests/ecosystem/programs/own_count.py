@@ -51,7 +51,8 @@ def totals(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 def sizes_of(tensor: torch.Tensor) -> list[int]:
-    """Return the bytes of a tensor; a sparse one is its indices and its values."""
+    """Return the bytes of a tensor; a sparse one is its indices and its values, a DTensor this rank's part."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
     parts = [tensor._indices(), tensor._values()] if tensor.layout == torch.sparse_coo else [tensor]
     return [part.numel() * part.element_size() for part in parts]
 

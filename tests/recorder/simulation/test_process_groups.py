@@ -168,19 +168,92 @@ def test_gradients_in_buckets_are_recorded_where_they_lie(group):
     assert len(gradients) == 1  # one bucket
 
 
-def test_what_spreads_a_model_over_ranks_is_refused(group):
+def _sharded(model):
+    fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+    for layer in model:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def _sharded_as_before(model):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    with pytest.raises(RecorderError, match="FullyShardedDataParallel is not simulated"):
-        FullyShardedDataParallel(_two_layers())
+    return FullyShardedDataParallel(model, use_orig_params=True)
 
 
-def test_fully_sharded_tensors_are_refused(group):
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("this torch has no fully_shard there")
-    with pytest.raises(RecorderError, match=r"DTensor .*is not simulated"):
-        fsdp.fully_shard(_two_layers())
+def _parallel(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(model, init_device_mesh("cuda", (1,)), plan)
+
+
+@pytest.mark.filterwarnings("ignore:.*NO_SHARD:UserWarning")
+@pytest.mark.parametrize("shard", [_sharded, _sharded_as_before, _parallel])
+def test_a_model_sharded_over_one_rank_trains_as_the_model_alone(shard):
+    with simulated():
+        alone = _two_layers()
+        _trained(alone)
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        before = torch.cuda.memory_allocated()
+        model = shard(_two_layers())
+        assert _WEIGHT_BYTES <= torch.cuda.memory_allocated() - before < _WEIGHT_BYTES + 4096
+        _trained(model)
+        for one, other in zip(alone.parameters(), model.parameters(), strict=True):
+            assert other.is_cuda
+            assert torch.equal(one.cpu(), getattr(other, "_local_tensor", other).cpu())
+
+
+def test_gathered_parameters_are_freed_after_use(group):
+    """In the forward of several layers, one at a time is gathered beside the shards."""
+    torch.manual_seed(1)
+    model = _sharded(nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]).cuda())
+    shards = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        model(torch.ones(1, 512, device="cuda"))
+    at_most = torch.cuda.max_memory_allocated() - shards
+    assert 512 * 512 * 4 <= at_most < 4 * 512 * 512 * 4
+
+
+def test_subgroups_are_made_as_with_nccl(simulation):
+    dist.init_process_group(
+        "nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 0)
+    )
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    for group in (dist.new_group([0]), dist.new_group([0], pg_options=options)):
+        dist.all_reduce(torch.ones(4, device="cuda"), group=group)
+        assert (dist.get_backend(group), dist.get_world_size(group)) == ("nccl", 1)
+
+
+def test_functional_collectives_make_copies():
+    from torch.distributed import _functional_collectives as functional
+
+    with simulated():
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        whole, given = dist.group.WORLD, torch.arange(4.0, device="cuda")
+        results = (
+            functional.all_reduce(given, "sum", whole),
+            functional.all_gather_tensor(given, 0, whole),
+            functional.reduce_scatter_tensor(given, "sum", 0, whole),
+            functional.all_to_all_single(given, [4], [4], whole),
+            functional.broadcast(given, 0, whole),
+        )
+        for result in results:
+            assert result.tolist() == [0, 1, 2, 3]
+            assert result.is_cuda
+            assert result.data_ptr() != given.data_ptr()
+
+
+def test_a_storage_that_is_resized_has_a_new_block(simulation):
+    tensor = torch.ones(1 << 20, device="cuda")
+    storage = tensor.untyped_storage()
+    storage.resize_(0)
+    assert (torch.cuda.memory_allocated(), storage.size()) == (0, 0)
+    storage.resize_(4 << 20)
+    assert (torch.cuda.memory_allocated(), storage.nbytes()) == (4 << 20, 4 << 20)
+    del tensor, storage
+    assert torch.cuda.memory_allocated() == 0
 
 
 def test_afterwards_torch_distributed_is_as_it_was():
