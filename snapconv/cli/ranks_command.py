@@ -138,9 +138,11 @@ def _job_progress(bar: "object") -> "JobProgress":
 def _write(report: "JobReport", output: Path | None, *, force: bool) -> None:
     if output is None:
         return
-    from snapconv.writers.sqlite.job_database import write_job_database
-
-    write_job_database(output, report, force=force)
+    if output.suffix.lower() in (".html", ".htm"):
+        from snapconv.writers.html.ranks_page import write_ranks_page as write
+    else:
+        from snapconv.writers.sqlite.job_database import write_job_database as write
+    write(output, report, force=force)
 
 
 def _print(report: "JobReport", *, as_json: bool, top: int | None, quiet: bool) -> None:
