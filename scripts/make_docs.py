@@ -271,6 +271,13 @@ def _answered(connection: sqlite3.Connection, question: str, query: str, needs_e
     return "\n".join((f"{question}{where}", "", "```sql", query, "```", "```text", *lines, "```"))
 
 
+# What a program of docs/examples is about, where it is not SNAPSHOT.
+EXAMPLE_FILES = {
+    "changed_lines.py": "fixtures/perceptron.pickle fixtures/growing.pickle",
+    "names_from_sql.py": "fixtures/transformer.capture",
+}
+
+
 def examples() -> str:
     """Return every program of docs/examples with what it prints about the example."""
     return "\n\n".join(_example(path) for path in sorted((ROOT / "docs" / "examples").glob("*.py")))
@@ -278,7 +285,7 @@ def examples() -> str:
 
 def _example(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
-    command = f"python {name} {SNAPSHOT}"
+    command = f"python {name} {EXAMPLE_FILES.get(path.name, SNAPSHOT)}"
     with tempfile.TemporaryDirectory() as folder:
         printed = ran(command, Path(folder))
     source = path.read_text(encoding="utf-8").rstrip()

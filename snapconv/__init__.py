@@ -9,21 +9,46 @@ from snapconv.errors import SnapconvError
 from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from snapconv.classification.categories import Category, Evidence
+    from snapconv.answers.check import Budgets
+    from snapconv.answers.what_if.setting_trials import Request
+    from snapconv.classification.categories import Category, Certainty, Evidence
+    from snapconv.convert import ConvertOptions, to_sqlite
     from snapconv.recorder.recording import recording
     from snapconv.recorder.schedule import step
     from snapconv.session import Session, load
+    from snapconv.snapshot.event_table import Action
 
 _LAZY = {
+    "Action": "snapconv.snapshot.event_table",
+    "Budgets": "snapconv.answers.check",
     "Category": "snapconv.classification.categories",
+    "Certainty": "snapconv.classification.categories",
+    "ConvertOptions": "snapconv.convert",
     "Evidence": "snapconv.classification.categories",
+    "Request": "snapconv.answers.what_if.setting_trials",
     "Session": "snapconv.session",
     "load": "snapconv.session",
     "recording": "snapconv.recorder.recording",
     "step": "snapconv.recorder.schedule",
+    "to_sqlite": "snapconv.convert",
 }
 
-__all__ = ["Category", "Evidence", "Session", "SnapconvError", "__version__", "load", "recording", "step"]
+__all__ = [
+    "Action",
+    "Budgets",
+    "Category",
+    "Certainty",
+    "ConvertOptions",
+    "Evidence",
+    "Request",
+    "Session",
+    "SnapconvError",
+    "__version__",
+    "load",
+    "recording",
+    "step",
+    "to_sqlite",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -39,7 +39,7 @@ from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
-from snapconv.units import device_argument
+from snapconv.units import counted, device_argument, device_name, format_bytes
 
 if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
     from snapconv.naming.param_names import Naming
@@ -99,6 +99,13 @@ class DeviceAnalysis:
     activation_event: int
     activation_rows: Int64Column
     params: "ParamList | None" = None
+
+    def __repr__(self) -> str:
+        """Return a line: the device, its peak, and how many allocations there are."""
+        peak = format_bytes(self.replay.allocated.peak)
+        return (
+            f"{device_name(self.device.device)} peak {peak}, {counted(len(self.allocations), 'allocation')}"
+        )
 
     @property
     def project(self) -> Project:
@@ -170,6 +177,10 @@ class Analysis:
     project: Project
     devices: tuple[DeviceAnalysis, ...]
     options: AnalysisOptions = field(default_factory=AnalysisOptions)
+
+    def __repr__(self) -> str:
+        """Return a line: the file, and the peak of every device."""
+        return f"{str(self.path)!r}: {'; '.join(map(repr, self.devices))}"
 
     def device(self, number: int | None) -> DeviceAnalysis:
         """Return the analysis of a device, None for the first; raises InputError where there is none."""
@@ -329,7 +340,7 @@ def analyze_device(
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
-    features = find_features(allocations, phases, facts.roles, user_rules=user_rules, recorded=recorded)
+    features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
     classification = classify(features, order_of(is_host=device.is_host))
     if certain:
         classification = only_certain(classification)

@@ -64,12 +64,15 @@ class Conversion:
         }
 
 
-def to_sqlite(path: Path, options: ConvertOptions, *, progress: Progress | None = None) -> Conversion:
+def to_sqlite(
+    path: str | Path, options: ConvertOptions | None = None, *, progress: Progress | None = None
+) -> Conversion:
     """Convert a snapshot into one memory report per device, and a capture's times into a run time report.
 
     All of them are written, or none. Raises SnapconvError; a given output that exists already is refused
     before anything is read.
     """
+    path, options = Path(path), options or ConvertOptions()
     _check_given_output(path, options)
     analysis_options = read_options(options.analysis)
     timing, notes = times_of_device(path, options.device)

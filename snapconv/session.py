@@ -28,14 +28,15 @@ from snapconv.answers.what_if.batch_scale import OtherRun, ScaledSizes, scale_ba
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
-from snapconv.columns import columns_of
+from snapconv.columns import columns_of, distinct
 from snapconv.errors import InputError
 from snapconv.files import default_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
-from snapconv.stacks.paths import PathMap
+from snapconv.stacks.paths import PathMap, parse_path_map
 from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
 from snapconv.view import View, page_ending, write_view_of
 from snapconv.writers.html.notebook_html import PICTURE_BINS, head_html
@@ -52,6 +53,10 @@ class Session:
     """
 
     analysis: Analysis
+
+    def __repr__(self) -> str:
+        """Return a line: the file, and the peak of every device."""
+        return f"Session({self.analysis!r})"
 
     @property
     def path(self) -> Path:
@@ -175,7 +180,7 @@ class Session:
 
     def what_if(
         self,
-        request: Request,
+        request: Request | str,
         *,
         batch_scale: float = 1.0,
         other_batch: "Session | None" = None,
@@ -184,10 +189,12 @@ class Session:
     ) -> tuple[SettingTrials | None, ...]:
         """Every device under other settings of the allocator, or with less memory, by replays of its trace.
 
-        What is tried: ``Request(settings=("expandable_segments:True",), capacity=38 << 30)``. None for
-        pinned host memory, whose allocator is another. ``batch_scale`` estimates another batch size, best
-        from ``other_batch``: the same program at ``other_scale`` times the batch (None: as its sizes show).
+        What is tried: ``"expandable_segments:True"``, or ``snapconv.Request.read("max_split_size_mb:128",
+        capacity="38GiB")``. None for pinned host memory, whose allocator is another. ``batch_scale``
+        estimates another batch size, best from ``other_batch``: the same program at ``other_scale`` times the
+        batch (None: as its sizes show).
         """
+        tried = Request.read(request) if isinstance(request, str) else request
 
         def scaled(found: DeviceAnalysis) -> ScaledSizes | None:
             if batch_scale == 1:
@@ -197,7 +204,7 @@ class Session:
             return scale_batch(found, batch_scale, run)
 
         return tuple(
-            try_settings(found, request, scaled=scaled(found), progress=progress)
+            try_settings(found, tried, scaled=scaled(found), progress=progress)
             if found.device.device != HOST
             else None
             for found in self.devices
@@ -213,8 +220,13 @@ class Session:
         """Compare with an older file, device by device."""
         return compare_files(old.analysis, self.analysis)
 
-    def check(self, budgets: Budgets, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
-        """Check limits for the memory of every device; raises InputError where none has memory of a GPU."""
+    def check(self, limits: Budgets | str | int, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
+        """Check limits for the memory of every device: ``"80GiB"`` is the most that may be allocated.
+
+        Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError where no
+        device has memory of a GPU.
+        """
+        budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
         if all(found.device.is_host for found in self.devices):
             raise InputError(f"{self.snapshot.path} has no memory of a GPU that could be checked")
         return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
@@ -246,8 +258,9 @@ class Session:
         """Return a table of a device (by default of the first) by column, for pandas, polars and Arrow.
 
         ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own columns and
-        no copies: read-only, -1 where there is no value. Names of categories, operations and modules are
-        texts. Raises KeyError for another table.
+        no copies: read-only, -1 where there is no value. Names of categories, operations, modules, files and
+        functions are texts, empty where there is none. ``file``, ``line`` and ``function`` are the
+        project's innermost line; line -1: a file's place has the reason. Raises KeyError for another table.
         """
         analysis = self.analysis.device(device)
         tables = {"events": analysis.device.events, "segments": analysis.device.segments}
@@ -257,6 +270,10 @@ class Session:
         certainties = np.array([certainty.label for certainty in Certainty], np.object_)
         modules = np.array([*analysis.modules.names, ""], np.object_)  # -1, of no module, is the last
         operations = np.array(analysis.operations, np.object_)
+        lines = ProjectLines(self.snapshot.stacks, self.project)
+        stack_ids = distinct(analysis.allocations.stack_id)
+        places = [lines.place_of(stack) for stack in stack_ids.tolist()]
+        stacks = np.searchsorted(stack_ids, analysis.allocations.stack_id)
         return columns_of(analysis.allocations) | {
             "iteration": analysis.iteration,
             "category": labels[analysis.classification.category],
@@ -264,6 +281,10 @@ class Session:
             "probability": analysis.classification.probability,
             "operation": operations[analysis.operation_id],
             "module": modules[analysis.modules.module_id],
+            "file": np.array([place[0] for place in places], np.object_)[stacks],
+            "line": np.array([place[1] for place in places], np.int32)[stacks],
+            "function": np.array([place[2] for place in places], np.object_)[stacks],
+            "is_live_at_peak": analysis.allocations.live_at(analysis.peak_event),
         }
 
     def _repr_html_(self) -> str:
@@ -293,7 +314,7 @@ def load(
     *,
     project_root: str | None = None,
     includes: Sequence[str] = (),
-    path_maps: tuple[PathMap, ...] = (),
+    path_maps: Sequence[PathMap | str] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
     certain: bool = False,
@@ -301,7 +322,8 @@ def load(
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
-    ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
+    ``includes`` are packages (``timm.models``) and folders that count as part of the project too,
+    ``path_maps`` texts such as ``"/old=/new"``.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
     file: names for the weights (docs/guide/better-names.md). ``certain``: what is likely counts as unknown.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
@@ -310,7 +332,7 @@ def load(
     options = AnalysisOptions(
         project_root=project_root,
         includes=tuple(includes),
-        path_maps=path_maps,
+        path_maps=tuple(parse_path_map(one) if isinstance(one, str) else one for one in path_maps),
         rules=Path(rules) if isinstance(rules, str) else rules,
         certain=certain,
         params=Path(params) if isinstance(params, str) else params,

@@ -198,9 +198,9 @@ def features_of(job: Job, path: Path, *, has_marked_phases: bool = False) -> Fea
     path.write_bytes(pickle.dumps(job.snapshot()))
     snapshot = load_snapshot(path)
     device = snapshot.devices[0]
-    rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
-    phases = replace(find_phases(snapshot, device, rows, roles), is_recorded=has_marked_phases)
-    return find_features(rows, phases, roles)
+    found, roles = replay(snapshot, device), assign_roles(snapshot.stacks)
+    phases = find_phases(snapshot, device, found.allocations, roles)
+    return find_features(found, replace(phases, is_recorded=has_marked_phases), roles)
 
 
 def categories(rows: Iterable[Found]) -> list[Category]:

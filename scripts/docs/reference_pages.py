@@ -210,9 +210,14 @@ def plugin() -> str:
 def library() -> str:
     """Describe the public names by their docstrings, and a session by its methods."""
     parts = []
-    for name in ("load", "recording", "step"):
+    for name in ("load", "to_sqlite", "recording", "step"):
         function = getattr(snapconv, name)
         parts += [f"### `snapconv.{name}`", _signature(function, f"snapconv.{name}"), _doc(function)]
+    for name in ("ConvertOptions", "Budgets", "Request"):
+        shape = getattr(snapconv, name)
+        parts += [f"### `snapconv.{name}`", _signature(shape, f"snapconv.{name}"), _doc(shape)]
+        if hasattr(shape, "read"):
+            parts += [_signature(shape.read, f"snapconv.{name}.read"), _doc(shape.read)]
     session = snapconv.Session
     parts += ["### `Session`", _doc(session)]
     for name, member in vars(session).items():
@@ -231,9 +236,18 @@ def _signature(function: typing.Callable[..., object], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
             names.append("*")
             has_star = True
-        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
-        names.append(f"{parameter.name}{default}")
+        default = "" if parameter.default is parameter.empty else f"={_value(parameter.default)}"
+        stars = "*" * (
+            (parameter.kind is parameter.VAR_POSITIONAL) + 2 * (parameter.kind is parameter.VAR_KEYWORD)
+        )
+        has_star = has_star or bool(stars)
+        names.append(f"{stars}{parameter.name}{default}")
     return f"```text\n{name}({', '.join(names)})\n```"
+
+
+def _value(default: object) -> str:
+    """Write a default; one that is made anew for each object has no text of its own."""
+    return "…" if "factory" in repr(default) else repr(default)
 
 
 def versions() -> str:

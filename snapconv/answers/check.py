@@ -1,8 +1,9 @@
 """Checks of limits for the memory of a device: peaks, categories, growth, more than a baseline."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.category_totals import totals_by_category
@@ -10,7 +11,7 @@ from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import counted, device_name, format_bytes
+from snapconv.units import counted, device_name, format_bytes, parse_bytes
 
 _PEAK = "peak allocated"
 _MOST_DIGITS = 20
@@ -52,10 +53,67 @@ class Budgets:
     max_growth: int | None = None
     fail_over: Allowance | None = None
 
+    @classmethod
+    def read(cls, **limits: object) -> "Budgets":
+        """Read limits as the command line has them: ``Budgets.read(max_peak="38GiB", fail_over="2%")``.
+
+        A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation": "20GiB"}``.
+        Raises ValueError for anything else.
+        """
+        return cls(**{name: read_limit(name, value) for name, value in limits.items()})
+
     def __bool__(self) -> bool:
         return bool(self.max_category) or any(
             limit is not None for limit in (self.max_peak, self.max_reserved, self.max_growth, self.fail_over)
         )
+
+
+def read_limit(name: str, value: object) -> Any:
+    """Read one of the limits of ``Budgets``; raises ValueError, also for a name that is none."""
+    if name not in _READERS:
+        raise ValueError(f"there is no limit {name!r}; there are: {', '.join(_READERS)}")
+    return _READERS[name](value)
+
+
+def _read_size(value: object) -> int:
+    """Read a size; 0 needs no unit."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f'expected text, such as "38GiB", got {value!r}')
+    return 0 if value.strip() == "0" else parse_bytes(value)
+
+
+def _read_categories(value: object) -> dict[Category, int]:
+    if not isinstance(value, Mapping):
+        raise ValueError('expected a table, such as {activation = "20GiB"}')
+    return dict(_read_category(str(name), size) for name, size in value.items())
+
+
+def _read_category(name: str, size: object) -> tuple[Category, int]:
+    for category in Category:
+        if category.label == name.strip():
+            try:
+                return category, _read_size(size)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+    raise ValueError(f"there is no category {name!r}; there are: {', '.join(c.label for c in Category)}")
+
+
+def _read_allowance(value: object) -> Allowance:
+    if not isinstance(value, str):
+        raise ValueError(f'expected text, such as "2%", got {value!r}')
+    return parse_allowance(value)
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "max_peak": _read_size,
+    "max_reserved": _read_size,
+    "max_category": _read_categories,
+    "max_growth": _read_size,
+    "fail_over": _read_allowance,
+}
+LIMITS = tuple(_READERS)
 
 
 @dataclass(frozen=True, slots=True)

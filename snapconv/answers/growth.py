@@ -12,6 +12,7 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.leaks import UnfreedLine, unfreed_lines
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by, take
 from snapconv.notes import Note
@@ -183,13 +184,14 @@ class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
     The lines that grow up to the end of the trace stand first, most bytes first. ``unknown`` says why growth
-    cannot be seen in the file, and is empty where it can.
+    per iteration cannot be seen in the file, and is empty where it can; ``never_freed`` stands in for it.
     """
 
     device: int
     end_bytes: tuple[int, ...]
     lines: tuple[LineGrowth, ...]
     unknown: str
+    never_freed: tuple[UnfreedLine, ...] = ()
 
     @property
     def growing(self) -> tuple[LineGrowth, ...]:
@@ -215,17 +217,20 @@ class GrowthReport:
             "iteration_end_bytes": list(self.end_bytes),
             "bytes_per_iteration": self.bytes_per_iteration,
             "lines": [line.to_json() for line in self.lines],
+            "never_freed": [line.to_json() for line in self.never_freed],
         }
 
 
 def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     """Find the lines of one device that grow."""
     allocated = analysis.replay.allocated.after
+    unknown = why_unknown(analysis.phases, n_events=len(analysis.device.events))
     return GrowthReport(
         device=analysis.device.device,
         end_bytes=tuple(int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0),
         lines=by_line(find_growth(analysis)),
-        unknown=why_unknown(analysis.phases, n_events=len(analysis.device.events)),
+        unknown=unknown,
+        never_freed=unfreed_lines(analysis) if unknown else (),
     )
 
 
@@ -473,17 +478,17 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
 def why_unknown(phases: Phases, *, n_events: int) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
     if not n_events:
-        return "the file has no trace: only the memory at the dump is known"
+        return "the file has no events: only the memory at the dump is known"
     if not phases.has_steps:
         return (
-            "no step of an optimizer was found, so iterations are not known: record the program with "
-            "`snapconv record`, and mark its iterations with snapconv.step()"
+            "the trace shows no iterations, which end with a step of an optimizer: a program without one "
+            "marks them with snapconv.step() under `snapconv record`"
         )
     n = phases.n_iterations
     if n < LEAST_ITERATIONS:
         return (
-            f"the file has {counted(n, 'iteration')}, and growth shows from {LEAST_ITERATIONS} on: record "
-            "more, with `snapconv record --iterations 4`"
+            f"the trace has {counted(n, 'iteration')}, and growth shows from {LEAST_ITERATIONS} on: "
+            "`snapconv record --iterations 4` stops after four"
         )
     return ""
 
@@ -499,8 +504,8 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
     yield Note(
         "growth",
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
-        f"{format_bytes(per_iteration)} that are not freed to the end of the trace{where} "
-        f"(confidence: {most.confidence.value}): see snapconv growth",
+        f"{format_bytes(per_iteration)} that are never freed in this trace{where} "
+        f"(confidence: {most.confidence.value}): snapconv growth shows more",
         analysis.device.device,
         is_minor=True,
     )

@@ -108,7 +108,7 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
             f"{_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
-            is_minor=unknown <= found.replay.allocated.peak // 2,
+            is_minor=True,
         )
 
 

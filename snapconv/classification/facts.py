@@ -450,14 +450,6 @@ LIKELY: tuple[Fact, ...] = (
         a.older & a.is_freed & a.surely_saves,
         probability=0.8,
     ),
-    Fact(
-        WEIGHT,
-        "likely-a-weight-in-forward",
-        "there throughout, as large as others that are, with no backward or step in the trace",
-        BY_SIZES,
-        a.unrecorded & ~a.trains & a.shows_phases & a.size_of_likely_weight,
-        probability=0.6,
-    ),
 )
 
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.

@@ -24,7 +24,7 @@ from snapconv.columns import (
 )
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
-from snapconv.replay.device_replay import AllocationTable
+from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.stacks.stack_roles import StackRoles, innermost_python
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_roles import Role
@@ -107,6 +107,8 @@ class Features:
     preexisting_in_forward: BoolColumn
     # Pre-existing, with a stack, and allocated outside of modules, engine, optimizer and model building.
     preexisting_outside: BoolColumn
+    # What was reserved before the trace is too little for it: no step like it came before. None: no trace.
+    reserves_more: bool | None
 
     @property
     def has_stack(self) -> BoolColumn:
@@ -159,7 +161,7 @@ class Features:
 
 @stage
 def find_features(
-    allocations: AllocationTable,
+    replayed: Replay,
     phases: Phases,
     roles: StackRoles,
     *,
@@ -167,6 +169,7 @@ def find_features(
     recorded: RecordedMatches | None = None,
 ) -> Features:
     """Compute the features of one device. ``recorded`` are the allocations that a recorder named."""
+    allocations = replayed.allocations
     lives = _lives(allocations, phases)
     origins = _origins(allocations, phases, roles, lives)
     found = Features(
@@ -177,12 +180,24 @@ def find_features(
         recorded=recorded,
         n_events=len(phases.certain),
         has_cpp=roles.has_cpp,
+        reserves_more=_reserves_more(replayed),
         sizes=allocations.requested_bytes,
         **lives,
         **origins,
         **_uses(allocations, phases, roles, lives, origins),
     )
     return read_only(found)
+
+
+# A later step finds most of its memory reserved; a piece more may be for fragments.
+_LEAST_RESERVED = 0.1
+
+
+def _reserves_more(replayed: Replay) -> bool | None:
+    """Tell whether the trace reserves memory for what it allocates."""
+    reserved, allocated = replayed.reserved, replayed.allocated
+    grown = allocated.peak - allocated.at(-1)
+    return reserved.peak - reserved.at(-1) > _LEAST_RESERVED * grown if grown else None
 
 
 # Blocks without frames beside what was placed, in its bytes: the gradients of all of it, and as much again.

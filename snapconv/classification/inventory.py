@@ -36,6 +36,7 @@ from snapconv.classification.parameters import (
 from snapconv.classification.second_models import has_second_model
 from snapconv.columns import Int64Column, distinct, grouped
 from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_roles import Role
 from snapconv.units import format_bytes
 
 # What hostile files may cost: sizes by their bytes, the largest first, and numbers of layers.
@@ -46,6 +47,8 @@ _MOST_CACHED = 1 << 16
 _LEAST_WEIGHT = 0.003
 # A model has sizes that occur once: a table, a head. A hypothesis that leaves none costs so much.
 _NO_SINGLE_SIZE = 3.0
+# A layer has one matrix: bits of twice as many large blocks as calls of layers, or half as many; and at most.
+_MOST_BY_CALLS = 4.0
 # A size weighs by its share of all bytes to this power, but never less than the least: small sizes count too.
 _SHARE_POWER, _LEAST_SHARE = 0.1, 0.1
 
@@ -99,6 +102,7 @@ class Job:
     n: Sizes
     known: dict[Category, Sizes]
     n_layers: int
+    n_calls: int
     states_range: tuple[int, int] | None
     is_training: bool
     saves: int
@@ -107,6 +111,7 @@ class Job:
     states_are_built: bool
     has_several_steps: bool
     has_second_model: bool | None
+    reserves_more: bool | None
 
     @property
     def sizes(self) -> Sizes:
@@ -159,6 +164,7 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         n=counted(features.sizes[rows]),
         known=by_category,
         n_layers=layers_that_ran(decided),
+        n_calls=calls_of_layers(decided),
         states_range=phases.states_range,
         is_training=is_training(decided),
         saves=saves(decided),
@@ -168,6 +174,7 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         states_are_built=phases.states_are_built,
         has_several_steps=phases.has_several_steps,
         has_second_model=has_second_model(features) if found[0].sizes else None,
+        reserves_more=features.reserves_more,
     )
     return [first] + [replace(first, parameters=other) for other in found[1:]]
 
@@ -188,6 +195,14 @@ def layers_that_ran(decided: Decided) -> int:
     return int(np.gcd.reduce(n_made[n_made >= 3], initial=0))
 
 
+def calls_of_layers(decided: Decided) -> int:
+    """Count the calls of layers with weights, in the forward with most of them."""
+    features = decided.features
+    calls = features.alloc[features.by_module & features.made_through(Role.LAYER)]
+    outside = np.sort(features.alloc[features.outside])
+    return int(np.bincount(np.searchsorted(outside, calls)).max(initial=0))
+
+
 # --- hypotheses and the bits of their rarity
 
 # States for every parameter, 0 to 4, where no optimizer is known.
@@ -196,6 +211,9 @@ _BITS_OF_STATES = (2.0, 2.0, 0.6, 5.0, 7.0)
 _BITS_OF_COPIES = {True: (2.0, 0.5, 4.0), None: (0.3, 2.5, 6.0), False: (0.2, 3.5, 7.0)}
 # Full precision: none, masters of the optimizer, masters that are weights; the second where one is known.
 _BITS_OF_PRECISION = {False: (0.3, 3.0, 3.5), True: (0.3, 6.0, 2.5)}
+# Neither states nor gradients, and any of them: where the trace reserves memory as a first step does, and
+# where what earlier steps reserved is enough.
+_BITS_OF_START = {None: (0.0, 0.0), True: (0.0, 3.0), False: (2.0, 0.0)}
 # What few jobs do: a copy in half precision, other states for some sizes, training without a gradient.
 _RARE, _LESS_RARE = 4.0, 1.0
 # That nothing is trained, by whether forward saves for a backward: not, maybe, surely.
@@ -221,12 +239,19 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
 
 def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     base = 0.0 if job.sizes or job.is_training else 0.5
+    of_start = (0.0, 0.0) if job.has_step else _BITS_OF_START[job.reserves_more]
     of_gradients = _bits_of_gradients(job)
     of_precision = _BITS_OF_PRECISION[job.states_range is not None]
     for states, of_states in enumerate(_bits_of_states(job)):
         for gradients in (0, 1):
             for copies, of_copies in enumerate(_BITS_OF_COPIES[job.has_second_model]):
-                bits = base + of_states + of_gradients[gradients] + of_copies
+                bits = (
+                    base
+                    + of_states
+                    + of_gradients[gradients]
+                    + of_copies
+                    + of_start[bool(states or gradients)]
+                )
                 plain = Hypothesis(states, gradients, copies)
                 for precision in (0, 1, 2):
                     if precision != 1 or states:
@@ -355,6 +380,9 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
             n_single += seldom or (n_layers > 2 and each > n_layers and each % n_layers in (1, 2))
     if n_fit >= 4 and not n_single:
         bits += _NO_SINGLE_SIZE
+    if job.n_calls and job.saves:
+        n_large = sum(n for size, n in job.n.items() if size >= max(SMALL_BYTES, max(sizes) / 256))
+        bits += min(_MOST_BY_CALLS, _MOST_BY_CALLS * abs(log2(max(1, n_large) / times / job.n_calls)))
     return bits + 0.3 * log2(max(1, n_layers)), explained
 
 
@@ -412,7 +440,8 @@ def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int, n_known: int) -> 
         times = hypothesis.per_parameter
         more, rest = divmod(n + n_known, times)
         if not rest and more > each:
-            options.append((3.0 if job.is_whole and not job.has_several_steps else 0.8, n))
+            is_all = (job.is_whole or job.parameters.source is Source.ADDED) and not job.has_several_steps
+            options.append((3.0 if is_all else 0.8, n))
         elif not rest and times > 1 and 0 < more < each:
             options.append((3.5, n))
     return min(options)

@@ -68,9 +68,9 @@ def bytes_of(sizes: Sizes) -> int:
 
 
 def is_training(decided: Decided) -> bool:
-    """Whether the job trains: the trace has a backward or a step, or states are known."""
+    """Whether the job trains: the trace has a backward or a step, or gradients or states are known."""
     shown = len(decided.features.phases.events_of_training) > 0
-    return shown or bool(decided.has(Category.OPTIMIZER_STATE).any())
+    return shown or bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
 
 
 def most_live_at_once(features: Features, rows: Int64Column) -> Sizes:

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,11 +22,9 @@ from snapconv.cli.terminal import print_json, print_lines, print_text, show_note
 from snapconv.errors import BudgetExceeded, InputError
 from snapconv.files import open_input
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
-from snapconv.units import parse_bytes
 
 if TYPE_CHECKING:
-    from snapconv.answers.check import Allowance, Budgets, CheckedFile
-    from snapconv.classification.categories import Category
+    from snapconv.answers.check import Budgets, CheckedFile
 
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
 _KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "fail-over")
@@ -72,15 +71,22 @@ _Format = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The limits as texts; None: not given."""
+
+    max_peak: _MaxPeak = None
+    max_reserved: _MaxReserved = None
+    max_category: _MaxCategory = None
+    max_growth: _MaxGrowth = None
+    fail_over: FailOver = None
+
+
 def check(
     snapshot: Snapshot,
     *,
-    max_peak: _MaxPeak = None,
-    max_reserved: _MaxReserved = None,
-    max_category: _MaxCategory = None,
-    max_growth: _MaxGrowth = None,
+    limits: _Limits,
     baseline: _Baseline = None,
-    fail_over: FailOver = None,
     device: OneDevice = None,
     read: ReadOptions,
     output_format: _Format = "text",
@@ -93,7 +99,7 @@ def check(
     from snapconv.answers.check import CheckedFile
     from snapconv.answers.notes import main_notes
 
-    budgets = _read_limits(_Limits(max_peak, max_reserved, max_category, max_growth, fail_over), baseline)
+    budgets = _read_limits(limits, baseline)
     session = read_session(snapshot, read, device=device)
     before = read_session(baseline, read, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
@@ -116,44 +122,55 @@ def _printer(output_format: str) -> "Callable[[CheckedFile], None]":
     }[output_format]
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """The limits as texts, in the order of their options; None: not given."""
-
-    max_peak: str | None = None
-    max_reserved: str | None = None
-    max_category: list[str] | None = None
-    max_growth: str | None = None
-    fail_over: str | None = None
-
-
 def _read_limits(given: _Limits, baseline: Path | None) -> "Budgets":
     """Read every limit, those of the command line first; raises BadParameter or InputError."""
     from snapconv.answers.check import Budgets
 
-    file, table = _table_of(Path.cwd())
-    where = f"{file}: {_TABLE}." if file else ""
-    max_peak = _size(given.max_peak, "--max-peak", table, where)
-    max_reserved = _size(given.max_reserved, "--max-reserved", table, where)
-    max_growth = _size(given.max_growth, "--max-growth", table, where)
-    max_category = _categories(given.max_category, table, where)
-    fail_over = _fail_over(given.fail_over, table, where) if given.fail_over or baseline else None
     if given.fail_over and baseline is None:
         raise typer.BadParameter("it needs --baseline FILE", param_hint="--fail-over")
-    if baseline is not None and fail_over is None:
+    file, table = _table_of(Path.cwd())
+    found = {key: _read_limit(key, getattr(given, key.replace("-", "_")), table, file) for key in _KEYS}
+    if baseline is None:
+        del found["fail-over"]
+    elif found["fail-over"] is None:
         raise typer.BadParameter("it needs --fail-over, such as 2%", param_hint="--baseline")
-    budgets = Budgets(
-        max_peak=max_peak,
-        max_reserved=max_reserved,
-        max_category=max_category,
-        max_growth=max_growth,
-        fail_over=fail_over,
-    )
+    budgets = Budgets(**{key.replace("-", "_"): limit for key, limit in found.items()})
     if not budgets:
         raise typer.BadParameter(
             f"no limit is given, here or as [{_TABLE}] in {_FILE}: give one, such as --max-peak 38GiB"
         )
     return budgets
+
+
+def _read_limit(
+    key: str, given: str | list[str] | None, table: Mapping[str, object], file: Path | None
+) -> Any:
+    """Read one limit from the command line, or else from the table; of categories, all of both."""
+    from snapconv.answers.check import read_limit
+
+    read = partial(read_limit, key.replace("-", "_"))
+    found = None
+    if key in table:
+        value = table[key]
+        try:
+            found = read(value)
+            for size in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(size, int) and size:  # a number of bytes would be a mistake
+                    raise ValueError(f'expected text, such as "38GiB", got {size!r}')
+        except ValueError as error:
+            raise InputError(f"{file}: {_TABLE}.{key}: {error}") from error
+    if isinstance(given, str):
+        return parsed(given, read, f"--{key}")
+    for text in given or ():
+        found = {**(found or {}), **parsed(text, lambda text: read(_category_limit(text)), f"--{key}")}
+    return (found or {}) if key == "max-category" else found
+
+
+def _category_limit(text: str) -> dict[str, str]:
+    name, separator, size = text.partition("=")
+    if not separator:
+        raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
+    return {name: size}
 
 
 def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
@@ -177,75 +194,3 @@ def _table_of(folder: Path) -> tuple[Path | None, Mapping[str, object]]:
     if unknown:
         raise InputError(f"{file}: {_TABLE}: there is no {unknown[0]!r}; there are: {', '.join(_KEYS)}")
     return file, table
-
-
-def _size(given: str | None, option: str, table: Mapping[str, object], where: str) -> int | None:
-    """Read a size from the command line, or else from the table."""
-    if given is not None:
-        return parsed(given, _bytes, option)
-    key = option.removeprefix("--")
-    return _size_in_table(table[key], f"{where}{key}") if key in table else None
-
-
-def _size_in_table(value: object, where: str) -> int:
-    try:
-        return _bytes("0" if value == 0 and not isinstance(value, bool) else _text(value))
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _bytes(text: str) -> int:
-    """Read a size; 0 needs no unit."""
-    return 0 if text.strip() == "0" else parse_bytes(text)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'expected text, such as "38GiB", got {value!r}')
-    return value
-
-
-def _categories(given: list[str] | None, table: Mapping[str, object], where: str) -> "dict[Category, int]":
-    limits: dict[Category, int] = {}
-    in_table = table.get("max-category", {})
-    if not isinstance(in_table, dict):
-        raise InputError(f'{where}max-category: expected a table, such as {{activation = "20GiB"}}')
-    for name, value in in_table.items():
-        try:
-            category = _category(name)
-        except ValueError as error:
-            raise InputError(f"{where}max-category: {error}") from error
-        limits[category] = _size_in_table(value, f"{where}max-category.{name}")
-    for text in given or ():
-        category, n_bytes = parsed(text, _category_limit, "--max-category")
-        limits[category] = n_bytes
-    return limits
-
-
-def _category_limit(text: str) -> "tuple[Category, int]":
-    name, separator, size = text.partition("=")
-    if not separator:
-        raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
-    return _category(name), _bytes(size)
-
-
-def _category(name: str) -> "Category":
-    from snapconv.classification.categories import Category
-
-    for category in Category:
-        if category.label == name.strip():
-            return category
-    raise ValueError(f"there is no category {name!r}; there are: {', '.join(c.label for c in Category)}")
-
-
-def _fail_over(given: str | None, table: Mapping[str, object], where: str) -> "Allowance | None":
-    from snapconv.answers.check import parse_allowance
-
-    if given is not None:
-        return parsed(given, parse_allowance, "--fail-over")
-    if "fail-over" not in table:
-        return None
-    try:
-        return parse_allowance(_text(table["fail-over"]))
-    except ValueError as error:
-        raise InputError(f"{where}fail-over: {error}") from error

@@ -194,6 +194,11 @@ def require_dask() -> None:
         raise InputError("a scheduler needs Dask: pip install 'snapconv[ranks]'")
 
 
+def dask_setup(_worker: object) -> None:
+    """Set up a worker of this machine: Dask calls it by this name in every new process."""
+    _end_at_once()
+
+
 def local_dask_engine(n_workers: int, memory_bytes: int) -> Engine:
     """Return an engine of Dask's workers on this machine, which nobody else reaches.
 
@@ -215,6 +220,7 @@ def local_dask_engine(n_workers: int, memory_bytes: int) -> Engine:
                 memory_limit=memory_bytes,
                 security=Security.temporary(),
                 silence_logs=CRITICAL,
+                preload=[__name__],
             )
         )
         executor: Executor = parts.enter_context(Client(cluster)).get_executor(pure=False)

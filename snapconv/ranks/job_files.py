@@ -131,8 +131,8 @@ def open_store(url: str) -> tuple[Any, str]:
         raise InputError(f"{url}: pip install 'snapconv[remote]' reads files of stores") from error
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:  # its message names the package to install
-        raise InputError(f"{url}: {error}") from error
+    except Exception as error:  # every store has errors of its own; that of a missing package names it
+        raise InputError(f"{url}: {_first_line(error)}") from error
     return found
 
 

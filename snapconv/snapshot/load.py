@@ -43,7 +43,7 @@ from snapconv.snapshot.settings_table import (
 )
 from snapconv.snapshot.stack_table import StackInterner, StackTable
 from snapconv.stop_signals import stage
-from snapconv.units import HOST, shown
+from snapconv.units import HOST, counted, device_name, shown
 
 _KNOWN_KEYS = {
     "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
@@ -67,6 +67,11 @@ class DeviceSnapshot:
     segments: SegmentTable
     blocks: BlockTable
     history_overflowed: bool | None = None
+
+    def __repr__(self) -> str:
+        """Return a line: the device, and how much of it the file has."""
+        n_events, n_blocks = counted(len(self.events), "event"), counted(len(self.blocks), "block")
+        return f"{device_name(self.device)} {n_events}, {n_blocks} at the dump"
 
     @property
     def is_host(self) -> bool:
@@ -97,6 +102,10 @@ class Snapshot:
     annotations: AnnotationTable
     notes: tuple[Note, ...]
     metadata: Metadata | None = None
+
+    def __repr__(self) -> str:
+        """Return a line: the file, and what each device has in it."""
+        return f"Snapshot({str(self.path)!r}: {', '.join(map(repr, self.devices))})"
 
     def settings_of(self, device: DeviceSnapshot) -> AllocatorSettings:
         """Return the settings as the file has them, or else as the device's own segments show them."""

@@ -61,3 +61,74 @@ def test_categories_are_words_of_the_package(two_devices):
     analysis = snapconv.load(two_devices).devices[0]
     assert analysis.rows(snapconv.Category.UNKNOWN).tolist() == [0]
     assert snapconv.Evidence.NONE.label == "none"
+
+
+def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
+    session = snapconv.load(two_devices)
+    assert repr(session) == (
+        f"Session({str(two_devices)!r}: cuda:0 peak 512 B, 1 allocation; cuda:2 peak 2.00 KiB, 1 allocation)"
+    )
+    for value in (session.analysis, session.snapshot, *session.devices, *session.snapshot.devices):
+        assert "\n" not in repr(value)
+        assert len(repr(value)) < 300
+
+
+def test_path_maps_are_also_taken_as_the_command_line_takes_them(tmp_path):
+    path = (
+        TraceBuilder().segment().alloc(512, frames=[frame("f", "/old/a/b.py")]).write(tmp_path / "s.pickle")
+    )
+    assert snapconv.load(path, path_maps=["/old=/new"]).project.root == "/new/a"
+    with pytest.raises(ValueError, match="OLD=NEW"):
+        snapconv.load(path, path_maps=["/old"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "holds"),
+    [
+        ("512B", [True, False]),
+        (2048, [True, True]),
+        (snapconv.Budgets.read(max_reserved="1MiB"), [False, False]),
+        (snapconv.Budgets.read(max_category={"weight": "0"}, max_peak="1KiB"), [True, True, False, True]),
+    ],
+)
+def test_limits_are_taken_as_the_command_line_takes_them(two_devices, limits, holds):
+    assert [check.holds for check in snapconv.load(two_devices).check(limits)] == holds
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_peek": "1GiB"}, "there is no limit 'max_peek'"),
+        ({"max_peak": 1.5}, "expected text"),
+        ({"max_category": {"weights": "1GiB"}}, "there is no category 'weights'"),
+        ({"max_category": {"weight": "1 elephant"}}, "weight: "),
+        ({"fail_over": 2}, 'such as "2%"'),
+    ],
+)
+def test_a_wrong_limit_is_a_value_error_that_names_it(limits, words):
+    with pytest.raises(ValueError, match=words):
+        snapconv.Budgets.read(**limits)
+
+
+def test_settings_to_try_are_taken_as_the_command_line_takes_them(two_devices):
+    session = snapconv.load(two_devices).of_device(0)
+    (tried,) = session.what_if("expandable_segments:True")
+    assert [one.name for one in tried.tried][1:] == ["expandable_segments:True"]
+    (tried,) = session.what_if(snapconv.Request.read("max_split_size_mb:128", capacity="1MiB"))
+    assert tried.capacity == 1 << 20
+    with pytest.raises(ValueError, match="no_such_key"):
+        session.what_if("no_such_key:1")
+
+
+def test_columns_have_the_line_that_allocated_and_whether_it_was_live_at_the_peak(tmp_path):
+    stack = [frame("forward", "/home/me/proj/net.py", 7), frame("main", "/home/me/proj/train.py", 3)]
+    library = [frame("run", "/usr/lib/python3/site-packages/lib/a.py", 1)]
+    builder = TraceBuilder().segment(frames=[]).alloc(512, frames=stack).free().alloc(1024, frames=library)
+    builder.alloc(2048, frames=[])
+    columns = snapconv.load(builder.write(tmp_path / "s.pickle")).columns()
+    assert list(zip(*(columns[name].tolist() for name in ("file", "line", "function")), strict=True)) == [
+        ("net.py", 7, "forward"),
+        ("library code only", -1, ""),
+        ("no stack recorded", -1, ""),
+    ]
+    assert columns["is_live_at_peak"].tolist() == [False, True, True]

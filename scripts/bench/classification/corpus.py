@@ -74,7 +74,7 @@ def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator
             found = replay(snapshot, device)
             roles = find_stack_facts(snapshot.stacks, find_project(snapshot.stacks)).roles
             allocations = found.allocations
-            features = find_features(allocations, find_phases(snapshot, device, allocations, roles), roles)
+            features = find_features(found, find_phases(snapshot, device, allocations, roles), roles)
             true = truth.category[match(allocations, truth.allocations, bare)]
             live = allocations.live_at(found.allocated.peak_event)
             yield Labelled(program, group, history, of_stacks, features, true, live, allocations.block_bytes)

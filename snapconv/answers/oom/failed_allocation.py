@@ -10,7 +10,7 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.fragmentation import FreeMemory, free_memory
+from snapconv.answers.fragmentation import FreeMemory, free_memory, pool_memory
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
@@ -220,6 +220,7 @@ def _decide(
 
     total, fraction = memory.total_bytes, settings.memory_fraction
     here = _pieces(layout.free.n_bytes[is_here])
+    other_pool, other_pool_bytes = _other_pool(analysis.snapshot, request, layout)
     found = Shortage(
         block_bytes=request.block_bytes,
         segment_bytes=request.segment_bytes,
@@ -229,6 +230,8 @@ def _decide(
         live_bytes=analysis.replay.active.at(request.event),
         here=here,
         elsewhere=_pieces(layout.free.n_bytes[~is_here]),
+        other_pool=other_pool,
+        other_pool_bytes=other_pool_bytes,
         returnable_bytes=free_memory(analysis, layout, "").private_bytes,
         allowed_bytes=int(fraction * total) if total is not None and fraction < 1 else None,
         splits_below=settings.max_split_size_bytes,
@@ -257,6 +260,24 @@ def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
     is_pool = (segments.pool_id < 0) | np.isin(segments.pool_id, pools)
     is_size = segments.is_small == (request.block_bytes <= SMALL_REQUEST_BYTES)
     return np.asarray(is_pool & is_size & (segments.stream == request.stream))
+
+
+def _other_pool(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> tuple[str, int]:
+    """Name the pool, stream or size with most of the free memory that a request cannot use; and how much."""
+    wanted, is_small = request.pool or _DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES
+    free: dict[str, int] = {}
+    for row in pool_memory(snapshot, layout):
+        if row.pool is not None and row.pool != wanted:
+            name = "the default pool" if row.pool == _DEFAULT_POOL else f"the private pool {row.pool}"
+        elif row.stream != request.stream:
+            name = f"the pool of stream {row.stream}"
+        elif row.is_small != is_small:
+            name = f"segments for {'small' if row.is_small else 'large'} requests"
+        else:
+            continue
+        free[name] = free.get(name, 0) + row.free_bytes
+    largest = max(free, key=lambda name: free[name], default="")
+    return largest, free.get(largest, 0)
 
 
 def _growth(

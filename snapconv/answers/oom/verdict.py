@@ -51,7 +51,8 @@ class Shortage:
     ``returnable_bytes`` of it is in free segments of private pools. ``allowed_bytes`` is a limit that is
     known, ``counted_bytes`` what counts against it (None: what is reserved), ``rounding_bytes`` by how much
     both may be off. ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
-    ``has_pieces``: where free memory lies is known, as in a file. ``why_free``: why a request may fail with
+    ``has_pieces``: where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere
+    with most of it, ``other_pool_bytes``. ``why_free``: why a request may fail with
     more than it free.
     """
 
@@ -69,6 +70,8 @@ class Shortage:
     rounding_bytes: int = 0
     splits_below: int | None = None
     has_pieces: bool = True
+    other_pool: str = ""
+    other_pool_bytes: int = 0
     why_free: str = _WHY_FREE
 
     @property
@@ -195,14 +198,15 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
     if not (has_piece or has_segments):
         return None
     what = (
-        f"a free piece of {format_bytes(elsewhere.largest_bytes)}"
+        f"a free block of {format_bytes(elsewhere.largest_bytes)}"
         if has_piece
         else f"{format_bytes(found.returnable_bytes)} in free segments"
     )
     return OomVerdict(
         OomCause.OTHER_POOL.value,
-        f"{what} would have served it, and is of another pool or stream",
-        f"of its own there are {format_bytes(here.n_bytes)} free, the largest piece "
+        f"{what} would have been enough, but lies in {found.other_pool or 'another pool or stream'}, which "
+        "this request cannot use",
+        f"cached memory that this request could use: {format_bytes(here.n_bytes)}, the largest block "
         f"{format_bytes(here.largest_bytes)}",
         is_inferred=False,
     )
@@ -227,13 +231,14 @@ def _fragmented(found: Shortage) -> OomVerdict | None:
     here = found.here
     if here is None or not _fragmented_bytes(found):
         return None
-    pieces = f" in {counted(here.n_pieces, 'piece')}" if found.has_pieces else ""
+    blocks = f" in {counted(here.n_pieces, 'block')}" if found.has_pieces else ""
     largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
     return OomVerdict(
         OomCause.FRAGMENTED.value,
-        f"{format_bytes(here.n_bytes)} are reserved and free{pieces}{largest}: not in one piece",
-        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved, beside live "
-        f"blocks",
+        f"{format_bytes(here.n_bytes)} are reserved and free{blocks}{largest}: not in one piece"
+        f"{_free_elsewhere(found)}",
+        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved, in partly "
+        "used segments",
         is_inferred=not found.has_pieces,
     )
 
@@ -245,6 +250,14 @@ def _fragmented_bytes(found: Shortage) -> int:
     return here if is_much else 0
 
 
+def _free_elsewhere(found: Shortage) -> str:
+    """Name the pool that has as much free as was needed, and cannot serve the request."""
+    if not found.other_pool or found.other_pool_bytes < found.segment_bytes:
+        return ""
+    size = format_bytes(found.other_pool_bytes)
+    return f"; {size} are free in {found.other_pool}, which this request cannot use"
+
+
 def _full(found: Shortage) -> OomVerdict:
     live, free, need = found.live_bytes, found.device_free_bytes, format_bytes(found.segment_bytes)
     in_use = "" if live is None else f"{format_bytes(live)} are in use, "
@@ -252,7 +265,7 @@ def _full(found: Shortage) -> OomVerdict:
     here = found.here
     return OomVerdict(
         OomCause.FULL.value,
-        f"full: {in_use}{left}and {need} more were needed",
+        f"full: {in_use}{left}and {need} more were needed{_free_elsewhere(found)}",
         "how much torch had cached is not in the text"
         if here is None
         else f"cached memory that this request could use: {format_bytes(here.n_bytes)}, "

@@ -26,7 +26,7 @@ from snapconv.replay.history_verdict import History, Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import device_kind, device_name, format_bytes
+from snapconv.units import device_kind, device_name, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, placed anew"
@@ -86,6 +86,25 @@ class Request:
     card_bytes: int | None = None
     outside_bytes: int | None = None
     is_thorough: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        *settings: str,
+        search: bool = False,
+        capacity: str | int | None = None,
+        card: str | int | None = None,
+        outside: str | int | None = None,
+        thorough: bool = False,
+    ) -> "Request":
+        """Read what the command line takes: ``Request.read("expandable_segments:True", card="24GiB")``.
+
+        Raises ValueError for a text that is no setting or no size.
+        """
+        given = {"capacity": capacity, "card_bytes": card, "outside_bytes": outside}
+        sizes = {name: parse_bytes(size) if isinstance(size, str) else size for name, size in given.items()}
+        checked = tuple(map(read_setting, settings))
+        return cls(checked, is_search=search, is_thorough=thorough, **sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
-from snapconv.units import counted, device_name, format_bytes, format_share
+from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import MOST_ROWS, history_lines, size_row, size_rows, where
 
 _LABEL, _COLUMN = 26, 15
@@ -12,9 +12,9 @@ _ROWS = (
     ("in use", "active_bytes"),
     ("free", "free_bytes"),
     ("  empty_cache() returns", "returnable_bytes"),
-    ("  free in private pools", "private_bytes"),
-    ("  beside live blocks", "enclosed_bytes"),
-    ("largest free piece", "largest_free_bytes"),
+    ("  empty in private pools", "private_bytes"),
+    ("  partly used segments", "enclosed_bytes"),
+    ("largest free block", "largest_free_bytes"),
     ("rounding within blocks", "rounding_bytes"),
 )
 _MAY_BE_NOTHING = {"private_bytes"}
@@ -24,8 +24,8 @@ def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
     """Show the memory that is reserved and not in use."""
     columns = found.moments
     first = columns[0]
-    share = format_share(first.free_bytes, first.reserved_bytes)
-    yield f"{device_name(found.device)}  {share} of what is reserved is free at {first.moment}"
+    free, reserved = format_bytes(first.free_bytes), format_bytes(first.reserved_bytes)
+    yield f"{device_name(found.device)}  {free} of {reserved} reserved are free at {first.moment}"
     if len(columns) > 1:
         yield f"{'':<{_LABEL}}" + "".join(f"{_heading(column):>{_COLUMN}}" for column in columns)
     for label, name in _ROWS:
@@ -49,12 +49,12 @@ def _event_row(columns: Sequence[FreeMemory]) -> Iterator[str]:
 
 
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
-    yield f"  free at {moment}, by pool and stream (no block is cut from another's segment)"
+    yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
     for row in pools[:MOST_ROWS]:
         size = "small" if row.is_small else "large"
-        pieces = f"{counted(row.n_pieces, 'piece')} up to {format_bytes(row.largest_free_bytes)}"
+        blocks = f"{counted(row.n_pieces, 'free block')} up to {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
-        text = f"{size}, {pool}stream {row.stream}" + (f": {pieces}" if row.free_bytes else "")
+        text = f"{size} blocks, {pool}stream {row.stream}" + (f": {blocks}" if row.free_bytes else "")
         yield size_row(row.free_bytes, text)
     more = pools[MOST_ROWS:]
     if more:
@@ -64,7 +64,7 @@ def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
 def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:
     if not holders:
         return
-    yield f"  kept beside live blocks at {moment}, by the line that has most of the segment"
+    yield f"  stuck in partly used segments at {moment}, by the line that owns most of each"
     rows = [(row.enclosed_bytes, _holder(row)) for row in holders]
     yield from size_rows(rows, "line", like=max(row.enclosed_bytes for row in holders))
 
@@ -77,10 +77,8 @@ def _holder(row: SegmentHolder) -> str:
 def _limits(found: Fragmentation) -> Iterator[str]:
     """Show the limits of the figures."""
     if found.n_conflicts:
-        yield (
-            f"  approximate: {counted(found.n_conflicts, 'event or block', 'events or blocks')} "
-            "contradict the segments"
-        )
+        conflicts = counted(found.n_conflicts, "event or block contradicts", "events or blocks contradict")
+        yield f"  approximate: {conflicts} the segments"
     if found.has_expandable:
-        yield "  estimated: what empty_cache() returns of expandable segments, by whole pages"
+        yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
     yield from history_lines(found.history_verdict)

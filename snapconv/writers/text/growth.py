@@ -3,48 +3,75 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.growth import Fate, GrowthReport, LineGrowth
+from snapconv.answers.leaks import N_PARTS, Trend, UnfreedLine
 from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import where
+from snapconv.writers.text.size_rows import size_rows, where
 
 _N_LINES = 8
 _N_CALLERS = 3
+_TRENDS = (
+    (Trend.GROWS, "kept growing to the end of the trace: a leak, or a cache that is not full yet"),
+    (Trend.STOPPED, "stopped growing"),
+    (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may be freed yet"),
+)
 
 
 def growth_lines(report: GrowthReport) -> Iterator[str]:
     """Show the lines that grow on one device."""
     name = device_name(report.device)
     if report.unknown:
-        yield f"{name}  growth is not known"
-        yield f"  {report.unknown}"
+        yield from _unfreed_lines(name, report)
         return
-    n_iterations = counted(len(report.end_bytes), "iteration")
-    growing, late = report.growing, report.freed_late
+    n_iterations, growing = counted(len(report.end_bytes), "iteration"), report.growing
     if growing:
-        yield f"{name}  grows by {format_bytes(report.bytes_per_iteration)} per iteration, of {n_iterations}"
+        per_iteration = format_bytes(report.bytes_per_iteration)
+        yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
-        yield f"{name}  nothing grows up to the end, in {n_iterations}"
-    yield f"  allocated when {_ends(report.end_bytes)}"
-    yield from _table("not freed to the end of the trace", growing, "held in the end")
-    yield from _table("held over several iterations, and freed then", late, "held at most")
+        yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
+    yield f"  {_ends(report.end_bytes)}"
+    yield from _table("never freed in this trace", growing, "at the end")
+    yield from _table("kept for several iterations, then freed", report.freed_late, "at most")
 
 
 def _ends(end_bytes: Sequence[int]) -> str:
     """Show the ends of iterations; at the last, the end of the trace, the program may have freed all."""
     *ended, at_end = map(format_bytes, end_bytes)
-    between = [f"the first ended: {ended[0]}"] if ended else []
-    between += [f"the last but one: {ended[-1]}"] if len(ended) > 1 else []
-    return ", ".join((*between, f"the trace ended: {at_end}"))
+    shown = {f"after iteration {number}": ended[number] for number in (0, len(ended) - 1) if ended}
+    between = [f"{when}: {size}" for when, size in shown.items()]
+    return f"allocated {'; '.join((*between, f'at the end of the trace: {at_end}'))}"
 
 
-def _table(title: str, lines: Sequence[LineGrowth], held: str) -> Iterator[str]:
+def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
+    """Show what was allocated in the trace and never freed, where iterations are not known."""
+    lines = report.never_freed
+    n_bytes = sum(line.block_bytes for line in lines)
+    n_allocations = counted(sum(line.n_allocations for line in lines), "allocation")
+    if lines:
+        yield f"{name}  {format_bytes(n_bytes)} in {n_allocations} were made in this trace and never freed"
+    else:
+        yield f"{name}  nothing that was allocated in this trace is left"
+    for trend, title in _TRENDS:
+        rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
+        yield from [f"  {title}"] * bool(rows)
+        yield from size_rows(rows, "line", like=n_bytes)
+    yield f"  growth per iteration is unknown: {report.unknown}"
+
+
+def _unfreed(one: UnfreedLine) -> str:
+    until = f", the last at event {one.last_event}" if one.trend is Trend.STOPPED else ""
+    place = where(one.line, has_stack=one.has_stack)
+    return f"{place}: {counted(one.n_allocations, 'allocation')}{until}"
+
+
+def _table(title: str, lines: Sequence[LineGrowth], when: str) -> Iterator[str]:
     if not lines:
         return
     yield f"  {title}"
     for line in lines[:_N_LINES]:
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
         seen, size = _seen(line), format_bytes(line.block_bytes)
-        yield f"{'':>18}{seen}, {size} {held}; confidence: {line.confidence.value}"
+        yield f"{'':>18}{seen}; {size} {when}; confidence: {line.confidence.value}"
     more = lines[_N_LINES:]
     if more:
         n_bytes = sum(line.bytes_per_iteration for line in more)

@@ -8,7 +8,7 @@ from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
 
-NOT_IN_FILE = "not in this file (context, libraries)"
+OUTSIDE = "outside PyTorch (CUDA context, libraries)"
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -67,8 +67,8 @@ def outside_line(memory: DeviceMemory) -> Iterator[str]:
     elif memory.at_most_bytes is not None:
         size = f"at most {format_bytes(memory.at_most_bytes)}{whole}"
     else:
-        size = "not known without --device-total"
-    yield f"  {NOT_IN_FILE}: {size}"
+        size = "not recorded; pass --device-total"
+    yield f"  {OUTSIDE}: {size}"
 
 
 def pool_shown(pool: tuple[int, int] | None) -> str:

@@ -7,7 +7,7 @@ from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.message_figures import MemorySummary
 from snapconv.answers.oom.remedies import Remedies
-from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.answers.oom.verdict import FreePieces, OomVerdict
 from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.moment import place_of, pool_shown
@@ -15,7 +15,7 @@ from snapconv.writers.text.size_rows import category_lines, history_lines, size_
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
-_NOT_IN_FILE = "not in this file (context, libraries, processes)"
+_NOT_IN_FILE = "outside PyTorch (CUDA context, libraries, other processes)"
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
@@ -33,8 +33,10 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
         yield from _remedy_lines(remedies)
     if found.after:
         free, returnable = format_bytes(found.after.free_bytes), format_bytes(found.after.returnable_bytes)
-        yield f"  the program went on: {free} stay reserved and free at the dump,"
-        yield f"    {returnable} of it in free segments (empty_cache() returns them)"
+        yield (
+            f"  the program went on: at the dump {free} are reserved and free, of which empty_cache() "
+            f"returns {returnable}"
+        )
     if found.n_failed > 1:
         yield f"  {counted(found.n_failed, 'failed allocation')} in the file: --number N explains another"
     yield from history_lines(found.state.history_verdict)
@@ -56,11 +58,11 @@ def _heading(found: OutOfMemory) -> str:
 
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
-    operation = "" if request.operation in ("", "unknown") else f" by {request.operation}"
-    yield f"  requested{operation}: a block of {size}, for it {segment} of the device"
-    pool = "the default pool (assumed)" if request.pool is None else pool_shown(request.pool)
-    module = f", in module {request.module}" if request.module else ""
-    yield f"    of {pool}, stream {request.stream}{module}"
+    who = "the program" if request.operation in ("", "unknown") else request.operation
+    yield f"  {who} asked for {size}; the allocator needed {segment} more from the GPU"
+    pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
+    module = f"; module {request.module}" if request.module else ""
+    yield f"    {pool}, stream {request.stream}{module}"
     for line in request.lines[:_N_CALLERS]:
         yield f"    {where(line)}"
     if not request.lines:
@@ -70,15 +72,20 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     state, memory = found.state, found.state.memory
     yield "  memory then"
-    pieces = f"{counted(found.inside.n_pieces, 'piece')} up to {format_bytes(found.inside.largest_bytes)}"
     yield size_row(state.active_bytes, "in use")
-    yield size_row(found.inside.n_bytes, f"reserved and free, {pieces}")
+    yield size_row(found.inside.n_bytes, f"reserved and free{_blocks(found.inside)}")
     if found.request:
-        here = f"{counted(found.here.n_pieces, 'piece')} up to {format_bytes(found.here.largest_bytes)}"
-        yield size_row(found.here.n_bytes, f"  of its pool, stream and size: {here}")
+        usable = f"  usable here (same pool and stream){_blocks(found.here)}"
+        yield size_row(found.here.n_bytes, usable)
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
     yield from _outside_rows(memory)
+
+
+def _blocks(free: FreePieces) -> str:
+    if not free.n_pieces:
+        return ""
+    return f": {counted(free.n_pieces, 'block')}, the largest {format_bytes(free.largest_bytes)}"
 
 
 def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
@@ -88,10 +95,9 @@ def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
     if memory.outside_bytes is not None:
         yield size_row(memory.outside_bytes, _NOT_IN_FILE)
     elif memory.at_most_bytes is not None:
-        yield f"  {'at most':>14}  {_NOT_IN_FILE}:"
-        yield size_row(memory.at_most_bytes, "  the device without the most that was reserved")
+        yield size_row(memory.at_most_bytes, f"at most {_NOT_IN_FILE}")
     else:
-        yield f"  {'not known':>14}  not in this file (context, libraries): see --device-total"
+        yield f"  {'not recorded':>14}  outside PyTorch (CUDA context, libraries): pass --device-total"
     if memory.total_bytes is not None:
         known = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", "by torch")
         yield size_row(memory.total_bytes, f"the whole device, {known}")

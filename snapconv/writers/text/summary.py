@@ -108,8 +108,8 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
     if report.after_oom:
         free, returnable = map(format_bytes, (report.after_oom.free_bytes, report.after_oom.returnable_bytes))
         yield (
-            f"    the program went on: {free} stay reserved and free at the dump, {returnable} of it in "
-            "free segments (empty_cache())"
+            f"    the program went on: at the dump {free} are reserved and free, of which empty_cache() "
+            f"returns {returnable}"
         )
 
 

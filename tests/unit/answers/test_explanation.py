@@ -348,7 +348,7 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         rows = np.arange(len(analysis.allocations))
         first = {}
         features = find_features(
-            analysis.allocations, analysis.phases, analysis.roles, user_rules=analysis.user_rules
+            analysis.replay, analysis.phases, analysis.roles, user_rules=analysis.user_rules
         )
         for opinion in opinions(features, rows):
             first.setdefault(opinion.row, (opinion.category, opinion.evidence, opinion.reason))

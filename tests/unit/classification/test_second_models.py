@@ -52,8 +52,9 @@ def is_frozen(tmp_path):
         path.write_bytes(pickle.dumps(job.snapshot()))
         snapshot = load_snapshot(path)
         (device,) = snapshot.devices
-        rows, roles = replay(snapshot, device).allocations, assign_roles(snapshot.stacks)
-        return frozen_modules_ran(find_features(rows, find_phases(snapshot, device, rows, roles), roles))
+        found, roles = replay(snapshot, device), assign_roles(snapshot.stacks)
+        phases = find_phases(snapshot, device, found.allocations, roles)
+        return frozen_modules_ran(find_features(found, phases, roles))
 
     return is_frozen
 

@@ -10,9 +10,11 @@ import pytest
 
 import snapconv
 from snapconv.answers.growth import report_growth
+from snapconv.answers.leaks import unfreed_lines
 from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.setting_trials import Request
 from snapconv.cli.terminal import fitted
+from snapconv.snapshot.segment_table import BlockState
 from snapconv.writers.text.diff import diff_lines
 from snapconv.writers.text.fragmentation import fragmentation_lines
 from snapconv.writers.text.growth import growth_lines
@@ -75,6 +77,12 @@ def test_no_row_lacks_its_line_number_whatever_the_width(session):
     assert n_places or not any(session.project.is_project)
 
 
+def test_a_graph_pool_with_the_free_memory_is_named_in_the_headline():
+    session = snapconv.load(SHARED / "cases/answers/graph_pool_oom.pickle")
+    headline, *_ = verdict_lines(find_verdict(session.devices[0]), "FILE")
+    assert "5.91 GiB are free in the private pool (1, 0), which this request cannot use" in headline
+
+
 def test_the_parts_of_the_peak_add_up(session):
     for state in session.at():
         allocated = state.allocated_bytes
@@ -106,6 +114,17 @@ def test_the_parts_of_what_is_free_add_up(session):
         dump = found.moments[0]
         assert sum(row.free_bytes for row in found.pools) == dump.free_bytes
         assert sum(row.enclosed_bytes for row in found.holders) == dump.enclosed_bytes
+
+
+def test_what_was_never_freed_is_what_the_dump_has_of_the_trace(session):
+    for one in session.devices:
+        blocks, allocations = one.device.blocks, one.allocations
+        if any(note.slug == "pending-free" for note in session.notes):
+            continue  # what is freed and waits for a stream counts as allocated here, and not there
+        before = allocations.block_bytes[(allocations.alloc_event < 0) & (allocations.freed_event < 0)]
+        in_use = blocks.block_bytes[blocks.state == BlockState.ACTIVE]
+        found = sum(line.block_bytes for line in unfreed_lines(one))
+        assert found + before.sum() == (in_use.sum() if len(in_use) else one.replay.allocated.end)
 
 
 def test_the_parts_of_a_difference_add_up(session):

@@ -51,6 +51,14 @@ def test_of_fragmentation_and_memory_outside_the_larger_one_is_the_cause():
     assert cause(here=pieces, device_total_bytes=total + 6 * GIB) == "held outside torch"
 
 
+@pytest.mark.parametrize(("n_bytes", "is_named"), [(100 * MIB - 1, False), (100 * MIB, True)])
+def test_a_pool_with_as_much_free_as_was_needed_is_named_though_no_piece_would_do(n_bytes, is_named):
+    fields = {"elsewhere": FreePieces(n_bytes, 9, 20 * MIB), "other_pool": "the private pool (1, 0)"}
+    verdict = decide_oom(replace(FULL, **fields, other_pool_bytes=n_bytes))
+    said = "; 100.00 MiB are free in the private pool (1, 0), which this request cannot use"
+    assert (verdict.cause, verdict.sentence.endswith(said)) == ("full", is_named)
+
+
 def test_a_device_that_had_the_segment_free_was_not_what_refused_it():
     verdict = decide_oom(replace(FULL, device_free_bytes=100 * MIB))
     assert (verdict.cause, verdict.is_inferred) == ("not known", False)

@@ -113,8 +113,8 @@ def test_a_program_that_went_on_has_what_stays_free_in_its_summary(tmp_path, cap
     raw = pickle.loads((FIXTURES / "out_of_memory.pickle").read_bytes())
     free = sum(b["size"] for s in raw["segments"] for b in s["blocks"] if b["state"] == "inactive")
     whole = sum(s["total_size"] for s in raw["segments"] if not s["active_size"])
-    shown = f"the program went on: {free / 2**20:.2f} MiB stay reserved and free at the dump, "
-    assert f"{shown}{whole / 2**20:.2f} MiB of it in free segments" in capsys.readouterr().out
+    shown = f"the program went on: at the dump {free / 2**20:.2f} MiB are reserved and free, of which "
+    assert f"{shown}empty_cache() returns {whole / 2**20:.2f} MiB" in capsys.readouterr().out
 
 
 def test_annotations_are_rows_with_their_events(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, by_line
+from snapconv.answers.leaks import Trend, UnfreedLine
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.growth import growth_lines
 
@@ -44,22 +45,22 @@ def test_stacks_of_one_line_are_summed_up_and_those_that_go_on_come_first():
     [
         (
             (1024, 3072, 2048),
-            "the first ended: 1.00 KiB, the last but one: 3.00 KiB, the trace ended: 2.00 KiB",
+            "after iteration 0: 1.00 KiB; after iteration 1: 3.00 KiB; at the end of the trace: 2.00 KiB",
         ),
-        ((1024, 2048), "the first ended: 1.00 KiB, the trace ended: 2.00 KiB"),
-        ((2048,), "the trace ended: 2.00 KiB"),
+        ((1024, 2048), "after iteration 0: 1.00 KiB; at the end of the trace: 2.00 KiB"),
+        ((2048,), "at the end of the trace: 2.00 KiB"),
     ],
 )
 def test_the_last_iteration_ends_with_the_trace(n_bytes, shown):
     found = replace(report_of(row((KEEP, MAIN), 1024)), end_bytes=n_bytes)
-    assert list(growth_lines(found))[1] == f"  allocated when {shown}"
+    assert list(growth_lines(found))[1] == f"  allocated {shown}"
 
 
 def test_a_line_is_shown_with_its_callers_how_long_it_grew_and_how_sure_that_is():
     shown = list(growth_lines(report_of(row((KEEP, MAIN), 1 << 20, first=1, last=3))))
     assert "grows by 1.00 MiB per iteration" in shown[0]
     assert shown[3].split(maxsplit=4)[-1] == "keep.py:5 in keep < main.py:5 in main"
-    assert shown[4].strip() == "in iterations 1 to 3, 3.00 MiB held in the end; confidence: weak"
+    assert shown[4].strip() == "in iterations 1 to 3; 3.00 MiB at the end; confidence: weak"
 
 
 def test_a_few_lines_are_shown_and_the_others_summed_up():
@@ -71,10 +72,24 @@ def test_a_few_lines_are_shown_and_the_others_summed_up():
 def test_what_is_freed_late_alone_is_no_growth():
     shown = list(growth_lines(report_of(row((KEEP,), 1024, fate=Fate.FREED_LATE))))
     assert "nothing grows" in shown[0]
-    assert "held over several iterations, and freed then" in shown[2]
+    assert "kept for several iterations, then freed" in shown[2]
 
 
-def test_why_growth_is_not_known_is_all_that_is_shown():
-    found = report_of(unknown="too few")
-    assert [line.strip() for line in growth_lines(found)][1:] == ["too few"]
+def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
+    rows = (
+        UnfreedLine(KEEP, True, 100, 200 << 20, 9, 990, Trend.GROWS),
+        UnfreedLine(MAIN, True, 1, 64 << 20, 5, 5, Trend.STOPPED),
+        UnfreedLine(None, False, 2, 1 << 20, 995, 999, Trend.RECENT),
+    )
+    found = replace(report_of(unknown="too few"), never_freed=rows)
+    assert list(growth_lines(found)) == [
+        "cuda:0  265.00 MiB in 103 allocations were made in this trace and never freed",
+        "  kept growing to the end of the trace: a leak, or a cache that is not full yet",
+        "      200.00 MiB  keep.py:5 in keep: 100 allocations",
+        "  stopped growing",
+        "       64.00 MiB  main.py:5 in main: 1 allocation, the last at event 5",
+        "  made in the last 12 % of the trace: may be freed yet",
+        "        1.00 MiB  no stack recorded: 2 allocations",
+        "  growth per iteration is unknown: too few",
+    ]
     assert found.to_json()["unknown"] == "too few"

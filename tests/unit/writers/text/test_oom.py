@@ -38,13 +38,13 @@ def row(n_bytes, name):
 def test_the_block_of_a_request_and_the_segment_that_it_needs_are_two_figures(lines):
     # 4,100,000 bytes in steps of 512; between 1 and 10 MiB a segment of 20 MiB, and only 14 are free.
     block = -(-4_100_000 // 512) * 512
-    first = next(number for number, line in enumerate(lines) if line.startswith("  requested"))
-    assert lines[first].endswith(f": a block of {block / MIB:.2f} MiB, for it 20.00 MiB of the device")
-    assert lines[first + 1] == "    of default pool, stream 0"
+    first = next(number for number, line in enumerate(lines) if " asked for " in line)
+    assert f"{block / MIB:.2f} MiB; the allocator needed 20.00 MiB more from the GPU" in lines[first]
+    assert lines[first + 1] == "    default pool, stream 0"
     assert row(14 * MIB, "free on the device") in lines
 
 
 def test_what_is_free_inside_and_what_of_it_could_have_served_the_request_are_two_figures(lines):
-    assert row(13.5 * MIB, "reserved and free, 2 pieces up to 11.00 MiB") in lines
-    assert row(2.5 * MIB, "  of its pool, stream and size: 1 piece up to 2.50 MiB") in lines
+    assert row(13.5 * MIB, "reserved and free: 2 blocks, the largest 11.00 MiB") in lines
+    assert row(2.5 * MIB, "  usable here (same pool and stream): 1 block, the largest 2.50 MiB") in lines
     assert row((60 + 21.5 + 9) * MIB, "in use") in lines

@@ -1,0 +1,19 @@
+"""Cells of a notebook: an editor that knows `# %%` runs them one by one, Python all of them."""
+
+# %% A session as the last value of a cell shows peaks, categories and the timeline.
+import sys
+
+import snapconv
+
+session = snapconv.load(sys.argv[1])
+session  # noqa: B018  # a notebook shows it
+
+# %% Questions of the command line take its texts.
+(check,) = session.check("2GiB")
+print(check.sentence)
+(tried,) = session.what_if("expandable_segments:True")
+for one in tried.tried:
+    print(f"{one.name}: {one.outcome.peak_reserved:,} bytes reserved at most")
+
+# %% In a notebook, this value is the page of `snapconv view`.
+page = session.view()
