@@ -8,12 +8,9 @@ from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Condition, Decided, atom, freed, judged, made
 from snapconv.classification.features import Features, at, first_before, last_before, next_of
 from snapconv.classification.parameters import (
-    SMALL_BYTES,
-    counted,
     find_parameters,
     gradients_of_samples,
     is_training,
-    layers_by_counts,
     lines_per_parameter,
 )
 from snapconv.columns import BoolColumn, EventColumn, Int64Column, distinct, grouped, is_among, run_starts
@@ -158,23 +155,6 @@ def in_bulk(decided: Decided) -> BoolColumn:
     return features.mask(rows[counts[inverse] > 1])
 
 
-@judged
-def made_as_layers(decided: Decided) -> BoolColumn:
-    """Made before any forward, and kept, as often by its line as the model has layers."""
-    features = decided.features
-    n_layers = layers_by_counts(counted(features.sizes[decided.has(Category.WEIGHT)]))
-    n_layers = n_layers or layers_by_counts(find_parameters(decided).sizes)
-    kept = features.is_live_at_dump & features.has_stack & before_any_forward.of(decided)
-    rows = np.flatnonzero(kept & (features.outside | features.preexisting_outside))
-    found = [rows[:0]]
-    if n_layers > 1:
-        for of_line in grouped(rows, features.allocations.stack_id):
-            for of_size in grouped(of_line, features.sizes):
-                if len(of_size) >= 3 and len(of_size) % n_layers == 0:
-                    found.append(of_size)
-    return features.mask(np.concatenate(found))
-
-
 @atom
 def in_nested_constructors(decided: Decided) -> BoolColumn:
     """Made by an ``__init__`` that another one calls, of the program's code: a layer that a model builds."""
@@ -205,13 +185,6 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     alike = kept & features.is_freed & is_among(freeing, freeing_weights)
     kept &= is_among(features.sizes, distinct(features.sizes[former]))
     return np.asarray(kept & is_among(line, distinct(line[alike])))
-
-
-@judged
-def size_of_parameter(decided: Decided) -> BoolColumn:
-    """As large as a parameter that is trained."""
-    sizes = [size for size in find_parameters(decided).sizes if size >= SMALL_BYTES]
-    return is_among(decided.features.sizes, sizes)
 
 
 @atom
@@ -252,23 +225,6 @@ def may_be_gradient(decided: Decided) -> BoolColumn:
 
 
 replaced_in_backward = freed_in_hook | freed(Role.ACCUMULATION)
-
-
-@atom
-def freed_in_later_call(decided: Decided) -> BoolColumn:
-    """Made by the engine, and freed by it after the program went on: the program has called it again.
-
-    A gradient that the engine or a hook replaces is freed in a later call, too, but was not kept for it.
-    """
-    features, table = decided.features, decided.features.allocations
-    later = features.by_engine & (features.alloc_phase == Phase.BACKWARD) & features.is_freed_by_engine
-    later &= ~replaced_in_backward.of(decided)
-    if later.any():
-        roles = features.roles
-        began, ended = roles.is_in_program(table.stack_id), roles.is_in_program(table.free_stack_id)
-        at_work = np.sort(np.concatenate((features.alloc[began], features.end[ended])))
-        later[later] = last_before(at_work, features.end[later]) > features.alloc[later]
-    return np.asarray(later)
 
 
 @judged
@@ -401,31 +357,10 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
 
 
 @atom
-def fetched_ahead(decided: Decided) -> BoolColumn:
-    """Find the next batch: made before backward by a line that had made one of its size before."""
-    features = decided.features
-    first = features.may_be_input & ~features.mid_forward & features.is_freed
-    line = features.lines()
-    keys = line.astype(np.int64) * (int(features.sizes.max(initial=0)) + 1) + features.sizes
-    ahead = features.mid_forward & ~features.feeds_module & is_among(keys, keys[first & (line >= 0)])
-    begins = features.phases.next_after(Phase.FORWARD, features.next_backward)
-    kept = ahead & (begins < features.n_events) & (features.end >= begins)
-    return kept | (ahead & features.is_live_at_dump & is_among(keys, keys[kept]))
-
-
-@atom
 def renewed(decided: Decided) -> BoolColumn:
     """Of a stack that makes others too, which are freed."""
     features, stack = decided.features, decided.features.allocations.stack_id
     return is_among(stack, stack[features.outside & features.is_freed])
-
-
-@atom
-def in_use_in_step(decided: Decided) -> BoolColumn:
-    """In use when the next step begins, with no forward before it."""
-    features = decided.features
-    step = features.phases.next_after(Phase.OPTIMIZER, features.alloc)
-    return (features.end > step) & (step <= features.next_forward) & (step < features.n_events)
 
 
 @atom

@@ -143,22 +143,6 @@ FACTS: tuple[Fact | FrameFact, ...] = (
         a.older & a.freed_in_step & a.size_of_made_state,
         uses_phases=True,
     ),
-    Fact(
-        TEMPORARY,
-        "freed-in-step",
-        "pre-existing; the trace begins in the step that frees it",
-        BY_LIFETIME,
-        a.older & a.begins_in_step & a.freed_in_step & a.ends_in_first_run,
-        uses_phases=True,
-    ),
-    Fact(
-        TEMPORARY,
-        "freed-while-placing",
-        "made while weights are placed, freed before forward",
-        BY_LIFETIME,
-        made(Role.PLACEMENT) & ~a.by_engine & ~a.is_live & ~a.in_use_in_forward,
-        uses_phases=True,
-    ),
     FrameFact(WEIGHT, Role.NAMED_WEIGHTS, a.kept_by_program),
     FrameFact(CACHE, Role.NAMED_CACHE, a.kept_by_program & ~a.trains),
     # --- made by backward
@@ -178,17 +162,8 @@ FACTS: tuple[Fact | FrameFact, ...] = (
         TEMPORARY,
         *_WITHIN,
         BY_LIFETIME,
-        _by_backward & (a.ends_within_backward | a.ends_before_step) & ~a.freed_in_later_call,
+        _by_backward & (a.ends_within_backward | a.ends_before_step),
         uses_phases=True,
-    ),
-    Fact(
-        ACTIVATION,
-        "kept-for-another-backward",
-        "made by the engine, and freed by the engine in a later backward",
-        BY_FREE,
-        _by_backward
-        & a.freed_by_engine
-        & ((~a.ends_within_run & ~a.replaced_in_backward) | a.freed_in_later_call),
     ),
     Fact(
         GRADIENT,
@@ -289,15 +264,6 @@ FACTS: tuple[Fact | FrameFact, ...] = (
         uses_phases=True,
     ),
     Fact(
-        INPUT,
-        "made-for-the-next-forward",
-        "made between forward and backward by a line that had made a batch of the size before, and in use in "
-        "the forward after that backward",
-        BY_LIFETIME,
-        a.fetched_ahead,
-        uses_phases=True,
-    ),
-    Fact(
         ACTIVATION,
         *_INTO_BACKWARD,
         BY_LIFETIME,
@@ -358,16 +324,6 @@ FACTS: tuple[Fact | FrameFact, ...] = (
 # Evaluated after the inventory of the job.
 LATER: tuple[Fact, ...] = (
     Fact(
-        GRADIENT,
-        "kept-after-backward-for-the-step",
-        "made by the engine, as large as no weight, and in use when the step after its backward begins: a "
-        "sparse "
-        "gradient",
-        BY_LIFETIME,
-        _by_backward & ~a.freed_by_engine & ~a.ends_within_run & a.in_use_in_step & ~a.made_by_module,
-        uses_phases=True,
-    ),
-    Fact(
         ACTIVATION,
         *_INTO_BACKWARD,
         BY_LIFETIME,
@@ -387,21 +343,6 @@ LATER: tuple[Fact, ...] = (
         BY_LIFETIME,
         a.without_modules & a.before_functions & a.in_use_in_backward & ~a.in_bulk,
         uses_phases=True,
-    ),
-    Fact(
-        WEIGHT,
-        "made-as-layers",
-        "kept, and made before any forward by a line that makes as many as the model has layers",
-        BY_SIZES,
-        a.kept_by_program & a.made_as_layers,
-    ),
-    Fact(
-        WEIGHT,
-        "copy-of-a-parameter",
-        "kept, and copied outside of modules before the first backward, as large as a parameter that is "
-        "trained",
-        BY_SIZES,
-        a.kept_by_program & made(Role.CLONE) & a.before_first_backward & a.size_of_parameter,
     ),
     Fact(ACTIVATION, *_LIVE_AT_DUMP, BY_LIFETIME, a.older_in_forward & ~a.has_backward, uses_phases=True),
     Fact(INPUT, *_USED_IN_FORWARD, BY_FRAMES, _batch_still_there & a.from_nothing, uses_phases=True),

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Decided, FloatColumn, Proposal
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, grouped, is_among
+from snapconv.classification.decisions import Decided, Proposal
+from snapconv.columns import Int32Column, Int64Column, distinct, grouped, is_among
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.torch_knowledge.frame_roles import Role
 
 REPLACED = "replaced-on-the-same-line"
 FREED_BY_LINE = "freed-by-line-of-one-category"
-LIKE_OTHERS = "made-like-others-of-its-line"
 REASONS = {
     REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
     FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",
-    LIKE_OTHERS: "made by a line whose other results, of the same fate where there are any, nearly all have "
-    "this "
-    "category",
 }
 # What a program replaces or frees by itself, again and again. Of other categories neither was seen.
 _REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
@@ -30,8 +26,6 @@ _FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Catego
 # All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
 # work for a line that makes millions would be quadratic.
 _MOST_PASSED_OVER = 32
-# So much of what a line makes otherwise, of the same fate, must be of one category; and how often it then is.
-_LEAST_ALIKE, _SAME_FATE = 0.9, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +35,10 @@ class Propagation:
     name: str = "propagation"
 
     def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """Propose by replacement, by the line that frees, and by the line that makes."""
+        """Propose by replacement, and by the line that frees."""
         if decided.features.phases.free_sites_known:
             yield from _replaced(decided)
             yield from _freed_by_line(decided)
-        yield from _made_like(decided)
 
 
 def _replaced(decided: Decided) -> Iterator[Proposal]:
@@ -108,32 +101,3 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
         if which is Category.TEMPORARY and is_which.any():
             where &= features.end <= lived[seen[is_which]].max()
         yield Proposal(where, which, Evidence.FREE_SITE, FREED_BY_LINE)
-
-
-def _made_like(decided: Decided) -> Iterator[Proposal]:
-    """Yield what a stack otherwise makes, freed in the same phase: likely, never certain."""
-    features, stack = decided.features, decided.features.allocations.stack_id.astype(np.int64)
-    fate = features.end_phase.astype(np.int64) * 4 + features.is_live_at_dump * 2 + features.is_freed
-    known = (decided.category > 0) & ~decided.is_likely
-    is_open = decided.is_open & features.has_stack & ~features.has_no_frames & ~features.is_live_at_dump
-    column: FloatColumn = np.full(len(stack), _SAME_FATE, np.float32)
-    for category, where in _by_majority(decided, stack * 64 + fate, known, is_open):
-        yield Proposal(where, category, Evidence.FRAMES, LIKE_OTHERS, column, is_certain=False)
-
-
-def _by_majority(
-    decided: Decided, key: Int64Column, known: BoolColumn, is_open: BoolColumn
-) -> Iterator[tuple[Category, BoolColumn]]:
-    """For each category the open rows of whose key nearly all known rows have it."""
-    rows = np.flatnonzero(is_open)
-    if not len(rows):
-        return
-    keys = distinct(key[rows])
-    like = np.flatnonzero(known & is_among(key, keys))
-    counts = np.zeros((len(keys), len(Category)), np.int64)
-    np.add.at(counts, (np.searchsorted(keys, key[like]), decided.category[like]), 1)
-    best, total = counts.argmax(1), counts.sum(1)
-    is_alike = (total > 0) & (counts.max(1) >= _LEAST_ALIKE * total)
-    place = np.searchsorted(keys, key[rows])
-    for code in distinct(best[is_alike]).tolist():
-        yield Category(code), decided.features.mask(rows[(is_alike & (best == code))[place]])

@@ -5,16 +5,13 @@ from contextlib import suppress
 import pytest
 
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     ADD_TO_GRADIENT,
     APPLY,
-    CUSTOM_BACKWARD,
     ENGINE,
     FORWARD,
-    HOOK,
     MAIN,
-    NO_FRAMES,
     OTHER,
     STEP,
     SUBJECT,
@@ -42,7 +39,7 @@ def found(tmp_path):
 
 @pytest.mark.parametrize(
     ("has_room", "phase", "category"),
-    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, GRADIENT)],
+    [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, UNKNOWN)],
     ids=["failed", "did not fail", "failed later"],
 )
 def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
@@ -78,37 +75,6 @@ def test_what_outlives_backward_but_not_the_next_forward_is_a_gradient_if_a_weig
     job.does(ENGINE, FORWARD, STEP)
     assert categories(found(job)) == [WEIGHT, GRADIENT]
     assert categories(found(job, SUBJECT + 1)) == [Category.UNKNOWN]
-
-
-FOR_STEP = "kept-after-backward-for-the-step"
-
-
-@pytest.mark.parametrize(
-    ("ends", "decides"),
-    [
-        ("does ENGINE, does STEP", True),
-        ("does ENGINE, does FORWARD, does STEP", False),
-        ("does ENGINE, free MAIN, does STEP", False),
-        ("alloc MAIN 3, does STEP", True),
-    ],
-    ids=["kept", "another forward", "dropped before", "the program goes on"],
-)
-def test_what_the_last_call_of_the_engine_has_made_for_the_step_is_a_gradient_of_any_size(
-    ends, decides, found
-):
-    """A sparse gradient is as large as the rows that were looked up."""
-    job = Job()
-    job.alloc(APPLY, OTHER)
-    job.does(FORWARD)
-    subject = job.alloc(ENGINE)
-    for end in ends.split(", "):
-        if end == "free MAIN":
-            job.free(subject, MAIN)
-        elif end.startswith("alloc"):
-            job.alloc(MAIN, 3)
-        else:
-            job.does({"ENGINE": ENGINE, "STEP": STEP, "FORWARD": FORWARD}[end.split()[1]])
-    assert ((GRADIENT, Evidence.LIFETIME, FOR_STEP) in found(job)) == decides
 
 
 @pytest.mark.parametrize(
@@ -148,40 +114,6 @@ WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11
 
 
 @pytest.mark.parametrize(
-    ("at_work", "freed_by", "expected"),
-    [
-        (MAIN, ENGINE, ACTIVATION),
-        (None, ENGINE, TEMPORARY),
-        (MAIN, MAIN, TEMPORARY),
-        (HOOK, ENGINE, TEMPORARY),
-        (CUSTOM_BACKWARD, ENGINE, TEMPORARY),
-        (WORKER, ENGINE, TEMPORARY),
-        (ON_ITS_THREAD, ENGINE, TEMPORARY),
-        (MAIN, HOOK, TEMPORARY),
-    ],
-    ids=[
-        "the program",
-        "nothing",
-        "the program, which frees it",
-        "a hook",
-        "a function",
-        "another thread",
-        "a function on the program's thread",
-        "a hook that replaces it",
-    ],
-)
-@pytest.mark.parametrize("has_cpp", [True, False], ids=["with C++ frames", "without"])
-def test_what_a_later_call_of_the_engine_frees_was_kept_for_it(has_cpp, at_work, freed_by, expected, found):
-    """Derivatives within a loss: the engine is called between operations, none of which is in a module."""
-    if has_cpp:
-        job = calls_of_engine(at_work, freed_by)
-    else:
-        stacks = [stack and [f for f in stack if f["filename"] != "??"] for stack in (at_work, freed_by)]
-        job = calls_of_engine(*stacks, made_by=NO_FRAMES)
-    assert categories(found(job)) == [expected]
-
-
-@pytest.mark.parametrize(
     "outermost",
     [
         ("_bootstrap", "/usr/lib/python3.11/threading.py"),
@@ -196,37 +128,8 @@ def test_a_function_that_other_threads_have_outermost_as_well_is_not_the_program
     assert categories(found(job)) == [TEMPORARY]
 
 
-def test_the_program_goes_on_where_it_frees_something(found):
-    job = Job()
-    other = job.older(MAIN, OTHER)
-    job.does(FORWARD, ENGINE)
-    block = job.alloc(ENGINE)
-    job.free(other, MAIN)
-    job.does(ENGINE)
-    job.free(block, ENGINE)
-    job.does(ENGINE)
-    assert categories(found(job)) == [ACTIVATION]
-
-
 def test_a_gradient_that_a_later_call_adds_to_was_not_kept_for_it(found):
     assert categories(found(calls_of_engine(MAIN, ADD_TO_GRADIENT))) == [TEMPORARY]
-
-
-def test_what_a_penalty_frees_does_not_decide_about_the_gradients(found):
-    """The derivative in the penalty is freed in the same run of backward that makes the gradients."""
-    job = Job()
-    job.older(APPLY, 4 * SUBJECT)
-    job.does(FORWARD)
-    saved = job.alloc(ENGINE, 8 * SUBJECT)
-    job.does(ENGINE)
-    job.alloc(MAIN, OTHER)
-    gradient = job.alloc(ENGINE)
-    job.free(saved, ENGINE)
-    job.does(ENGINE, STEP)
-    job.free(gradient, MAIN)
-    job.does(FORWARD, ENGINE, STEP)
-    assert categories(found(job)) == [GRADIENT]
-    assert categories(found(job, 8 * SUBJECT)) == [ACTIVATION]
 
 
 def test_what_happened_before_it_was_made_is_no_later_call(found):

@@ -280,10 +280,6 @@ LIVES = {
         "does FORWARD, alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN, free MAIN",
         [ACTIVATION, ACTIVATION],
     ),
-    "a batch that the first event of its forward frees was made for it": (
-        "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free FORWARD, does FORWARD",
-        [INPUT, INPUT],
-    ),
     "a cache of keys and values is no activation where nothing is trained": (
         "alloc CACHE_UPDATE, does FORWARD, does MAIN, free MAIN, does FORWARD",
         [Category.KV_CACHE],

@@ -57,21 +57,6 @@ def test_what_has_the_size_of_no_weight_is_no_gradient_though_a_hook_frees_it(fo
     assert categories(found(backward_frees(ENGINE, HOOK, weight_bytes=OTHER))) == [TEMPORARY]
 
 
-@pytest.mark.parametrize(
-    ("first", "expected"), [((ENGINE,), False), ((STEP,), True)], ids=["in a hook", "of the program"]
-)
-def test_what_the_first_step_frees_is_its_own_unless_a_hook_steps(first, expected, found):
-    """A hook frees the gradient that it was called for, which backward made before the trace began."""
-    job = Job()
-    old = job.older(NO_FRAMES)
-    job.does(*first)
-    job.free(old, HOOK_STEP if first == (ENGINE,) else STEP)
-    job.does(*first)
-    job.does(FORWARD, ENGINE, STEP)
-    (row,) = found(job)
-    assert (row[2] == "freed-in-step") == expected
-
-
 @pytest.mark.parametrize(("step", "expected"), [(HOOK_STEP, TEMPORARY), (STEP, GRADIENT)])
 def test_what_backward_frees_after_a_step_in_a_hook_is_of_the_same_backward(step, expected, found):
     """After a step of the program another backward runs, and what lived until then was a gradient."""

@@ -8,9 +8,7 @@ from tests.classified_jobs import (
     CLONE,
     ENGINE,
     FORWARD,
-    LOAD,
     MAIN,
-    NO_FRAMES,
     SHAPES,
     STEP,
     SUBJECT,
@@ -61,15 +59,6 @@ def test_a_deep_copy_of_every_parameter_that_a_later_forward_finds_is_a_model(fo
 )
 def test_other_copies_after_a_step_are_no_kept_model(stack, other, found):
     assert categories(found(after_a_step(stack, **other), SHAPES[0]))[-1] is not WEIGHT
-
-
-@pytest.mark.parametrize(("line", "category"), [(LOAD, STATE), (DEEPCOPY, WEIGHT)], ids=["made", "copied"])
-def test_deep_copies_after_backward_are_no_states_without_an_optimizer_of_torch(line, category, found):
-    """Without C++ frames: a line that makes one for every parameter, and what keeps the best state."""
-    job = with_copies(engine=NO_FRAMES)
-    for size in SHAPES:
-        job.alloc(line, size)
-    assert found(job, SHAPES[0])[-1][0] is category
 
 
 def test_what_the_first_event_of_a_forward_frees_was_there_in_forward(found):

@@ -2,13 +2,12 @@
 
 import pytest
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     APPLY,
     COPY,
     ENGINE,
     FORWARD,
-    INDEX,
     LOAD,
     LOSS,
     MAIN,
@@ -51,11 +50,6 @@ def trained_by_hand(n_kept, n_gradients):
     for addr in [job.alloc(ENGINE) for _ in range(n_gradients)]:
         job.free(addr, ZERO_GRAD)
     return job
-
-
-def test_a_kept_tensor_with_a_gradient_is_a_weight_though_no_module_made_it(found):
-    rows = found(trained_by_hand(2, 2))
-    assert rows[:2] == [(WEIGHT, Evidence.SIZES, "kept-and-has-a-gradient")] * 2
 
 
 def test_more_tensors_than_gradients_of_a_size_are_not_distinguished(found):
@@ -127,12 +121,6 @@ def trained_beside_a_module(made, gradients):
 BARE = (3000, 5000)
 
 
-@pytest.mark.parametrize("bare", [BARE, SHAPES], ids=["of other sizes", "one for every weight"])
-def test_what_a_line_makes_for_gradients_that_no_weight_has_is_trained_too(bare, found):
-    trained = (WEIGHT, Evidence.SIZES, "kept-and-has-a-gradient")
-    assert trained in found(trained_beside_a_module(bare, bare), bare[0])
-
-
 @pytest.mark.parametrize(
     ("made", "gradients"),
     [(BARE, ()), (BARE[:1], BARE), ((*BARE, *BARE), BARE), ((*BARE, 40_000), BARE)],
@@ -140,21 +128,6 @@ def test_what_a_line_makes_for_gradients_that_no_weight_has_is_trained_too(bare,
 )
 def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(made, gradients, found):
     assert WEIGHT not in categories(found(trained_beside_a_module(made, gradients), BARE[0]))
-
-
-@pytest.mark.parametrize("others", [COPY[:1] + at_line(LOAD, 2), INDEX[:1] + at_line(LOAD, 2)])
-def test_two_lists_without_a_common_size_are_both_trained(others, found):
-    """Low-rank updates by hand: one line makes the matrices of one side, another line those of the other."""
-    job, more = Job(), (4000, 6000)
-    job.alloc(APPLY)
-    for stack, sizes in ((COPY, BARE), (others, more)):
-        for size in sizes:
-            job.alloc(stack, size)
-    job.does(FORWARD)
-    for addr in [job.alloc(ENGINE, size) for size in (SUBJECT, *BARE, *more)]:
-        job.free(addr, ZERO_GRAD)
-    for size in (*BARE, *more):
-        assert categories(found(job, size))[0] is WEIGHT
 
 
 def test_a_forward_without_modules_begins_with_the_first_result_that_backward_frees(found):

@@ -50,10 +50,6 @@ LIVES = {
         "older NO_FRAMES, alloc STEP, does STEP, free ZERO_GRAD",
         [GRADIENT, STATE],
     ),
-    "the first step frees what was there, later ones what they had made": (
-        "older NO_FRAMES, older NO_FRAMES, does STEP, free STEP, does FORWARD, does STEP, free STEP",
-        [TEMPORARY, UNKNOWN],
-    ),
     "weights that are placed and never used are weights": ("alloc APPLY", [WEIGHT]),
     "weights that the first forward frees were used in it": ("alloc APPLY, free FORWARD", [WEIGHT]),
     "what is freed before the first forward was none": ("alloc APPLY, free MAIN, does FORWARD", [TEMPORARY]),
