@@ -99,6 +99,12 @@ At = Annotated[
         "annotation:NAME, 'largest activations', or an event such as 1234.",
     ),
 ]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks", metavar="LIST", help="Record these ranks of a job only, such as 0,8,16-23. Default: all."
+    ),
+]
 FailOver = Annotated[
     str | None,
     typer.Option(
@@ -207,6 +213,13 @@ def device_number(text: str | None) -> int | None:
 def size_of(text: str | None, option: str) -> int | None:
     """Read a size such as 38GiB; None where it is not given."""
     return None if text is None else parsed(text, parse_bytes, option)
+
+
+def chosen_ranks(text: str | None) -> frozenset[int]:
+    """Read ``--ranks``; none for all."""
+    from snapconv.recorder.job_place import parse_ranks
+
+    return frozenset() if text is None else parsed(text, parse_ranks, "--ranks")
 
 
 def moment_question(text: str) -> "MomentQuestion":

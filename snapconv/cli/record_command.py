@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from snapconv.cli.app import ProgramEnded
+from snapconv.cli.arguments import Ranks, chosen_ranks
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes
@@ -24,6 +26,7 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from snapconv.recorder.captured.upload import Upload
     from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import RecordOutcome
@@ -85,9 +88,13 @@ _Args = Annotated[
 ]
 _IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
 _Output = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--output", "-o", help="The capture, a folder. Default: the entry's name and .capture, here."
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The capture, a folder; or the URL of a folder in a store, such as s3://bucket/run, to copy it "
+        "to in the end. Default: the entry's name and .capture, here.",
     ),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing capture.")]
@@ -124,6 +131,19 @@ _RandomWeights = Annotated[
         "configuration.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulated:
+    """Options of a recording without a GPU."""
+
+    simulate: _Simulate = False
+    no_compute: _NoCompute = False
+    capacity: _Capacity = None
+    cublas_workspace: _CublasWorkspace = False
+    random_weights: _RandomWeights = False
+
+
 _WarmUp = Annotated[
     int,
     typer.Option(
@@ -206,14 +226,12 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but e
 def record(
     entry: _EntryName,
     args: _Args = None,
+    *,
     is_module: _IsModule = False,
     output: _Output = None,
     force: _Force = False,
-    simulate: _Simulate = False,
-    no_compute: _NoCompute = False,
-    capacity: _Capacity = None,
-    cublas_workspace: _CublasWorkspace = False,
-    random_weights: _RandomWeights = False,
+    simulated: _Simulated,
+    ranks: Ranks = None,
     warm_up: _WarmUp = 1,
     iterations: _Iterations = 1,
     stop: _Stop = False,
@@ -229,37 +247,62 @@ def record(
 ) -> None:
     """Run a training script and record its memory and its times.
 
-    It becomes a capture. The script runs as with `python ENTRY ARGS`, with its own exit code. An
-    iteration is an optimizer step.
+    It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
+    _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
+    place, upload = _place(output, found.stem)
     options = RecordingOptions(
-        output=output or _default_output(found.stem),
+        output=place,
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
         stacks=stacks,
         context=context,
         max_entries=max_entries or MAX_ENTRIES,
-        pinned=_pinned(pinned, simulate),
+        pinned=_pinned(pinned, simulated.simulate),
         warm_up=warm_up,
         iterations=iterations,
         device=device,
         force=force,
-        stop=stop or no_compute,
+        stop=stop or simulated.no_compute,
         batch_size=batch_size,
-        simulation=_simulation(simulate, no_compute, capacity, cublas_workspace, random_weights, device),
+        simulation=_simulation(simulated, device),
     )
-    raise _record(found, args or [], options, quiet=quiet)
+    raise _record(found, args or [], options, upload, quiet=quiet)
+
+
+def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
+    """Run the program without recording it, where this rank is none of those that are recorded."""
+    from snapconv.recorder.job_place import is_chosen
+    from snapconv.recorder.record import watch
+    from snapconv.recorder.recording import Recording
+
+    if not is_chosen(ranks):
+        watched = watch(entry, args, Recording("", ranks=ranks))
+        if watched.raised is not None:
+            show_raised(watched.raised)
+        raise ProgramEnded(watched.exit_code)
+
+
+def _place(output: str | None, stem: str) -> "tuple[Path, Upload | None]":
+    """Return where the capture is written, and what copies it to a store."""
+    from snapconv.recorder.captured.upload import Upload, is_store
+
+    name = _default_output(stem)
+    if output is None or not is_store(output):
+        return Path(output) if output else name, None
+    upload = Upload(output, tell=say, warn=say)
+    return upload.folder / name, upload
 
 
 def _default_output(stem: str) -> Path:
     """Name the capture in the current folder, of one process of several with its rank."""
-    from snapconv.recorder.options import process_rank
+    from snapconv.recorder.job_place import process_rank
 
-    rank = process_rank() if os.environ.get("WORLD_SIZE", "1") != "1" else None
+    rank = process_rank()
     return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
 
 
@@ -316,23 +359,17 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
-def _simulation(
-    simulate: bool,
-    no_compute: bool,
-    capacity: str | None,
-    cublas_workspace: bool,
-    random_weights: bool,
-    device: int | None,
-) -> "SimulationOptions | None":
+def _simulation(given_options: _Simulated, device: int | None) -> "SimulationOptions | None":
     from snapconv.units import parse_bytes
 
+    capacity = given_options.capacity
     given = {
-        "--no-compute": no_compute,
+        "--no-compute": given_options.no_compute,
         "--capacity": capacity,
-        "--cublas-workspace": cublas_workspace,
-        "--random-weights": random_weights,
+        "--cublas-workspace": given_options.cublas_workspace,
+        "--random-weights": given_options.random_weights,
     }
-    if not simulate:
+    if not given_options.simulate:
         for name, value in given.items():
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
@@ -344,10 +381,10 @@ def _simulation(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--capacity") from error
     return SimulationOptions(
-        compute=not no_compute,
+        compute=not given_options.no_compute,
         capacity_bytes=capacity_bytes,
-        cublas_workspace=cublas_workspace,
-        random_weights=random_weights,
+        cublas_workspace=given_options.cublas_workspace,
+        random_weights=given_options.random_weights,
         n_devices=(_local_rank() if device is None else device) + 1,
     )
 
@@ -358,7 +395,9 @@ def _local_rank() -> int:
     return int(rank) if rank.isdecimal() else 0
 
 
-def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, quiet: bool) -> ProgramEnded:
+def _record(
+    entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
+) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
     from snapconv.recorder.record import record as run
 
@@ -372,6 +411,8 @@ def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, qui
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)
+        if upload is not None:
+            upload.finish(recorded.path)
     if recorded.raised is not None:  # last of all, where Python has it and people look
         show_raised(recorded.raised)
     exit_code = recorded.exit_code

@@ -2,12 +2,12 @@
 
 import logging
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from snapconv.cli.app import ProgramEnded
+from snapconv.cli.arguments import Ranks, chosen_ranks
 from snapconv.cli.terminal import say, show_raised
 
 if TYPE_CHECKING:
@@ -23,9 +23,20 @@ _Args = Annotated[
 ]
 _IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
 _Output = Annotated[
-    Path,
+    str,
     typer.Option(
-        "--output", "-o", help="The folder for captures. Default: captures, here.", show_default=False
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="The folder for captures, or the URL of one in a store, to which a thread copies them. "
+        "Default: captures, here.",
+        show_default=False,
+    ),
+]
+_AllRanks = Annotated[
+    bool,
+    typer.Option(
+        "--all-ranks", help="Where memory runs out in one rank, write captures of all. FOLDER must be shared."
     ),
 ]
 _Stacks = Annotated[
@@ -56,7 +67,9 @@ def watch(
     entry: _EntryName,
     args: _Args = None,
     is_module: _IsModule = False,
-    output: _Output = Path("captures"),
+    output: _Output = "captures",
+    ranks: Ranks = None,
+    all_ranks: _AllRanks = False,
     stacks: _Stacks = "python",
     max_entries: _MaxEntries = 100_000,
     max_captures: _MaxCaptures = 3,
@@ -74,10 +87,16 @@ def watch(
     _print_what_happens()
     found = find_module(entry) if is_module else find_file(entry)
     recording = Recording(
-        output, steps=NO_STEP, stacks=stacks, max_entries=max_entries, max_captures=max_captures
+        output,
+        steps=NO_STEP,
+        stacks=stacks,
+        max_entries=max_entries,
+        max_captures=max_captures,
+        ranks=chosen_ranks(ranks),
+        on_other_oom=all_ranks,
     )
     watched = run(found, args or [], recording)
-    _say_result(watched)
+    _say_result(watched, output)
     if watched.raised is not None:  # last of all, where Python has it and people look
         show_raised(watched.raised)
     raise ProgramEnded(watched.exit_code)
@@ -99,7 +118,9 @@ class _Stderr(logging.Handler):
         say(record.getMessage().removeprefix("snapconv: "))
 
 
-def _say_result(watched: "WatchOutcome") -> None:
+def _say_result(watched: "WatchOutcome", output: str) -> None:
     """Name the next command, once."""
-    if watched.captures:
+    if watched.captures and "://" in output:
+        say(f"memory ran out; next: snapconv ranks {shlex.quote(output)}")
+    elif watched.captures:
         say(f"memory ran out; next: snapconv oom {shlex.quote(str(watched.captures[0]))}")

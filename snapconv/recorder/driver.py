@@ -123,6 +123,12 @@ class Driver:
         if self.guard.failure is not None:
             self.policy.failed(self)
 
+    def run_in_turn(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something of ours from a thread of ours, when no other works on the recording."""
+        if not self.guard.is_child:
+            with self._own_turn():
+                self.run(work, *arguments)
+
     # --- on
 
     def turn_on(self) -> None:

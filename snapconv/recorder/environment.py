@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
+from snapconv.recorder.job_place import job_values
 from snapconv.recorder.program.script_signals import held_back
 from snapconv.version import VERSION
 
@@ -186,6 +187,7 @@ def process_values(command: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "command": list(command),
+        **job_values(),
         # torch 2.9 gave the setting a name for every accelerator, and reads the old one still.
         "allocator_conf": os.environ.get("PYTORCH_ALLOC_CONF")
         or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),

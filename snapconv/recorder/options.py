@@ -1,6 +1,5 @@
 """The options of a recording: one frozen value that travels from the command line to the metadata."""
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +67,8 @@ class RecordingOptions:
     max_captures: int = MAX_CAPTURES
     model: Any = None
     optimizer: Any = None
+    ranks: frozenset[int] = frozenset()
+    on_other_oom: bool = False
 
     @property
     def computes(self) -> bool:
@@ -82,9 +83,3 @@ class RecordingOptions:
             "include": list(self.includes),
             "entry": {"path": self.program.path, "kind": self.program.kind},
         }
-
-
-def process_rank() -> str:
-    """Return the rank of this process in a distributed job, empty without one; torchrun sets it."""
-    rank = os.environ.get("RANK", "")
-    return rank if rank.isdecimal() else ""

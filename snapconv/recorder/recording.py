@@ -10,6 +10,7 @@ import signal as signals
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -19,7 +20,9 @@ from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import free_name
 from snapconv.recorder.captured.contents import Ended, ended_by, nothing_allocated
+from snapconv.recorder.captured.upload import Upload, is_store
 from snapconv.recorder.driver import Driver
+from snapconv.recorder.job_place import is_chosen, process_rank
 from snapconv.recorder.options import (
     MAX_CAPTURES,
     MAX_ENTRIES_OF_JOB,
@@ -27,10 +30,10 @@ from snapconv.recorder.options import (
     RecordedProgram,
     RecordingOptions,
     Stacks,
-    process_rank,
 )
 from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.schedule import Part
+from snapconv.recorder.shared_oom import SharedOom
 
 _LOG = logging.getLogger("snapconv")
 
@@ -40,8 +43,10 @@ class ChosenCaptures:
 
     def __init__(self, options: RecordingOptions) -> None:
         self.captures: list[Path] = []
-        self._options = options
+        self.options = options
         self._counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
+        self._shared_oom: SharedOom | None = None
+        self.upload: Upload | None = None
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps before observing: both put something around backward passes.
@@ -54,9 +59,28 @@ class ChosenCaptures:
         driver.wait_for_cuda()
         driver.count_steps(lambda: None if self._counts_by_hand else driver.iteration_ended())
         driver.parts.callback(driver.stop_observing)
-        if self._options.on_signal is not None:
-            driver.parts.callback(_on_signal(self._options.on_signal, self._remember_signal))
+        if self.options.on_signal is not None:
+            driver.parts.callback(_on_signal(self.options.on_signal, self._remember_signal))
+        if self.options.on_other_oom:
+            self._listen(driver)
         driver.begin_iteration()
+
+    def _listen(self, driver: Driver) -> None:
+        """Write a capture where another rank runs out of memory: from a thread, as this one may hang."""
+
+        def capture(words: str) -> None:
+            ended = Ended("complete", f"memory ran out in {words}")
+            driver.run_in_turn(partial(self.capture, from_thread=True), driver, "other-oom", ended)
+
+        self._shared_oom = SharedOom(self.options.output, capture)
+        self._shared_oom.start()
+        driver.parts.callback(self._shared_oom.close)
+
+    def begin_upload(self, url: str) -> None:
+        """Write captures to a folder of our own, and let a thread copy them to a store."""
+        tell, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
+        self.upload = Upload(url, tell=tell, warn=warn)
+        self.options = replace(self.options, output=self.upload.folder)
 
     def count_by_hand(self, driver: Driver) -> None:
         """Let only the job itself end steps: it may do so in any hook."""
@@ -76,16 +100,16 @@ class ChosenCaptures:
 
     def is_observed(self, iteration: int) -> bool:
         """Observe the steps that will be captured; what an OOM needs is recorded when there is one."""
-        return not self._options.steps or iteration in self._options.steps
+        return not self.options.steps or iteration in self.options.steps
 
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Write what is due after a step."""
         self._has_written_oom = False  # the job goes on
-        if iteration in self._options.steps:
+        if iteration in self.options.steps:
             self.capture(driver, "step", Ended("complete"), step=iteration)
         if self._is_signalled:
             self._is_signalled = False
-            ended = Ended("complete", f"signal {self._options.on_signal}")
+            ended = Ended("complete", f"signal {self.options.on_signal}")
             self.capture(driver, "signal", ended, step=iteration)
 
     def out_of_memory(self, driver: Driver, text: str) -> None:
@@ -95,7 +119,7 @@ class ChosenCaptures:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write the whole block, where no steps of it were chosen."""
         is_whole = ended.how == "complete"
-        if self._options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
+        if self.options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
             return
         driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
 
@@ -110,34 +134,43 @@ class ChosenCaptures:
         _LOG.warning("snapconv: recording is off: %s%s", failure, where)
         close(driver)
 
-    def capture(self, driver: Driver, what: str, ended: Ended, *, step: int | None = None) -> None:
-        """Write a capture of this moment."""
+    def capture(
+        self, driver: Driver, what: str, ended: Ended, *, step: int | None = None, from_thread: bool = False
+    ) -> None:
+        """Write a capture of this moment; ``from_thread``: the program goes on meanwhile."""
         import torch
 
-        if len(self.captures) >= self._options.max_captures:
-            _LOG.warning("snapconv: no capture (%s): there are %d already", what, self._options.max_captures)
+        if len(self.captures) >= self.options.max_captures:
+            _LOG.warning("snapconv: no capture (%s): there are %d already", what, self.options.max_captures)
             return
         if not driver.cuda.is_done:  # not yet; a snapshot would start it
             _LOG.warning(
                 "snapconv: no capture (%s): %s", what, nothing_allocated(driver.options.program.path)
             )
             return
-        driver.device = torch.cuda.current_device()
-        driver.note_now()
+        if from_thread:  # each thread has a current device of its own, and the program's objects change
+            driver.device = environment.choose_device(None)
+        else:
+            driver.device = torch.cuda.current_device()
+            driver.note_now()
         contents = driver.complete(driver.contents(), ended)
         rank = f"rank{process_rank()}-" if process_rank() else ""
         name = f"{rank}{what}-{driver.iteration if step is None else step:06d}.capture"
         try:
             with suppress(OSError):  # the job may have removed it
-                self._options.output.mkdir(parents=True, exist_ok=True)
-            path, _ = driver.write(free_name(self._options.output / name), contents)
+                self.options.output.mkdir(parents=True, exist_ok=True)
+            path, _ = driver.write(free_name(self.options.output / name), contents)
         except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
             return
         self.captures.append(path)
         _LOG.info("snapconv: wrote %s", path)
+        if self.upload is not None:
+            self.upload.add(path)
 
     def _capture_out_of_memory(self, driver: Driver, text: str) -> None:
+        if self._shared_oom is not None:  # first of all: the others have little time
+            self._shared_oom.leave()
         self.capture(driver, "oom", Ended("oom", text))
         self._has_written_oom = True
 
@@ -168,7 +201,10 @@ class Recording:
         max_captures: int = MAX_CAPTURES,
         project_root: str | os.PathLike[str] | None = None,
         include: Collection[str] = (),
+        ranks: Collection[int] = (),
+        on_other_oom: bool = False,
     ) -> None:
+        self._output, self._is_chosen = os.fspath(output), is_chosen(ranks)
         self._options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),
@@ -179,10 +215,12 @@ class Recording:
             steps=frozenset(steps),
             on_oom=on_oom,
             on_signal=on_signal,
-            stacks=stacks,
+            stacks="python" if on_other_oom else stacks,  # names of C++ take longer than the job has
             context=context,
             max_entries=max_entries,
             max_captures=max_captures,
+            ranks=frozenset(ranks),
+            on_other_oom=on_other_oom,
         )
         self._policy = ChosenCaptures(self._options)
         self._driver = Driver(self._options, self._policy)
@@ -198,27 +236,37 @@ class Recording:
         return self._driver.iteration
 
     def __enter__(self) -> "Recording":
-        self._driver.run(self._begin)
+        if self._is_chosen:
+            self._driver.run(self._begin)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._is_chosen:
+            return
         self._driver.finish(Ended("complete") if error is None else ended_by(error))
         close(self._driver)
+        if self._policy.upload is not None:
+            self._policy.upload.close()
 
     def step(self) -> None:
         """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
-        self._policy.count_by_hand(self._driver)
-        self._driver.iteration_ended()
+        if self._is_chosen:
+            self._policy.count_by_hand(self._driver)
+            self._driver.iteration_ended()
 
     def capture(self, name: str = "requested") -> None:
         """Write a capture of this moment."""
-        self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
+        if self._is_chosen:
+            self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
 
     def _begin(self) -> None:
         environment.require_torch()
         environment.refuse_without_cuda(can_simulate=False)
+        if is_store(self._output):
+            self._policy.begin_upload(self._output)
+        self._options = self._policy.options
         self._options.output.mkdir(parents=True, exist_ok=True)
         self._driver.options = replace(self._options, program=RecordedProgram.of_process())
         self._driver.parts.enter_context(deferred_handlers(is_job=True))

@@ -56,7 +56,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
     | {
         "json_text": {"orjson"},
         "toml_text": {"tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
-        "recorder": {"torch"},
+        "recorder": {"torch", "fsspec"},  # fsspec: inside a function, an extra
         "simulation": {"torch"},
         "writers": {"numpy", "pyarrow"},  # inside a function: an extra
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras

@@ -1,0 +1,117 @@
+"""Memory that runs out in one rank -> a capture of every rank: the state of the whole job at that moment.
+
+The rank that runs out leaves a sign: a file in the folder of the captures, and a key in the job's own store
+where it has one. In every other rank a thread looks for it twice a second. Launchers end these ranks by
+SIGTERM soon after, which waits here until the capture is written, for 20 s at most.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from snapconv.recorder.job_place import process_rank
+
+_EVERY_S = 0.5
+# torchrun sends SIGKILL 30 s after SIGTERM, SLURM by default too.
+_LONGEST_S = 20.0
+_FILE, _KEY = ".memory-ran-out", "snapconv/memory-ran-out"
+
+
+class SharedOom:
+    """The sign of one job in this process; ``capture`` is called with words once another rank has left it."""
+
+    def __init__(self, folder: Path, capture: Callable[[str], None]) -> None:
+        self._file, self._capture = folder / _FILE, capture
+        self._before = self._changed()  # an earlier job's
+        self._store: Any = None
+        self._over, self._captured, self._is_ours = threading.Event(), threading.Event(), False
+        self._once = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, name="snapconv-oom", daemon=True)
+        self._former: Any = None
+
+    def start(self) -> None:
+        """Listen from now on, and hold SIGTERM back where the program has no handler of its own."""
+        self._thread.start()
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._former = signal.signal(signal.SIGTERM, self._wait_and_end)
+
+    def leave(self) -> None:
+        """Tell the other ranks that memory ran out in this one; a failure is theirs alone to miss."""
+        self._is_ours = True
+        with suppress(OSError):
+            self._file.write_text(f"rank {process_rank() or '?'}\n", encoding="utf-8")
+        with suppress(Exception):  # a store that is gone has no other ranks
+            store = self._store or _connected()
+            store.set(_key(), process_rank())
+
+    def close(self) -> None:
+        """Stop listening; a sign that is there already is still answered."""
+        self._answer()
+        self._over.set()
+        if self._former is not None and signal.getsignal(signal.SIGTERM) == self._wait_and_end:
+            signal.signal(signal.SIGTERM, self._former)
+
+    def _listen(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self._answer()
+            if self._captured.is_set():
+                return
+
+    def _answer(self) -> None:
+        """Capture once, where another rank left the sign."""
+        with self._once:
+            if self._captured.is_set() or self._is_ours or not (words := self._sign()):
+                return
+            try:
+                self._capture(words)
+            finally:
+                self._captured.set()
+
+    def _sign(self) -> str:
+        """Return who left the sign; empty for nobody."""
+        with suppress(OSError):
+            if self._changed() != self._before:
+                return self._file.read_text(encoding="utf-8", errors="replace").strip()[:40] or "a rank"
+        with suppress(Exception):  # the store comes and goes with the job
+            self._store = self._store or _connected()
+            if self._store is not None and self._store.check([_key()]):
+                return f"rank {self._store.get(_key()).decode('ascii', 'replace')[:20]}"
+        return ""
+
+    def _changed(self) -> int:
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _wait_and_end(self, number: int, _frame: FrameType | None) -> None:
+        """End as the signal does, once the capture is written, if another rank ran out of memory."""
+        if self._sign() and not self._is_ours:
+            self._captured.wait(_LONGEST_S)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _key() -> str:
+    """Name the key of this start of the job: a store outlives its restarts."""
+    return f"{_KEY}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _connected() -> Any:
+    """Connect to the job's store by a connection of our own: its own may be waiting for other ranks."""
+    import torch
+
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdecimal() or not torch.distributed.is_initialized():
+        return None
+    from datetime import timedelta
+
+    return torch.distributed.TCPStore(
+        address, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2)
+    )
