@@ -15,18 +15,24 @@ import errno
 import io
 import os
 import re
+import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.stop_signals import raise_remembered
 
 SNAPSHOT_NAME, TIMING_NAME = "snapshot.pickle", "timing.json"
+STANDARD_INPUT = Path("-")
 _SUFFIX = ".capture"
-_INPUT_SUFFIXES = (".gz", ".pickle", ".pkl", ".json", ".html", ".pt")
+_INPUT_SUFFIXES = (".gz", ".zip", ".pickle", ".pkl", ".json", ".html", ".pt")
 
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600
@@ -72,18 +78,35 @@ def timing_file(path: Path) -> Path | None:
     return file if is_capture(path) and os.path.lexists(file) else None
 
 
+def file_and_member(path: Path) -> tuple[Path, str]:
+    """Split FILE#NAME, which means one of several snapshots in a file; without NAME it is empty."""
+    text = os.fspath(path)
+    marks = [i for i, character in enumerate(text) if character == "#"]
+    if marks and not os.path.lexists(path):
+        for i in marks:
+            if os.path.isfile(text[:i]):  # noqa: PTH113  # raises nothing for names that no file can have
+                return Path(text[:i]), text[i + 1 :]
+    return path, ""
+
+
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
     timing = timing_file(path)
-    return (snapshot_file(path),) if timing is None else (snapshot_file(path), timing)
+    file = file_and_member(snapshot_file(path))[0]
+    return (file,) if timing is None else (file, timing)
 
 
 def open_input(path: Path) -> io.BufferedReader:
     """Open a regular file, so that reading it never waits.
 
     Raises InputError for pipes and devices, which may wait for ever or never end. So may a file of the system
-    that has 0 bytes by its own account, such as /proc/kmsg: that is taken as empty.
+    that has 0 bytes by its own account, such as /proc/kmsg: that is taken as empty. ``-`` is the standard
+    input.
     """
+    if path == STANDARD_INPUT:
+        copy = _standard_input()
+        copy.seek(0)
+        return os.fdopen(os.dup(copy.fileno()), "rb")
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # Path.open takes no opener
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size:
@@ -92,6 +115,16 @@ def open_input(path: Path) -> io.BufferedReader:
     if not stat.S_ISREG(status.st_mode):
         raise InputError("expected a file, not a pipe or device: save it to a file first")
     return Path(os.devnull).open("rb")
+
+
+@cache
+def _standard_input() -> IO[bytes]:
+    """Copy the standard input to a file without a name: a snapshot is read twice."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError("the standard input is a terminal: pipe a snapshot into it")
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
+    shutil.copyfileobj(sys.stdin.buffer, copy)
+    return copy
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -106,7 +139,11 @@ def stem_of_outputs(path: Path) -> Path:
     if is_capture(path):
         folder = path if path.name not in ("", "..") else path.resolve()
         return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
-    stem = path.name
+    file, member = file_and_member(path)
+    if member:
+        last = re.sub(r"[^\w.-]", "_", stem_of_outputs(Path(member)).name)
+        return stem_of_outputs(file).with_name(f"{stem_of_outputs(file).name}.{last}")
+    stem = path.name if path != STANDARD_INPUT else "stdin"
     while stem.lower().endswith(_INPUT_SUFFIXES):
         stem = stem[: stem.rindex(".")]
     return path.with_name(stem or path.name)
@@ -156,7 +193,7 @@ def check_is_no_input(path: Path, output: Path) -> None:
         with os_errors(output):
             is_input = output.exists() and file.exists() and output.samefile(file)
         if is_input:
-            what = "the snapshot itself" if file == path else f"{file.name} of the capture"
+            what = "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
             raise OutputWriteError(f"{output} is {what}: choose another --output")
 
 

@@ -83,7 +83,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
     return FileFacts(
         path=str(path),
-        format=container.format + (" in gzip" if container.is_gzip else ""),
+        format=container.description,
         n_bytes=container.n_bytes,
         pickle_protocol=container.pickle_protocol,
         written_by=snapshot.written_by,

@@ -274,7 +274,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         ("snapconv_version", VERSION),
         ("file_name", snapshot.path.name),
         ("file_bytes", str(container.n_bytes)),
-        ("format", container.format + (" in gzip" if container.is_gzip else "")),
+        ("format", container.description),
         ("written_by", snapshot.written_by),
         ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
         ("project_root", project.root or ""),

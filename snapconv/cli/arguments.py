@@ -37,7 +37,8 @@ Snapshot = Annotated[
     Path,
     typer.Argument(
         metavar="SNAPSHOT",
-        help="A snapshot (a pickle, its gzip, JSON, a page of torch's viewer), or a capture's folder.",
+        help="A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too; FILE#NAME of several), "
+        "a capture's folder, or - for the standard input.",
         callback=no_pipe,
         readable=False,
     ),

@@ -2,9 +2,11 @@
 
 import base64
 import gzip
+import io
 import json
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +130,23 @@ PLAIN = {f"protocol-{protocol}": pickle.dumps(RICH, protocol) for protocol in (2
     "bare-list": pickle.dumps(RICH["segments"], 4),
     "json": json.dumps(RICH).encode(),
 }
-CONTAINERS = PLAIN | {"gzip": gzip.compress(PICKLED, mtime=0), "html": html(PICKLED)}
+
+
+def zipped(*contents: bytes) -> bytes:
+    """Pack files into a zip, always the same bytes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for i, content in enumerate(contents):
+            archive.writestr(zipfile.ZipInfo(f"{i}.pickle"), content, zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+CONTAINERS = PLAIN | {
+    "gzip": gzip.compress(PICKLED, mtime=0),
+    "html": html(PICKLED),
+    "zip": zipped(PICKLED),
+    "one of several": pickle.dumps({"rank": 0, "snapshot": RICH}, 4),
+}
 
 
 def verdict(path: Path, content: bytes) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.fuzz.corpus import zipped
 from tests.fuzz.limited_process import limited_process
 
 pytestmark = pytest.mark.skipif(
@@ -64,6 +65,11 @@ MEMORY: dict[str, tuple[bytes, str]] = {
         "MalformedSnapshotError",
     ),
     "a bomb of zeros": (gzip.compress(b"\x80\x04N." + bytes(200_000_000)), "MalformedSnapshotError"),
+    "a bomb of zeros in a zip": (zipped(b"\x80\x04N." + bytes(200_000_000)), "MalformedSnapshotError"),
+    "a bomb in gzip in a zip": (
+        zipped(gzip.compress(b"\x80\x04N." + bytes(200_000_000))),
+        "MalformedSnapshotError",
+    ),
     "a bomb of zeros in members": (gzip.compress(bytes(20_000_000)) * 20, "MalformedSnapshotError"),
     "marks without end": (b"\x80\x04" + b"(" * 900_000 + b".", "MalformedSnapshotError"),
     "lists in lists": (b"\x80\x04" + b"]" * 900_000 + b"a" * 899_999 + b".", "NotASnapshotError"),
@@ -149,6 +155,7 @@ TIME: dict[str, Callable[[], bytes]] = {
         {"segments": [], "x": ["X\xff\xff\xff" * 12 + str(i) for i in range(9000)]}, 4
     ),
     "a global after a million tokens": lambda: b"\x80\x04" + b"N" * 900_000 + b"\x93.",
+    "a zip of very many files": lambda: zipped(*[b""] * 9_000),
     "gzip members of nothing": lambda: gzip.compress(b"") * 40_000 + gzip.compress(VALID),
     "base64 keys without end": lambda: b"<" + b'"base64"  ' * 90_000,
 }

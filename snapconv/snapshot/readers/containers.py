@@ -1,20 +1,20 @@
 """From a file of any kind to the raw value in it, or to an error that names what the file is.
 
-Pickles of protocols 2 to 5, the same gzipped, JSON text, and the HTML pages of torch's own viewer
-with pickles embedded. Recognised by content, never by name.
+Pickles of protocols 2 to 5, JSON text, and the HTML pages of torch's own viewer with pickles embedded, all of
+them also in gzip or zip, and also with the snapshots of several ranks in one value. Recognised by content,
+never by name.
 """
 
 import binascii
 import io
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from ctypes import CDLL
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.files import open_input
@@ -22,14 +22,13 @@ from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
+from snapconv.snapshot.readers.packings import most_unpacked_bytes, packing_of, unpacked
 from snapconv.snapshot.readers.unpickle import load_plain_pickle
-from snapconv.units import shown
+from snapconv.units import counted, shown
 
 _SNIFF_BYTES = 4096
-# Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
-# the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip has to stay below 3 GB.
-_MAX_GZIP_RATIO = 120
-_MAX_GZIP_FREE_BYTES = 32 << 20
+_MAX_RANK = 1 << 31
+_N_NAMES = 6
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 
@@ -38,11 +37,6 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "compressed with Zstandard: decompress it first (zstd -d FILE)"),
     (b"\xfd7zXZ", "compressed with xz: decompress it first (xz -d FILE)"),
     (b"BZh", "compressed with bzip2: decompress it first (bzip2 -d FILE)"),
-    (
-        b"PK\x03\x04",
-        "a zip archive, as torch.save makes; if a snapshot was saved with it, take the pickle out: "
-        "unzip -p FILE '*/data.pkl' > snapshot.pickle",
-    ),
     (b"%PDF", "a PDF"),
     (b"\x89PNG", "a picture"),
     (b"\x7fELF", "a program"),
@@ -51,21 +45,31 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The wrapping of the raw value: ``format`` is pickle, json or html.
+    """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip, both or none.
 
-    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its gzip or page contains.
+    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page contains.
     """
 
     format: str
     n_bytes: int
     n_unpacked_bytes: int
-    is_gzip: bool = False
+    packing: str = ""
     pickle_protocol: int | None = None
     n_embedded: int = 1
 
+    @property
+    def description(self) -> str:
+        """Return the format and the packing, as in ``pickle in gzip``."""
+        return f"{self.format} in {self.packing}" if self.packing else self.format
 
-def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Container]:
-    """Read the value in a file.
+    @property
+    def is_of_zip(self) -> bool:
+        """Whether the value was a file of a zip."""
+        return self.packing in ("zip", "gzip in zip")
+
+
+def read_raw(path: Path, progress: Progress | None = None, *, member: str = "") -> tuple[object, Container]:
+    """Read the value in a file; ``member`` names the file that is meant in a zip of several.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
@@ -73,52 +77,56 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
     try:
         with open_input(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
-            value, container = _read(file, n_bytes, progress)
+            value, container = _read(file, n_bytes, member, most_unpacked_bytes(n_bytes), progress)
             return value, replace(container, n_bytes=n_bytes)
     except OSError as error:
         hint = (
-            "name the snapshot file, not its folder (it is no capture: it contains no snapshot.pickle)"
+            f"it is a folder without snapshot.pickle: name one of its files, or type `snapconv ranks {path}`"
             if isinstance(error, IsADirectoryError)
             else "check the path"
         )
         raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
 
 
-def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) -> tuple[object, Container]:
+def read_raw_compiled(
+    path: Path, core: CDLL, progress: Progress | None = None, *, member: str = ""
+) -> tuple[object, Container]:
     """Read a pickle, packed or not, with the compiled core; the traces in the value are CompiledTrace.
 
     Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
     """
     try:
         with open_input(path) as file:
-            return _read_compiled(file, os.fstat(file.fileno()).st_size, core, progress)
+            return _read_compiled(file, os.fstat(file.fileno()).st_size, core, member, progress)
     except (OSError, InputError) as error:
         raise OddFile from error
 
 
 def _read_compiled(
-    file: io.BufferedReader, n_bytes: int, core: CDLL, progress: Progress | None
+    file: io.BufferedReader, n_bytes: int, core: CDLL, member: str, progress: Progress | None
 ) -> tuple[object, Container]:
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
-    is_gzip = head[:2] == b"\x1f\x8b"
+    packing = packing_of(head)
     fill: Fill = file.readinto
-    unpacked = _Counted(_gunzip(file, n_bytes, progress))
-    if is_gzip:
-        head = next(unpacked, b"")
-        fill = fill_from_pieces(chain([head], unpacked))
+    pieces = _Counted(iter(()))
+    if packing:
+        most = most_unpacked_bytes(n_bytes)
+        pieces = _Counted(unpacked(file, packing, member, most=most, progress=progress))
+        head = next(pieces, b"")
+        fill = fill_from_pieces(chain([head], pieces))
     if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         raise NoPickle
 
     def report(n_read: int) -> None:
-        if progress and not is_gzip:
+        if progress and not packing:
             progress("loading", n_read, n_bytes)
 
     raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM, report=report)
-    for _ in unpacked if is_gzip else ():
-        pass  # the end of a gzip file has its checksum
-    n_unpacked_bytes = unpacked.n_bytes if is_gzip else n_bytes
-    return raw, Container("pickle", n_bytes, n_unpacked_bytes, is_gzip, pickle_protocol=head[1])
+    for _ in pieces:
+        pass  # the end of a packed file has its checksum
+    n_unpacked_bytes = pieces.n_bytes if packing else n_bytes
+    return raw, Container("pickle", n_bytes, n_unpacked_bytes, packing, pickle_protocol=head[1])
 
 
 class _Counted:
@@ -137,19 +145,22 @@ class _Counted:
         return piece
 
 
-def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
+def _read(
+    file: BinaryIO, n_bytes: int, member: str, most: int, progress: Progress | None
+) -> tuple[object, Container]:
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
     if not head:
         raise TruncatedFileError("the file is empty (0 bytes): the job was probably killed while dumping")
     if head[:1] == b"\x80":
         return _read_pickle(file, n_bytes, head, progress)
-    if head[:2] == b"\x1f\x8b":
-        data = b"".join(_gunzip(file, n_bytes, progress))
-        if data[:2] == b"\x1f\x8b":
-            raise NotASnapshotError("the file is gzipped twice: decompress it once (gzip -d FILE)")
-        value, container = _read(io.BytesIO(data), len(data), progress)
-        return value, replace(container, is_gzip=True)
+    if packing := packing_of(head):
+        data = b"".join(unpacked(file, packing, member, most=most, progress=progress))
+        inner = packing_of(data[:4])
+        if inner and (packing, inner) != ("zip", "gzip"):
+            raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
+        value, container = _read(io.BytesIO(data), len(data), "", most, progress)
+        return value, replace(container, packing=f"gzip in {packing}" if inner else packing)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"<":
         return _read_html(file.read(), progress)
@@ -179,37 +190,6 @@ def _read_pickle(
         raise NotASnapshotError(f"this is not a memory snapshot: pickle protocol {protocol} is unknown")
     value = load_plain_pickle(file, n_bytes, progress=progress)
     return value, Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
-
-
-def _gunzip(file: BinaryIO, n_bytes: int, progress: Progress | None) -> Iterator[bytes]:
-    """Unpack a file piece by piece; whatever is wrong with it shows at the latest after the last one."""
-    limit = n_bytes * _MAX_GZIP_RATIO + _MAX_GZIP_FREE_BYTES
-    n_unpacked = 0
-    decompress = zlib.decompressobj(wbits=31)
-    try:
-        # Small pieces: at every member's end zlib copies what is left of the piece.
-        while packed := file.read(1 << 16):
-            while packed:
-                part = decompress.decompress(packed, limit - n_unpacked + 1)
-                n_unpacked += len(part)
-                if n_unpacked > limit:
-                    raise MalformedSnapshotError(
-                        f"the gzip file unpacks to more than {_MAX_GZIP_RATIO} times its size, which no "
-                        "snapshot does; if it is one all the same, decompress it yourself (gzip -d FILE)"
-                    )
-                yield part
-                packed = decompress.unconsumed_tail
-                if decompress.eof and decompress.unused_data.startswith(b"\x1f\x8b"):
-                    packed = decompress.unused_data
-                    decompress = zlib.decompressobj(wbits=31)
-            if len(decompress.unused_data) > 1:
-                break  # padding, not another member
-            if progress:
-                progress("decompressing", file.tell(), n_bytes)
-    except zlib.error as error:
-        raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
-    if not decompress.eof:
-        raise TruncatedFileError.of("the gzip file", n_bytes)
 
 
 def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:
@@ -242,17 +222,49 @@ def _what_it_is(head: bytes) -> str:
     return f"it begins with {shown!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
 
 
-def as_snapshot_dict(raw: object) -> dict[str, object]:
-    """Bring the known top-level shapes into one, or name what the value is instead."""
-    if isinstance(raw, list):
-        if all(isinstance(item, dict) and "blocks" in item for item in raw):
-            return {"segments": raw}
+def as_snapshot_dict(raw: object, member: str = "", *, is_of_zip: bool = False) -> dict[str, object]:
+    """Bring the known top-level shapes into one, or name what the value is instead.
+
+    ``member`` is the key or the position of the snapshot that is meant, where the value has several; of a
+    zip, it may have been the name of the file.
+    """
+    if _is_snapshot(raw):
+        if member and not is_of_zip:
+            raise NotASnapshotError(f"the file has one snapshot: leave #{shown(member)} out")
+        return raw
+    if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
+        return {"segments": raw}
+    several = _snapshots_in(raw)
+    if not several and isinstance(raw, list):
         raise NotASnapshotError(f"this is not a memory snapshot: {_describe_list(raw)}")
-    if not isinstance(raw, dict):
-        raise NotASnapshotError(f"this is not a memory snapshot: it contains a single {type(raw).__name__}")
-    if not (_SOME_KEY & raw.keys()):
+    if not several and isinstance(raw, dict):
         raise NotASnapshotError(f"this is not a memory snapshot: {_describe_dict(raw)}")
-    return raw
+    if not several:
+        raise NotASnapshotError(f"this is not a memory snapshot: it contains a single {type(raw).__name__}")
+    if len(several) == 1 and not member:
+        return next(iter(several.values()))
+    if member not in several:
+        names = [shown(name) for name in list(several)[:_N_NAMES]]
+        more = f" and {len(several) - _N_NAMES} more" if len(several) > _N_NAMES else ""
+        raise NotASnapshotError(
+            f"the file has {counted(len(several), 'snapshot')}: name one of them, as in 'FILE#{names[0]}'; "
+            f"it has {', '.join(names)}{more}"
+        )
+    return several[member]
+
+
+def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict) and bool(_SOME_KEY & value.keys())
+
+
+def _snapshots_in(raw: object) -> dict[str, dict[str, object]]:
+    """Find the snapshots of several ranks in one value, by their keys or positions."""
+    if isinstance(raw, list):
+        return {str(i): each for i, each in enumerate(raw) if _is_snapshot(each)}
+    if not isinstance(raw, dict):
+        return {}
+    keys = [key for key in raw if isinstance(key, str) or (isinstance(key, int) and abs(key) < _MAX_RANK)]
+    return {str(key): raw[key] for key in keys if _is_snapshot(raw[key])}
 
 
 def _describe_list(raw: list[object]) -> str:

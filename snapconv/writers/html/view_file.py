@@ -24,7 +24,7 @@ def file_facts(snapshot: Snapshot, project: Project, *, name: str) -> dict[str, 
     return {
         "name": page_text(name),
         "bytes": container.n_bytes,
-        "format": container.format + (" in gzip" if container.is_gzip else ""),
+        "format": container.description,
         "protocol": container.pickle_protocol,
         "written_by": page_text(snapshot.written_by),
         "snapconv": VERSION,

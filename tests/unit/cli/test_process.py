@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import zipfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
@@ -351,3 +352,28 @@ def test_the_signals_are_as_before_when_main_returns(folder):
     before = [signal.getsignal(number) for number, _ in STOPS]
     assert main(["--version"]) == 0
     assert [signal.getsignal(number) for number, _ in STOPS] == before
+
+
+def test_a_snapshot_comes_from_the_standard_input(folder):
+    whole = run("summary", "run.pickle")
+    with Path("run.pickle").open("rb") as snapshot:
+        done = run("summary", "-", stdin=snapshot)
+    assert (done.code, done.out) == (0, whole.out)
+    with Path("run.pickle").open("rb") as snapshot:
+        assert run("diff", "-", "run.pickle", stdin=snapshot).code == 0
+    with Path("run.pickle").open("rb") as snapshot:
+        assert run("view", "-", stdin=snapshot).code == 0
+    assert "stdin.view.html" in names()
+
+
+def test_one_of_several_snapshots_is_named_and_is_no_output(folder):
+    with zipfile.ZipFile("run.zip", "w") as archive:
+        archive.write("run.pickle", "rank0.pickle")
+        archive.write("run.pickle", "job/rank1.pickle")
+    assert run("summary", "run.zip#rank1.pickle").out == run("summary", "run.pickle").out
+    done = run("summary", "run.zip")
+    assert (done.code, "name one of its files, as in 'FILE.zip#rank0.pickle'" in done.err) == (3, True)
+    done = run("view", "run.zip#rank0.pickle", "-o", "run.zip", "--force")
+    assert (done.code, "is the snapshot itself" in done.err) == (5, True)
+    assert run("view", "run.zip#job/rank1.pickle").code == 0
+    assert "run.rank1.view.html" in names()

@@ -147,7 +147,7 @@ class TestErrors:
         path = tmp_path / "broken.pickle"
         for content, kind in (
             (b"", TruncatedFileError),
-            (b"PK\x03\x04", NotASnapshotError),
+            (b"%PDF-1.7", NotASnapshotError),
             (b"\x80\x04.", MalformedSnapshotError),
             (b"\x80\x04cos\nsystem\n.", UnsafePickleError),
         ):
@@ -161,7 +161,7 @@ class TestErrors:
             load_snapshot(tmp_path / "missing.pickle")
 
     def test_too_little_memory_is_an_input_error(self, load, monkeypatch):
-        def fail(*_):
+        def fail(*_, **__):
             raise MemoryError
 
         monkeypatch.setattr(load_module, "read_raw", fail)

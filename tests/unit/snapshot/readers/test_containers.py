@@ -2,10 +2,12 @@
 
 import base64
 import gzip
+import io
 import json
 import os
 import pickle
 import sqlite3
+import zipfile
 import zlib
 
 import pytest
@@ -17,8 +19,10 @@ from snapconv.errors import (
     TruncatedFileError,
     UnsafePickleError,
 )
-from snapconv.snapshot.readers import containers
-from snapconv.snapshot.readers.containers import read_raw
+from snapconv.files import stem_of_outputs
+from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.readers import containers, packings
+from snapconv.snapshot.readers.containers import as_snapshot_dict, read_raw
 from tests.builders import TraceBuilder
 
 SNAPSHOT = TraceBuilder().segment().alloc(512).free().snapshot()
@@ -50,7 +54,7 @@ class TestPickle:
     def test_every_protocol_is_read_and_reported(self, read, protocol):
         value, container = read(pickle.dumps(SNAPSHOT, protocol))
         assert value == SNAPSHOT
-        assert (container.format, container.pickle_protocol, container.is_gzip) == ("pickle", protocol, False)
+        assert (container.format, container.pickle_protocol, container.packing) == ("pickle", protocol, "")
 
     def test_the_size_is_that_of_the_file(self, read):
         assert read(PICKLE + b"\0")[1].n_bytes == len(PICKLE) + 1
@@ -81,7 +85,7 @@ class TestGzip:
     def test_a_gzip_is_read_and_reported(self, read):
         value, container = read(gzip.compress(PICKLE))
         assert value == SNAPSHOT
-        assert container.is_gzip
+        assert container.packing == "gzip"
         assert container.format == "pickle"
         assert container.n_bytes == len(gzip.compress(PICKLE))
 
@@ -89,7 +93,7 @@ class TestGzip:
     def test_the_gzip_of_another_container_is_read(self, read, content):
         value, container = read(gzip.compress(content))
         assert value in (SNAPSHOT, AS_JSON)
-        assert container.is_gzip
+        assert container.packing == "gzip"
 
     @pytest.mark.parametrize("piece", [1, 2, 3, 17, 1000])
     def test_members_are_joined_wherever_the_reading_cuts_them(self, read, piece):
@@ -129,16 +133,16 @@ class TestGzip:
             read(gzip.compress(b""))
 
     def test_a_gzip_of_a_gzip_is_refused_with_advice(self, read):
-        with pytest.raises(NotASnapshotError, match="gzipped twice: decompress it once"):
+        with pytest.raises(NotASnapshotError, match="a gzip file in a gzip file: unpack it once"):
             read(gzip.compress(gzip.compress(PICKLE)))
 
     def test_a_bomb_is_refused(self, read, monkeypatch):
-        monkeypatch.setattr(containers, "_MAX_GZIP_FREE_BYTES", 1000)
+        monkeypatch.setattr(packings, "_MAX_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 120 times its size"):
             read(gzip.compress(bytes(1_000_000)))
 
     def test_a_bomb_of_many_members_is_refused_too(self, read, monkeypatch):
-        monkeypatch.setattr(containers, "_MAX_GZIP_FREE_BYTES", 1000)
+        monkeypatch.setattr(packings, "_MAX_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 120 times its size"):
             read(gzip.compress(bytes(100_000)) * 3)
 
@@ -238,6 +242,115 @@ class TestHtml:
             read(html(PICKLE[:100]))
 
 
+def zipped(files: dict[str, bytes], method=zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip as people and torch.save make one."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return made.getvalue()
+
+
+FINDERS = {
+    "run/": b"",
+    "run/snapshot.pickle": PICKLE,
+    "__MACOSX/run/._snapshot.pickle": b"x",
+    "run/.DS_Store": b"",
+}
+SAVED = {"a/data.pkl": PICKLE, "a/version": b"3", "a/byteorder": b"little", "a/.data/serialization_id": b"1"}
+
+
+class TestZip:
+    @pytest.mark.parametrize(
+        "files",
+        [{"a.pickle": PICKLE}, FINDERS, SAVED, {"a.json": json.dumps(SNAPSHOT).encode()}],
+        ids=["one file", "a file manager's", "torch.save's", "json"],
+    )
+    @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    def test_the_only_file_of_a_zip_is_read(self, read, files, method):
+        value, container = read(zipped(files, method))
+        assert json.loads(json.dumps(value)) == AS_JSON
+        assert container.packing == "zip"
+
+    def test_gzip_in_a_zip_is_read_and_a_zip_in_a_zip_is_not(self, read):
+        value, container = read(zipped({"snapshot.pickle.gz": gzip.compress(PICKLE)}))
+        assert (value, container.description) == (SNAPSHOT, "pickle in gzip in zip")
+        with pytest.raises(NotASnapshotError, match="a zip file in a zip file: unpack it once"):
+            read(zipped({"a.zip": zipped({"a": PICKLE})}))
+
+    def test_of_several_files_one_is_named(self, tmp_path):
+        path = tmp_path / "run.zip"
+        ranks = {f"job/rank{i}.pickle": pickle.dumps({**SNAPSHOT, "n": i}) for i in range(9)}
+        path.write_bytes(zipped(ranks))
+        with pytest.raises(
+            NotASnapshotError, match=r"9 files: name one .* 'FILE.zip#job/rank0.pickle'.* 3 more"
+        ):
+            read_raw(path)
+        for name in ("job/rank7.pickle", "rank7.pickle"):
+            assert read_raw(path, member=name)[0]["n"] == 7
+        with pytest.raises(NotASnapshotError, match="no single file rank9"):
+            read_raw(path, member="rank9")
+
+    @pytest.mark.parametrize("end", [40, -30, -1])
+    def test_a_damaged_zip_is_malformed(self, read, end):
+        with pytest.raises(MalformedSnapshotError, match="the zip file cannot be unpacked"):
+            read(zipped({"snapshot.pickle": PICKLE})[:end])
+
+    def test_a_changed_byte_is_found_by_the_checksum(self, read):
+        whole = zipped({"snapshot.pickle": PICKLE}, zipfile.ZIP_STORED)
+        with pytest.raises(MalformedSnapshotError, match="cannot be unpacked: Bad CRC-32"):
+            read(whole.replace(PICKLE, PICKLE[:-9] + b"x" + PICKLE[-8:]))
+
+    def test_another_method_or_a_password_is_not_tried(self, read):
+        with pytest.raises(MalformedSnapshotError, match="packed in a rare way"):
+            read(zipped({"snapshot.pickle": PICKLE}, zipfile.ZIP_LZMA))
+        locked = bytearray(zipped({"a": PICKLE}))
+        locked[locked.index(b"PK\x01\x02") + 8] |= 1
+        with pytest.raises(MalformedSnapshotError, match="has a password"):
+            read(bytes(locked))
+
+
+FIRST = {**SNAPSHOT, "n": 0}
+
+
+class TestSeveralSnapshots:
+    @pytest.mark.parametrize(
+        "value",
+        [{"snapshot": SNAPSHOT}, {"rank": 3, "snapshot": SNAPSHOT, "s": 1.5}, [SNAPSHOT], {3: SNAPSHOT}],
+    )
+    def test_the_only_snapshot_in_a_value_is_the_one(self, value):
+        assert as_snapshot_dict(value) == SNAPSHOT
+
+    @pytest.mark.parametrize("value", [{0: FIRST, 1: SNAPSHOT}, [FIRST, SNAPSHOT]])
+    def test_of_several_one_is_named_by_its_key_or_position(self, value):
+        assert as_snapshot_dict(value, "1") == SNAPSHOT
+        with pytest.raises(
+            NotASnapshotError, match=r"2 snapshots: name one of them, as in 'FILE#0'; .* 0, 1"
+        ):
+            as_snapshot_dict(value)
+        with pytest.raises(NotASnapshotError, match="2 snapshots"):
+            as_snapshot_dict(value, "2")
+
+    def test_a_name_that_means_nothing_is_refused(self):
+        with pytest.raises(NotASnapshotError, match="has one snapshot: leave #2 out"):
+            as_snapshot_dict(SNAPSHOT, "2")
+
+    @pytest.mark.parametrize("value", [{1 << 40: SNAPSHOT, (): SNAPSHOT}, [1, 2], {}, {"a": [SNAPSHOT]}])
+    def test_strange_keys_and_values_are_no_snapshots(self, value):
+        with pytest.raises(NotASnapshotError, match="this is not a memory snapshot"):
+            as_snapshot_dict(value)
+
+    @pytest.mark.parametrize("wrap", [lambda s: {"snapshot": s}, lambda s: [s, s], lambda s: {0: s, 7: s}])
+    def test_a_path_with_a_name_is_loaded_as_the_snapshot_alone_is(self, tmp_path, wrap):
+        alone, several = tmp_path / "alone.pickle", tmp_path / "several.pickle"
+        alone.write_bytes(PICKLE)
+        several.write_bytes(pickle.dumps(wrap(SNAPSHOT)))
+        names = {"dict": "", "list": "#1"}[type(wrap(0)).__name__] if 7 not in wrap(0) else "#7"
+        found = load_snapshot(f"{several}{names}")
+        assert len(found.devices[0].events) == len(load_snapshot(alone).devices[0].events)
+        assert stem_of_outputs(found.path).name == f"several{names.replace('#', '.')}"
+
+
 class TestStrangers:
     @pytest.mark.parametrize(
         ("head", "said"),
@@ -246,7 +359,7 @@ class TestStrangers:
             (b"\x28\xb5\x2f\xfd", r"Zstandard: decompress it first \(zstd -d FILE\)"),
             (b"\xfd7zXZ\x00", r"xz: decompress it first \(xz -d FILE\)"),
             (b"BZh91AY", r"bzip2: decompress it first \(bzip2 -d FILE\)"),
-            (b"PK\x03\x04", "a zip archive, as torch.save makes"),
+            (b"PK\x05\x06" + bytes(18), "the zip file is empty"),
             (b"%PDF-1.7", "a PDF"),
             (b"\x89PNG\r\n", "a picture"),
             (b"\x7fELF\x02", "a program"),
@@ -285,7 +398,7 @@ class TestFiles:
             read_raw(tmp_path / "missing.pickle")
 
     def test_a_folder_is_an_input_error_with_advice(self, tmp_path):
-        with pytest.raises(InputError, match="name the snapshot file, not its folder"):
+        with pytest.raises(InputError, match=r"a folder without snapshot.pickle: name one of its files"):
             read_raw(tmp_path)
 
     def test_a_file_that_may_not_be_read_is_an_input_error(self, tmp_path, monkeypatch):
