@@ -138,14 +138,18 @@ def _limit(found: Shortage) -> OomVerdict | None:
 def _unexplained(found: Shortage) -> OomVerdict | None:
     """Name no cause where the device had enough free and no limit is known to have stopped the request."""
     free, need = found.device_free_bytes, format_bytes(found.segment_bytes)
-    if not _is_free_enough(found) or (free is None and found.allowed_bytes is None):
+    total, reserved = found.device_total_bytes, found.reserved_bytes
+    if not _is_free_enough(found):
+        return None
+    if free is not None:
+        known = f"{need} were needed and {format_bytes(free)} were free when torch looked, after the failure"
+    elif found.allowed_bytes is not None:
+        known = f"{need} more stay below the limit of {format_bytes(found.allowed_bytes)}"
+    elif total is not None and reserved is not None and _fits(found):
+        known = f"{need} were needed, and torch had {format_bytes(reserved)} of {format_bytes(total)}"
+    else:
         return None
     text = "file" if found.has_pieces else "text"
-    known = (
-        f"{need} more stay below the limit of {format_bytes(found.allowed_bytes or 0)}"
-        if free is None
-        else f"{need} were needed and {format_bytes(free)} were free when torch looked, after the failure"
-    )
     return OomVerdict(
         OomCause.UNKNOWN.value,
         f"the cause is not in the {text}: {known}",
@@ -157,6 +161,12 @@ def _unexplained(found: Shortage) -> OomVerdict | None:
 def _is_free_enough(found: Shortage) -> bool:
     """Whether nothing shows that the device had less free than was needed."""
     return found.device_free_bytes is None or found.device_free_bytes >= found.segment_bytes
+
+
+def _fits(found: Shortage) -> bool:
+    """Whether a request fits beside what is reserved and what a context usually takes."""
+    taken = (found.reserved_bytes or 0) + found.segment_bytes + USUAL_OUTSIDE_BYTES
+    return taken <= (found.device_total_bytes or 0)
 
 
 def _kept_pieces(found: Shortage) -> OomVerdict | None:

@@ -151,6 +151,9 @@ OF_ALLOCATORS = {
         from_2_1(GIB, 16 * GIB, 9 * GIB, 4 * GIB, 5 * GIB, backend="HIP"), "not known", False
     ),
     "2.8 XPU without free": (from_2_1(*FULL[:2], None, *FULL[3:], backend="XPU"), "full", True),
+    "2.8 XPU nearly empty": (
+        from_2_1(8 * GIB, 15 * GIB, None, 0, 0, backend="XPU"), "not known", False
+    ),
     "2.8 XPU fragmented": (from_2_1(*PIECES[:2], None, *PIECES[3:], backend="XPU"), "fragmented", True),
     "XPU of IPEX": (from_1_4(*FULL[:2], None, *FULL[3:], backend="XPU"), "full", True),
     "2.9 XPU estimate": (
