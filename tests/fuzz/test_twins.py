@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.builders import write_anew
 from tests.drawn_inputs import SEED, drawn
-from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, cpp_pickle
+from tests.fuzz.corpus import CONTAINERS, OLD, PICKLED, PLAIN, RICH, cpp_pickle, zipped
 from tests.fuzz.test_damaged_bytes import mutate
 from tests.fuzz.test_wrong_structure import COLUMNS, EDITS, FUZZ, LEAVES
 from tests.property.histories import run, seeded_program, without_keys
@@ -83,14 +83,17 @@ def test_the_twins_agree_about_a_trace_that_contradicts_itself(seed, tmp_path):
     assert_twins_agree(path)
 
 
+PACKERS = {"gzip": gzip.compress, "zip": zipped}
+
+
 @pytest.mark.parametrize("name", [name for name in CONTAINERS if name not in {"json", "html"}])
 def test_the_twins_agree_about_damaged_bytes(name, tmp_path):
     rng = random.Random(f"twins {name}{SEED}")
     path, said = tmp_path / "x", Counter()
     for number in range(N_CASES):
         content = mutate(CONTAINERS[name], rng)
-        if name == "gzip" and number % 2:
-            content = gzip.compress(mutate(PICKLED, rng), 1)
+        if name in PACKERS and number % 2:
+            content = PACKERS[name](mutate(PICKLED, rng))
         write_anew(path, content)
         said["an error" if isinstance(assert_twins_agree(path), str) else "read"] += 1
     assert said["read"] > N_CASES // 50

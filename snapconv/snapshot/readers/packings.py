@@ -25,7 +25,8 @@ _TOO_MUCH = (
 )
 # What zipfile raises for archives that are damaged, or made by somebody who means harm.
 _ZIP_ERRORS = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, OverflowError, RuntimeError, OSError,
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, ValueError, OverflowError,
+    RuntimeError, OSError,
 )  # fmt: skip
 
 
