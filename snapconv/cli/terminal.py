@@ -150,7 +150,7 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
     document: dict[str, object] = {"json_version": JSON_VERSION, **values}
-    text, notes = (_json(document), ()) if n_bytes is None else bounded_text(document, _json, n_bytes)
+    text, notes = (json_text(document), ()) if n_bytes is None else bounded_text(document, json_text, n_bytes)
     sys.stdout.write(text)
     sys.stdout.flush()
     show_notes(notes)
@@ -163,10 +163,11 @@ def show_notes(notes: Sequence[Note]) -> None:
     print_lines(note_lines(tuple(notes)), sys.stderr)
 
 
-def _json(values: object) -> str:
+def json_text(values: object, *, is_indented: bool = True) -> str:
+    """Write values as JSON that no terminal and no runner obeys."""
     from snapconv.json_text import escape_unprintable, write_json
 
-    text = escape_unprintable(f"{write_json(values, is_indented=True).decode()}\n")
+    text = escape_unprintable(f"{write_json(values, is_indented=is_indented).decode()}\n")
     return text.replace("##[", "#\\u0023[")  # the same text, which GitHub's runner does not obey
 
 
@@ -206,19 +207,31 @@ def bounded_text(
 
     ``n_bytes`` is the size of the file, unpacked. The note says what was left out.
     """
-    allowed = most_bytes_of_output(n_bytes)
-    text = written(values)
-    if len(text) <= allowed:
+    text, n_items, n_characters = limited_text(values, written, most_bytes_of_output(n_bytes))
+    if n_items is None:
         return text, ()
-    for n_items, n_characters in _TRIED:
-        text = written(_shortened(values, n_items, n_characters))
-        if len(text) <= allowed:
-            break
     message = (
         f"of every list only the first {n_items} entries are printed, and of every text {n_characters} "
         "characters: all would be many times the size of the file"
     )
     return text, (Note("left-out", message),)
+
+
+def limited_text(
+    values: object, written: Callable[[object], str], allowed: int
+) -> tuple[str, int | None, int]:
+    """Write values in so many characters, if they can: with how many entries of lists, None: with all.
+
+    The last number is that of the characters of a text.
+    """
+    text = written(values)
+    if len(text) <= allowed:
+        return text, None, 0
+    for n_items, n_characters in _TRIED:
+        text = written(_shortened(values, n_items, n_characters))
+        if len(text) <= allowed:
+            break
+    return text, n_items, n_characters
 
 
 def first_entries(values: Mapping[str, object], n_items: int | None) -> Mapping[str, object]:

@@ -60,7 +60,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "simulation": {"torch"},
         "writers": {"numpy", "pyarrow"},  # inside a function: an extra
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras
-        "cli": {"typer", "rich"},
+        "cli": {"typer", "rich", "anyio", "mcp"},  # the last two inside functions: an extra
         "pytest_plugin": {"pytest"},
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
