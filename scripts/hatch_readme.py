@@ -1,4 +1,4 @@
-"""Have the package's description be the README, with links that work where no repository is around it.
+"""Give the package the README for its description, and the addresses of the project.
 
 On a forge, links of the README are paths of the repository; a registry shows it alone, and needs addresses.
 A release is built by a workflow, whose environment has the repository's; elsewhere the README stays as it is.
@@ -16,7 +16,7 @@ _MARK = re.compile(r"<!-- (?:run: .*?|end) -->\n")
 
 
 class Readme(MetadataHookInterface):  # type: ignore[misc] # where hatchling is not installed
-    """Sets ``readme``, which pyproject.toml leaves to this."""
+    """Sets ``readme`` and ``urls``, which pyproject.toml leaves to this."""
 
     PLUGIN_NAME = "custom"
 
@@ -26,7 +26,18 @@ class Readme(MetadataHookInterface):  # type: ignore[misc] # where hatchling is 
         server, repository = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
         if server and repository:
             text = with_addresses(text, f"{server}/{repository}", f"v{metadata['version']}")
+            metadata["urls"] = addresses(f"{server}/{repository}")
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def addresses(repository: str) -> dict[str, str]:
+    """Return the addresses that a registry shows beside the package."""
+    pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
+    return {
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        **{name: f"{repository}/blob/main/{path}" for name, path in pages.items()},
+    }
 
 
 def with_addresses(text: str, repository: str, tag: str) -> str:

@@ -34,6 +34,14 @@ def test_every_link_of_a_release_is_an_address_of_a_file_that_is_there(hook):
         assert (place[1] == "raw") == place[2].endswith(".png")
 
 
+def test_a_release_has_addresses_of_files_that_are_there(hook):
+    addresses = hook["addresses"](REPOSITORY)
+    assert {"Source", "Issues", "Documentation", "Changelog"} == set(addresses)
+    for address in addresses.values():
+        _, is_file, path = address.partition(f"{REPOSITORY}/blob/main/")
+        assert not is_file or (ROOT / path).exists()
+
+
 @pytest.mark.parametrize("is_release", [True, False])
 def test_only_a_release_has_addresses(hook, is_release, monkeypatch):
     for name, value in (
