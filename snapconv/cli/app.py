@@ -148,6 +148,8 @@ def _with_command(argv: list[str]) -> list[str]:
 
 def _is_file(word: str) -> bool:
     """Whether a word is meant as a file: there is one, or no command could have such a name."""
+    if word == "-":  # the standard input
+        return True
     if not word or word.startswith("-"):
         return False
     # In a folder that may not be searched, and of a name that is too long, nothing can be said to exist.

@@ -70,6 +70,11 @@ class MessageAnswer:
     next_step: str
     notes: tuple[str, ...]
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether the text is a memory_summary() table alone."""
+        return self.kind == _SUMMARY.name
+
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         return asdict(self)
@@ -138,7 +143,7 @@ def _of_kind(
     size = next(filter(None, found.groups()), None) if found else None
     return MessageAnswer(
         kind=kind.name,
-        backend="host" if kind.is_host else "device",
+        backend="host" if kind.is_host else "GPU",
         meaning=kind.meaning,
         message=replace(read_message(""), tried_bytes=size_of(size) if size else None),
         summary=summary,

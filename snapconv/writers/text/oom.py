@@ -151,8 +151,9 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         yield f"{found.backend} out of memory{where_it_was}: {verdict.cause}"
         yield from verdict_lines(verdict)
     else:
-        yield f"{found.backend} memory: text of {found.kind}"
-        yield f"  {found.meaning}"
+        yield found.kind if found.is_summary else f"{found.backend} out of memory: {found.kind}"
+        if found.meaning:
+            yield f"  {found.meaning}"
     for n_bytes, text in (
         (message.tried_bytes, "requested"),
         (message.free_bytes, "free on the device"),

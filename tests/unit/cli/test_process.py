@@ -360,6 +360,8 @@ def test_a_snapshot_comes_from_the_standard_input(folder):
         done = run("summary", "-", stdin=snapshot)
     assert (done.code, done.out) == (0, whole.out)
     with Path("run.pickle").open("rb") as snapshot:
+        assert run("-", stdin=snapshot).out.splitlines()[0] == run("run.pickle").out.splitlines()[0]
+    with Path("run.pickle").open("rb") as snapshot:
         assert run("diff", "-", "run.pickle", stdin=snapshot).code == 0
     with Path("run.pickle").open("rb") as snapshot:
         assert run("view", "-", stdin=snapshot).code == 0
