@@ -137,14 +137,16 @@ def test_name_kind_and_parameters_are_compared(monkeypatch, row, what):
 NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
-    "_to_copy", "_forward_cls",
+    "_to_copy", "_forward_cls", "_local_tensor",
 }  # fmt: skip
 # Answers that the simulation adds, where torch has none to compare with.
-ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"}
+ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"} | {
+    "split", "perform_nocolor_split"
+}  # fmt: skip
 # Of instances: found by trying them, as a class does not have them.
 OF_INSTANCES = {"_parameters", "_buffers", "_modules"}
 # Operations of torch.ops, which a simulation looks up by name and does without.
-OPERATIONS = ("_scaled_dot_product_",)
+OPERATIONS = ("_scaled_dot_product_", "_c10d_functional")
 
 
 def trees():
