@@ -26,7 +26,8 @@ class Explanation:
     """The hypothesis about the whole job that explains most, and the next best one.
 
     ``explained`` and ``next_explained`` are shares of ``n_bytes``: the blocks without a decision by facts.
-    ``probability`` is the hypothesis's own, ``source`` how the parameters are known.
+    ``probability`` is the hypothesis's own, ``source`` how the parameters are known. ``optimizers`` are those
+    that were seen.
     """
 
     hypothesis: str
@@ -36,6 +37,7 @@ class Explanation:
     n_bytes: int
     probability: float
     source: str
+    optimizers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

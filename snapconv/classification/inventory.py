@@ -637,11 +637,11 @@ class Inventory:
             return
         of_jobs = jobs(decided, rows)
         weighed = weigh(of_jobs)
-        decided.explanation = _explanation(weighed, bytes_of(of_jobs[0].n))
+        decided.explanation = _explanation(weighed, bytes_of(of_jobs[0].n), features.phases.optimizers)
         yield from decided_by(decided, rows, probabilities(decided, rows, weighed), of_jobs[0].regime)
 
 
-def _explanation(weighed: list[Weighed], n_bytes: int) -> Explanation:
+def _explanation(weighed: list[Weighed], n_bytes: int, optimizers: tuple[str, ...]) -> Explanation:
     best = weighed[0]
     other = next((one for one in weighed[1:] if one.hypothesis != best.hypothesis), best)
     return Explanation(
@@ -652,6 +652,7 @@ def _explanation(weighed: list[Weighed], n_bytes: int) -> Explanation:
         n_bytes,
         best.weight,
         best.job.parameters.source.value,
+        optimizers,
     )
 
 
@@ -660,11 +661,12 @@ _SURE = 0.995
 
 
 def sentence(explanation: Explanation) -> str:
-    """Say what explains the job: "weights + 2 states explain 98.7 % of 4.1 GiB; next best: …, 91 %"."""
-    n_bytes = format_bytes(explanation.n_bytes)
-    text = f"{explanation.hypothesis} explain {100 * explanation.explained:.1f} % of {n_bytes}"
+    """Say what explains the job: "AdamW: weights + 2 states account for 98.7 % of 4.1 GiB made before …"."""
+    optimizers = f"{', '.join(explanation.optimizers)}: " if explanation.optimizers else ""
+    text = f"{optimizers}{explanation.hypothesis} account for {100 * explanation.explained:.1f} %"
+    text += f" of {format_bytes(explanation.n_bytes)} allocated before the recording"
     if explanation.probability < _SURE:
-        text += f", with a probability of {100 * explanation.probability:.0f} %"
+        text += f" (right with a probability of {100 * explanation.probability:.0f} %)"
     if explanation.next_best:
         text += f"; next best: {explanation.next_best}, {100 * explanation.next_explained:.1f} %"
     return text

@@ -46,6 +46,13 @@ def most_states(snapshot: Snapshot, roles: StackRoles) -> int | None:
     return max(most, _WITH_AMSGRAD[1]) if _runs_amsgrad(snapshot, roles) else most
 
 
+def optimizer_names(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the classes of the optimizers that torch has written into its annotations."""
+    named = snapshot.annotations.name_id
+    steps = (_STEP.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist())
+    return tuple(sorted({step[1] for step in steps if step}))
+
+
 def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
     """Return whether every optimizer seen makes its states when built, and so before the first gradients."""
     seen = _optimizers(snapshot, roles)
@@ -78,11 +85,8 @@ def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | No
 
 
 def _by_names(snapshot: Snapshot) -> Iterator[OptimizerRule | None]:
-    named = snapshot.annotations.name_id
-    for name in distinct(named[named >= 0]).tolist():
-        step = _STEP.match(snapshot.texts[name])
-        if step:
-            yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, step[1])), None)
+    for name in optimizer_names(snapshot):
+        yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None)
 
 
 def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule | None]:

@@ -24,6 +24,7 @@ from snapconv.columns import (
 from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.optimizers_seen import (
     most_states,
+    optimizer_names,
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
@@ -72,6 +73,7 @@ class Phases:
     None where that is not known. ``most_states``: the most that any of several keeps. ``states_are_built``:
     they are made before the first gradients. ``has_several_steps``: whether there may be several;
     ``has_sparse_steps``: whether one takes only sparse gradients.
+    ``optimizers``: their classes, where torch has written them.
     ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
@@ -93,6 +95,7 @@ class Phases:
     has_sparse_steps: bool = False
     oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
     ends_in_oom: bool = False
+    optimizers: tuple[str, ...] = ()
 
     @property
     def n_states(self) -> int | None:
@@ -169,6 +172,7 @@ def find_phases(
         states_range=states_per_parameter(snapshot, roles),
         most_states=most_states(snapshot, roles),
         states_are_built=states_are_built(snapshot, roles),
+        optimizers=optimizer_names(snapshot),
         has_several_steps=steps_on_several_lines(snapshot, roles),
         has_sparse_steps=takes_sparse_gradients(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),

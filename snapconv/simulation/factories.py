@@ -208,8 +208,8 @@ class _LegacyType(type):
         """Make a tensor of data, or an uninitialised one of a size."""
         import torch
 
-        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
-            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
         size = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
         return torch.empty(size, dtype=cls.dtype, device="cuda")
 

@@ -78,6 +78,7 @@ def what_a_tensor_says():
 @case
 def legacy_constructors():
     assert torch.cuda.FloatTensor([1.0, 2.0]).is_cuda
+    assert torch.cuda.FloatTensor(torch.zeros(2, 3).numpy()).shape == (2, 3)
     assert torch.cuda.LongTensor(3).shape == (3,)
     assert torch.ones(3).type(torch.cuda.HalfTensor).is_cuda
     assert torch.ones(3).type("torch.cuda.DoubleTensor").dtype == torch.float64

@@ -1,5 +1,7 @@
 """One hypothesis about the whole job explains what was there before the trace; and how certain that is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,8 +81,9 @@ def test_one_block_more_of_a_size_spoils_nothing(path):
 def test_the_job_is_explained_with_the_next_best_hypothesis(path):
     found = classify(features_of(late(copies=3), path))
     assert found.explanation is not None
-    said = sentence(found.explanation)
-    assert said.startswith("weights + 2 states explain 100.0 % of ")
+    said = sentence(replace(found.explanation, optimizers=("AdamW",), probability=0.87))
+    assert said.startswith("AdamW: weights + 2 states account for 100.0 % of ")
+    assert "(right with a probability of 87 %)" in said
     assert "; next best: " in said
 
 
