@@ -26,7 +26,7 @@ from snapconv.answers.category_totals import (
 )
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.message_figures import compact, read_message
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import APPEARANCES, Evidence
 from snapconv.columns import (
     BoolColumn,
     Int32Column,
@@ -46,21 +46,10 @@ _ANY_NUMBER = "*"
 # Paths of modules are not deeper; a longer one stays as it is.
 _MAX_DEPTH = 32
 
-# TBD's classes, each with the categories that make it up, and the classes that are parts of "dynamic".
-_CLASSES = (
-    ("weights", (Category.WEIGHT,)),
-    ("gradients", (Category.GRADIENT,)),
-    ("activations", (Category.ACTIVATION, Category.KV_CACHE)),
-    ("workspace", (Category.WORKSPACE,)),
-)
+# TBD's classes, and those that are parts of "dynamic".
+_CLASSES = ("weights", "gradients", "activations", "workspace")
 _DYNAMIC = "dynamic"
-_DYNAMIC_CLASSES = (
-    ("optimizer", (Category.OPTIMIZER_STATE,)),
-    ("input", (Category.INPUT,)),
-    ("temporary", (Category.TEMPORARY,)),
-    ("communication", (Category.COMMUNICATION,)),
-    ("unknown", (Category.UNKNOWN,)),
-)
+_DYNAMIC_CLASSES = ("optimizer", "input", "temporary", "communication", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,13 +395,14 @@ def breakdown_at(analysis: DeviceAnalysis, event: int) -> Iterator[BreakdownRow]
     allocations, replay = analysis.allocations, analysis.replay
     live = allocations.live_at(event)
 
-    def requested(categories: tuple[Category, ...]) -> int:
+    def requested(name: str) -> int:
+        categories = [category for category, shown in APPEARANCES.items() if shown.breakdown == name]
         rows = live & is_among(analysis.classification.category, categories)
         return int(allocations.requested_bytes[rows].sum())
 
-    for name, categories in _CLASSES:
-        yield BreakdownRow(name, None, requested(categories))
-    dynamic = [(name, requested(categories)) for name, categories in _DYNAMIC_CLASSES]
+    for name in _CLASSES:
+        yield BreakdownRow(name, None, requested(name))
+    dynamic = [(name, requested(name)) for name in _DYNAMIC_CLASSES]
     yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
     for name, size in dynamic:
         yield BreakdownRow(name, _DYNAMIC, size)

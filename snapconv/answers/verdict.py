@@ -26,7 +26,7 @@ from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import APPEARANCES, Category
 from snapconv.columns import BoolColumn, sums_by
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
@@ -44,16 +44,7 @@ _LEAST_UNUSED_BYTES = 256 << 20
 _NEARLY_FULL = 0.9
 # A category with less than this part of the peak is not named.
 _LEAST_SHOWN = 50
-_NOUNS = {
-    "weight": "weights",
-    "gradient": "gradients",
-    "optimizer_state": "optimizer state",
-    "activation": "activations",
-    "kv_cache": "KV cache",
-    "input": "inputs",
-    "workspace": "workspaces",
-    "temporary": "temporary memory",
-}
+_NOUNS = {category.label: shown.noun for category, shown in APPEARANCES.items()}
 # Times the weights, in the same precision.
 _USUAL_STATES = ((2, "Adam"), (1, "SGD with momentum"))
 _NEARLY_EQUAL = 0.05

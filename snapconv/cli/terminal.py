@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from textwrap import wrap
 from typing import Any, TextIO
 
+from snapconv.classification.categories import APPEARANCES
 from snapconv.errors import SnapconvError
 from snapconv.files import most_bytes_of_output
 from snapconv.notes import Note, Progress
@@ -260,20 +261,8 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
 
 # Colours add nothing that is not in the text. rich decides what a terminal can show: it knows TERM, COLORTERM
 # and FORCE_COLOR. NO_COLOR leaves the text as it is, without bold too.
-# Of the terminal's own sixteen colours, which its user can read on its background; by hue they are those of
-# the page that `snapconv view` writes.
-_CATEGORIES = {
-    "weight": "blue",
-    "optimizer_state": "cyan",
-    "gradient": "yellow",
-    "kv_cache": "green",
-    "input": "bright_green",
-    "communication": "bright_red",
-    "workspace": "magenta",
-    "activation": "red",
-    "temporary": "bright_magenta",
-    "unknown": "bright_black",
-}
+# Of the terminal's own sixteen colours, which its user can read on its background.
+_CATEGORIES = {category.label: shown.terminal_color for category, shown in APPEARANCES.items()}
 # Found by what stands around them, since lines come from many formatters; each ``(?P<it>…)`` has the style.
 _STYLES = (
     (r"^(?P<it>cuda:\d+|host)(?=  )", "bold"),

@@ -1,9 +1,10 @@
 """Folders of labelled recordings -> how much of their peaks is classified rightly, for every cut.
 
-A recording is ``NAME.GROUP.pickle.xz``: a dictionary of the fields of ``Recording``. Nothing is recorded, so
-that all programs take some minutes.
+A recording is ``NAME.GROUP.pickle.xz``: the fields of ``Recording`` as a dictionary. Nothing is recorded
+without ``--record``, so that all programs take some minutes.
 
     corpus.py FOLDER... [--cuts late,forward] [--stacks python] [--groups blind,seen] [--every 3] [--json OUT]
+    corpus.py FOLDER --record cnn,gan    record programs of the tree into the folder first
 """
 
 import argparse
@@ -24,7 +25,9 @@ from typing import Any
 
 from comparison import match
 from cutting import ENDED_EARLY, HISTORIES, STACKS, cut
-from recording import Recording
+from entries import GROUP_OF
+from recording import Recording, recorded_once
+from setups import Setup
 from truth import truth_of
 
 from snapconv.classification.categories import Category
@@ -78,6 +81,16 @@ def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator
             true = truth.category[match(allocations, truth.allocations, bare)]
             live = allocations.live_at(found.allocated.peak_event)
             yield Labelled(program, group, history, of_stacks, features, true, live, allocations.block_bytes)
+
+
+def record_into(folder: Path, programs: Iterable[str]) -> None:
+    """Record programs of the tree as labelled recordings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in programs:
+        found = recorded_once(name, Setup(), None)
+        fields = {field: getattr(found, field) for field in Recording.__slots__}
+        packed = lzma.compress(pickle.dumps(fields))
+        (folder / f"{name}.{GROUP_OF[name]}.pickle.xz").write_bytes(packed)
 
 
 def shares(case: Labelled, found: Classification) -> dict[str, Any]:
@@ -155,7 +168,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--groups", default="")
     parser.add_argument("--every", type=int, default=1, help="of the files in order of names, every so many")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", default="", metavar="NAMES", help="programs of the tree to record first")
     chosen = parser.parse_args(argv)
+    record_into(chosen.folders[0], [name for name in chosen.record.split(",") if name])
     paths = sorted(path for folder in chosen.folders for path in folder.glob("*.pickle.xz"))[:: chosen.every]
     groups = chosen.groups.split(",") if chosen.groups else None
     paths = [path for path in paths if groups is None or path.name.split(".")[-3] in groups]

@@ -12,26 +12,14 @@ from numpy.typing import NDArray
 
 from snapconv.answers.peak import MomentState
 from snapconv.answers.views.timeline_levels import TimelineLevel
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import APPEARANCES, Category
 from snapconv.notes import Note
 from snapconv.units import counted, format_bytes, format_share, printable, shortened
 
 # Bins of the timeline at most: a notebook keeps what it shows.
 PICTURE_BINS = 300
 _WIDTH, _HEIGHT = 600, 90
-# As in the page of `snapconv view` (web/src/colors.ts), in the order in which they are stacked.
-COLORS = {
-    "weight": "#164884",
-    "optimizer_state": "#69b8e2",
-    "gradient": "#ecad28",
-    "kv_cache": "#3a9b6c",
-    "input": "#d8df8a",
-    "communication": "#5a3d28",
-    "workspace": "#8f62b8",
-    "activation": "#cb5839",
-    "temporary": "#edb0c8",
-    "unknown": "#898e95",
-}
+COLORS = {category.label: shown.color for category, shown in APPEARANCES.items()}
 _MOST_NOTES, _MOST_OF_NOTE = 20, 300
 # A notebook keeps what its cells show: a larger page would make it slow to open and to save.
 _MOST_OF_PAGE, _PAGE_HEIGHT = 16 << 20, 900
