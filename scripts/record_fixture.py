@@ -2,6 +2,7 @@
 
     python scripts/record_fixture.py                            fixtures/transformer.capture, simulated
     python scripts/record_fixture.py --gpu --folder fixtures/gpu cnn lstm    on a GPU, elsewhere, others
+    python scripts/record_fixture.py ranks                      fixtures/ranks: eight processes over gloo
 
 Run it where torch is installed beside snapconv. The capture is that of ``snapconv record --stop train.py``;
 then the folders of the machine that it was recorded on are replaced by such as a user's would be, and the
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 ENTRIES = ROOT / "fixtures" / "entries"
 HOME = "/home/user"
 SNAPSHOT, TIMING = "snapshot.pickle", "timing.json"
+RANKS, N_RANKS = "ranks", 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     for entry in options.entries:
+        if entry == RANKS:
+            make_ranks(options.folder / RANKS)
+            continue
         capture = make_capture(entry, options.folder, simulate=not options.gpu)
         n_bytes = sum(file.stat().st_size for file in capture.iterdir())
         print(f"wrote {capture}, {n_bytes / 1024:.0f} KiB")
@@ -61,13 +66,35 @@ def make_capture(entry: str, folder: Path, *, simulate: bool) -> Path:
     return final
 
 
-def _make_neutral(capture: Path, entry: str) -> None:
-    """Write a capture's two files again with other folders in them."""
-    folders = _folders(entry)
+def make_ranks(folder: Path) -> None:
+    """Record every process of the job of fixtures/ranks/train.py, and keep the snapshots."""
+    with tempfile.TemporaryDirectory() as temporary:
+        shutil.copy(ROOT / "fixtures" / RANKS / "train.py", temporary)
+        launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(N_RANKS), "-m", "snapconv", "record"]
+        options = ["--simulate", "--stacks", "python", "--iterations", "4", "--stop", "--quiet"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            [sys.executable, *launch, *options, "train.py"], cwd=temporary, env=environment, check=True
+        )
+        for rank in range(N_RANKS):
+            capture = Path(temporary) / f"train.rank{rank}.capture"
+            _make_snapshot_neutral(capture, {temporary: f"{HOME}/{RANKS}"} | _folders(RANKS))
+            final = folder / f"rank{rank}.capture"
+            final.mkdir(parents=True, exist_ok=True)
+            shutil.copy(capture / SNAPSHOT, final)
+
+
+def _make_snapshot_neutral(capture: Path, folders: dict[str, str]) -> None:
     snapshot = pickle.loads((capture / SNAPSHOT).read_bytes())  # our own, a moment ago
     _replace(snapshot, folders, seen=set())
     snapshot["snapconv"]["platform"] = platform.system()
     (capture / SNAPSHOT).write_bytes(pickle.dumps(snapshot, protocol=4))
+
+
+def _make_neutral(capture: Path, entry: str) -> None:
+    """Write a capture's two files again with other folders in them."""
+    folders = _folders(entry)
+    _make_snapshot_neutral(capture, folders)
     timing = json.loads((capture / TIMING).read_bytes())
     _replace(timing, folders, seen=set())
     (capture / TIMING).write_text(json.dumps(timing, separators=(",", ":")), encoding="utf-8")

@@ -1,7 +1,8 @@
 """torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
 
 What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
-and copies what has a place of its own to go to. More ranks are refused.
+and copies what has a place of its own to go to. More ranks are refused, but for gloo's: each process has its
+simulated GPU, and what is on the CPU goes to the others.
 """
 
 import os
@@ -84,7 +85,7 @@ def with_collectives(handle: Handler) -> Handler:
             return map_tensors(args[0], copied, torch.Tensor)
         if func in functional_in_place:
             return args[0]
-        if func not in known:
+        if func not in known or _has_other_ranks(torch, args):
             return handle(func, args, kwargs)
         outputs = list(tensors_in(args[:1], torch.Tensor))
         if func._schema.name.rpartition("::")[2] in _COPIES:
@@ -99,6 +100,13 @@ def with_collectives(handle: Handler) -> Handler:
                 return args[0], _done(torch, outputs)
 
     return handle_all
+
+
+def _has_other_ranks(torch: Any, args: Any) -> bool:
+    """Return whether gloo takes the tensors to other processes: those on the CPU."""
+    groups = torch.distributed
+    is_gloo = groups.is_initialized() and groups.get_world_size() > 1 and groups.get_backend() == "gloo"
+    return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args, torch.Tensor))
 
 
 def _operations(namespace: Any, names: Iterable[str]) -> Iterator[Any]:
@@ -116,7 +124,13 @@ def _done(torch: Any, result: list[Any]) -> Any:
 def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(real)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        n_ranks = _world_size(signature(real).bind(*args, **kwargs).arguments)
+        arguments = signature(real).bind(*args, **kwargs).arguments
+        n_ranks = _world_size(arguments)
+        if (
+            n_ranks > 1 and arguments.get("backend") == "gloo"
+        ):  # of several processes, each with its simulated GPU
+            real(*args, **kwargs)
+            return
         if n_ranks > 1:
             raise RecorderError(
                 f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "

@@ -1,4 +1,10 @@
-"""torch.distributed under the simulation: a job of one rank works, and more ranks are refused."""
+"""torch.distributed under the simulation: a job of one rank works, and of more ranks with gloo alone."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +18,7 @@ from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import recorded  # noqa: E402
 
 dist = torch.distributed
+ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -56,11 +63,11 @@ def test_without_a_launchers_variables_the_error_is_torchs_own(simulation, monke
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"backend": "nccl"}, {"backend": "gloo"}, {}),
+        *({"backend": "nccl"}, {}),
         {"store": dist.HashStore(), "rank": 0, "world_size": 3},
         {"init_method": "tcp://localhost:1?rank=0&world_size=3"},
     ],
-    ids=["nccl", "gloo", "no backend", "store", "url"],
+    ids=["nccl", "no backend", "store", "url"],
 )
 def test_more_ranks_are_refused_wherever_their_number_stands(simulation, monkeypatch, arguments):
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -263,3 +270,41 @@ def test_afterwards_torch_distributed_is_as_it_was():
     with simulated():
         pass
     assert [vars(c10d).get(name) for name in names] == before
+
+
+GLOO = """
+import os, sys
+import torch
+from snapconv.simulation import SimulationOptions, simulated
+
+rank = int(os.environ["RANK"])
+with simulated(SimulationOptions()):
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    on_gpu = torch.full((1 << 20,), float(rank), device="cuda")
+    total = torch.tensor([rank + 1.0])
+    torch.distributed.all_reduce(total)
+    everyone = [torch.zeros(1) for _ in range(2)]
+    torch.distributed.all_gather(everyone, torch.tensor([float(rank)]))
+    torch.distributed.barrier()
+    print(total.item(), [one.item() for one in everyone], torch.cuda.memory_allocated())
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", GLOO],
+            env={**environment, "RANK": str(rank), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [one.communicate(timeout=100) for one in ranks]
+    assert [out for out, _ in said] == ["3.0 [0.0, 1.0] 4194304\n"] * 2, said
