@@ -10,9 +10,9 @@ The bits were fitted on the first thirteen groups of blind programs of the bench
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log2
 
 import numpy as np
@@ -579,21 +579,28 @@ Probabilities = NDArray[np.float64]
 def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -> Probabilities:
     """Return the probability of every category for the rows, summed over hypotheses."""
     features = decided.features
-    found = np.zeros((len(features.alloc), len(Category)))
+    found = np.zeros((len(rows), len(Category)))
     kept = [one for one in weighed if one.weight > _LEAST_WEIGHT]
     of_jobs = {id(one.job): one.job for one in kept}
     others = {key: OtherSizes(decided, rows, job) for key, job in of_jobs.items()}
-    by_size = grouped(rows[np.argsort(features.allocations.addr[rows], kind="stable")], features.sizes)
-    by_size.sort(key=lambda members: -int(features.sizes[members[0]]) * len(members))
+    sizes = features.sizes[rows]
+    by_size = grouped(np.argsort(features.allocations.addr[rows], kind="stable"), sizes)
+    by_size.sort(key=lambda members: -int(sizes[members[0]]) * len(members))
     for members in by_size[:_MOST_SIZES]:
         for one in kept:
-            _mark_size(found, members, one, others[id(one.job)], int(features.sizes[members[0]]))
-    return found[rows]
+            judge = partial(others[id(one.job)].judge, rows[members])
+            _mark_size(found, members, one, judge, int(sizes[members[0]]))
+    return found
 
 
 def _mark_size(
-    found: Probabilities, members: Int64Column, one: Weighed, others: OtherSizes, size: int
+    found: Probabilities,
+    members: Int64Column,
+    one: Weighed,
+    judge: Callable[[], dict[Category, float]],
+    size: int,
 ) -> None:
+    """Add what a hypothesis says of one size: of its rows, by ``judge`` where they are no parameters."""
     hypothesis, job, n = one.hypothesis, one.job, len(members)
     if job.sizes[size] or (hypothesis.precision and _of_half(job, size)):
         _mark(found, members, one.weight, layouts(hypothesis, job, size, n))
@@ -604,7 +611,7 @@ def _mark_size(
             found, members, one.weight, layouts(hypothesis, job, size, n, without_gradient(hypothesis, job))
         )
     else:
-        judged = dict(others.judge(members))
+        judged = dict(judge())
         if not job.sizes and hypothesis.is_trained and n >= hypothesis.per_parameter:
             # Of the model, as the hypothesis divides it; or not of the model.
             _mark(found, members, one.weight * judged.pop(Category.WEIGHT), layouts(hypothesis, job, size, n))

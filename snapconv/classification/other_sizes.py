@@ -78,8 +78,8 @@ class OtherSizes:
         n_large = sum(size >= SMALL_BYTES for size in n_open)
         self._has_frozen = n_large >= _LEAST_REPEATED and n_bytes > _FROZEN_SHARE * of_parameters
 
-    def _of_model(self) -> dict[bool, tuple[Int64Column, BoolColumn]]:
-        """For both pools: the open rows in order of addresses, and which of them are the model's."""
+    def _of_model(self) -> dict[bool, tuple[Int64Column, BoolColumn, int]]:
+        """For both pools: the open rows by address, which are the model's, and the last of these, or -1."""
         job = self._job
         core = {s for s in job.n if job.sizes[s]} or {s for s, n in job.n.items() if n >= _LEAST_REPEATED}
         found = {}
@@ -92,15 +92,14 @@ class OtherSizes:
                 place = np.arange(len(pool)) - np.searchsorted(sizes, sizes)
                 limit = np.array([job.sizes[s] for s in sizes.tolist()], np.int64)
                 is_core[order] &= place < limit
-            found[is_small] = pool, is_core
+            found[is_small] = pool, is_core, int(np.flatnonzero(is_core).max(initial=-1))
         return found
 
     def group(self, members: Int64Column) -> SizeGroup:
         """Describe the blocks of one size."""
         size, n, job = int(self._sizes[members[0]]), len(members), self._job
-        pool, is_core = self._core[size <= _SMALL_POOL]
+        pool, is_core, last = self._core[size <= _SMALL_POOL]
         at = np.searchsorted(self._addr[pool], self._addr[members])
-        of_model = np.flatnonzero(is_core)
         left, right = np.maximum(at - 1, 0), np.minimum(at + 1, len(pool) - 1)
         beside = (is_core[left] & (left != at)) | (is_core[right] & (right != at))
         runs = np.diff(np.concatenate(([-1], np.flatnonzero(np.diff(np.sort(at)) != 1), [n - 1])))
@@ -110,7 +109,7 @@ class OtherSizes:
             n=n,
             n_layers=self._n_layers,
             beside=float(np.mean(beside)),
-            after=float(np.mean(at > of_model[-1])) if len(of_model) else 0.0,
+            after=float(np.mean(at > last)) if last >= 0 else 0.0,
             is_run=n >= _LEAST_RUN and int(runs.max()) >= _MOST_OF_RUN * n,
             is_matrix=self._is_matrix(size),
             is_multiple_of_input=bool(np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))),
