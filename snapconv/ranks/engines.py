@@ -7,6 +7,7 @@ read is read once more, alone in a process of its own: Dask and a pool blame the
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -38,6 +39,8 @@ _WORKER_BYTES, _TIMES_SIZE = 200 << 20, 2
 # Of gzip only the packed size is known beforehand; real files shrink 5 to 40 times.
 _TIMES_PACKED = 40
 _UNKNOWN_BYTES = 1 << 30
+# Where a system does not say.
+_USUAL_MEMORY = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,7 @@ def n_local_workers(needed: Sequence[int], *, at_most: int | None = None) -> tup
 
 def n_processors() -> int:
     """Return how many processors this process may use."""
-    with suppress(AttributeError):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def free_memory() -> int:
@@ -84,10 +85,9 @@ def free_memory() -> int:
     with suppress(OSError, ValueError):
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
         found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")))
-    with suppress(AttributeError, OSError, ValueError):
-        if not found:
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    return max(min(found, default=4 << 30), 0)
+    if sys.platform != "win32" and not found:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    return max(min(found, default=_USUAL_MEMORY), 0)
 
 
 # --- the loop

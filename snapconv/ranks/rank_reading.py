@@ -135,14 +135,13 @@ def _remove_left_behind() -> None:
 
 
 def _is_running(process: int) -> bool:
-    if sys.platform == "win32":  # os.kill would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    if sys.platform != "win32":  # there it would be ended
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # somebody else's
+            return True
     return True
 
 

@@ -128,7 +128,7 @@ def report_job(files: Sequence[RankFile]) -> JobReport:
     kinds = list(Kind)
     return JobReport(
         files=tuple(ordered),
-        groups=tuple(_group(name, group) for name, group in groups),
+        groups=tuple(_group(_name(stage), group) for stage, group in groups),
         findings=tuple(sorted(found, key=lambda one: (kinds.index(one.kind), -abs(one.n_bytes)))),
     )
 
@@ -146,8 +146,12 @@ def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
     ]
 
 
-def _stage(coordinates: Coordinates) -> str:
-    return ",".join(f"{name}={value}" for name, value in coordinates if name.startswith(_STAGES))
+def _stage(coordinates: Coordinates) -> Coordinates:
+    return tuple((axis, place) for axis, place in coordinates if axis.startswith(_STAGES))
+
+
+def _name(stage: Coordinates) -> str:
+    return ",".join(f"{axis}={place}" for axis, place in stage)
 
 
 def _group(name: str, entries: Sequence[Entry]) -> Group:
@@ -155,17 +159,17 @@ def _group(name: str, entries: Sequence[Entry]) -> Group:
     return Group(name, len(entries), int(median(peaks)), min(peaks), max(peaks))
 
 
-def _hints(groups: Sequence[tuple[str, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
+def _hints(groups: Sequence[tuple[Coordinates, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
     """Say what would make the comparison better."""
     n_ranks = sum(len(group) for _, group in groups)
-    has_stages = any(name for name, _ in groups)
+    has_stages = any(stage for stage, _ in groups)
     if n_ranks >= 2 * LEAST_RANKS and n_outliers > _MIXED * n_ranks and not has_stages:
         yield Finding(
             Kind.HINT,
             f"{n_outliers} of {n_ranks} ranks differ from the median: if the job has pipeline stages, "
             "pass its mesh, such as --mesh pp=4,dp=8,tp=2",
         )
-    small = [name or "the ranks" for name, group in groups if len(group) < LEAST_RANKS]
+    small = [_name(stage) or "the ranks" for stage, group in groups if len(group) < LEAST_RANKS]
     if small:
         yield Finding(
             Kind.HINT, f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}"

@@ -1,6 +1,7 @@
 """A job read by a real Dask cluster of several worker processes on this machine, some of which are killed."""
 
 import multiprocessing
+import signal
 
 import pytest
 
@@ -67,6 +68,7 @@ def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_con
     assert [one.rank for one in report.findings] == [61]
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no such signal")
 def test_a_file_that_kills_every_worker_is_a_row_and_its_neighbours_are_read(job, tmp_path, by_processes):
     """A worker may have less memory than Python itself needs for one file."""
     engine = engines.Engine(
@@ -91,7 +93,6 @@ def run(engine, texts):
 def end_or_answer(text):
     """Do what memory that runs out does."""
     import os
-    import signal
 
     if text == "killer":
         os.kill(os.getpid(), signal.SIGKILL)

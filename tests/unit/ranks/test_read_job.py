@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sqlite3
+import sys
 from contextlib import closing
 
 import pytest
@@ -24,7 +25,8 @@ UNSAFE = b"\x80\x04cos\nsystem\nX\x04\x00\x00\x00true\x85R."
 def plain_processes(monkeypatch, tmp_path):
     """Read without Dask, which has tests of its own, and keep nothing outside the test's folder."""
     monkeypatch.setattr(engines, "has_dask", lambda: False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "caches"))
 
 
 def errors_of(report):
@@ -64,6 +66,7 @@ def test_a_worker_that_is_killed_costs_no_file(tmp_path):
     assert errors_of(report) == {}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its Python is a script of sh")
 def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path, monkeypatch):
     (path,) = write_job(tmp_path, 1)
     (one,) = find_inputs([str(path)])
