@@ -24,7 +24,7 @@ _CAPTURE = ".capture"
 _MOST_OF_LIST = 256 << 20
 _RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _DUMP = re.compile(r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"(\d{1,9})(?!.*\d)")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ def _with_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
     named = [replace(one, place=_named(one.place)) for one in inputs]
     if any(one.place.rank is not None for one in named) or len(named) < 2:
         return named
-    numbers = [_NUMBER.search(_own_name(one.path)) for one in named]
-    ranks = [int(found[1]) if found else -1 for found in numbers]
+    numbers = [_NUMBER.findall(_own_name(one.path)) for one in named]
+    ranks = [int(found[-1]) if found and len(found[-1]) < 10 else -1 for found in numbers]
     if len(set(ranks)) < len(ranks) or -1 in ranks:
         return named
     return [replace(one, place=replace(one.place, rank=rank)) for one, rank in zip(named, ranks, strict=True)]

@@ -22,6 +22,7 @@ _ON_THE_CPU = (
     (r"devices=\[0\]", "devices=1"),  # of Lightning
     (r'"nccl"', '"gloo"'),
     (r"torch\.cuda\.set_device\(.*\)", "pass"),
+    (r"torch\.cuda\.current_device\(\)", 'torch.device("cpu")'),  # of FSDP
     (r"device_ids=\[.*\]", "device_ids=None"),  # of DistributedDataParallel
     (r'int\(os\.environ\["LOCAL_RANK"\]\)', '"cpu"'),
 )

@@ -63,7 +63,9 @@ def test_growth_is_what_an_iteration_adds(devices_of, limit, holds):
 def test_a_limit_that_cannot_be_checked_does_not_hold(devices_of):
     (check,) = check_budgets(devices_of(steps(2, 1024)), Budgets(max_growth=1 << 40))
     assert not check.holds
-    assert check.sentence.startswith("growth per iteration of cuda:0 is not known: the file has 2 iterations")
+    assert check.sentence.startswith(
+        "growth per iteration of cuda:0 is not known: the trace has 2 iterations"
+    )
 
 
 @pytest.mark.parametrize(("size", "holds"), [(100 << 10, True), (102 << 10, True), (103 << 10, False)])
