@@ -218,6 +218,74 @@ def test_a_chosen_allocation_has_its_evidence_its_life_and_its_stack(page):
     assert re.search(r"snapconv explain transformer.capture '#\d+'", text)
 
 
+@pytest.mark.parametrize("tab", ["1", "2", "3"])
+def test_a_chosen_allocation_is_shown_beside_the_picture_it_was_chosen_in(page, tab):
+    page.run("document.querySelector('.live-table tbody tr').click()")
+    page.press(tab)
+    top, left, right = page.run(
+        "const box = (s) => document.querySelector(s).getBoundingClientRect();"
+        "const [d, t] = [box('.detail'), box('.main-column')];"
+        "return [d.top, d.left, t.right]"
+    )
+    assert top < 600
+    assert left >= right
+    assert page.run(OVERFLOW) <= 0
+
+
+def test_lines_and_functions_come_first_and_the_whole_place_is_in_the_tooltip(browser, page_of, tmp_path):
+    place = "/home/me/proj/a/very/deep/folder/model.py"
+    builder = TraceBuilder().segment().alloc(512, frames=[frame("main", "/home/me/proj/t.py", 1)])
+    builder.alloc(1024, frames=[frame("forward", place, 35), frame("main", "/home/me/proj/t.py", 1)])
+    browser.open(page_of(builder.write(tmp_path / "s.pickle")))
+    cells = browser.each(".live-table .c-where", "[e.textContent, e.title]")
+    shown = next(cell for cell in cells if "35" in cell[0])
+    assert shown == ["model.py:35 in forward", "a/very/deep/folder/model.py:35 in forward"]
+    titles = browser.each(".cell", "[e.textContent, e.title.split('\\n')[0]]")
+    assert ["model.py:35 in forward · 1.00 KiB", shown[1]] in titles
+
+
+def test_a_page_opens_on_the_device_that_ran_out_of_memory(browser, page_of, tmp_path):
+    first = TraceBuilder().segment().alloc(4096)
+    second = TraceBuilder(device=2).segment().alloc(512).oom(1 << 30)
+    browser.open(page_of(first.write(tmp_path / "s.pickle", second)))
+    assert browser.texts("[aria-label=Device] [aria-pressed=true]") == ["cuda:2"]
+
+
+@pytest.mark.parametrize("coloring", ["Line", "Stack"])
+def test_allocations_are_coloured_as_chosen_and_a_link_has_the_choice(page, coloring):
+    page.press("2")
+    pixels = "return document.querySelector('.allocations canvas').toDataURL()"
+    before = page.run(pixels)
+    page.choose(coloring)
+    assert page.run(pixels) != before
+    time.sleep(0.4)  # the address follows
+    assert f"c={coloring.lower()}" in page.run("return location.hash")
+
+
+def test_the_wheel_zooms_a_picture_that_was_clicked_and_wasd_zooms_and_moves(page):
+    def wheel():
+        page.run(
+            "const turned = {deltaY: -120, clientX: 500, clientY: 500, bubbles: true, cancelable: true};"
+            "document.querySelector('.timeline .overlay').dispatchEvent(new WheelEvent('wheel', turned))"
+        )
+        time.sleep(0.5)
+        return view_of(page)
+
+    assert wheel() is None  # the page scrolls
+    page.run("document.querySelector('.timeline .overlay').focus()")
+    zoomed = wheel()
+    assert zoomed is not None
+    page.press("0", "w")
+    time.sleep(0.5)
+    inner = view_of(page)
+    page.press("d")
+    time.sleep(0.5)
+    assert view_of(page)[0] > inner[0]
+    page.press("s", "s")
+    time.sleep(0.5)
+    assert view_of(page) is None or view_of(page)[1] - view_of(page)[0] > inner[1] - inner[0]
+
+
 def test_the_map_has_the_reserved_bytes(page, analysis):
     page.press("3")
     reserved = analysis.replay.reserved.at(analysis.peak_event)
@@ -315,10 +383,10 @@ def test_devices_are_shown_one_at_a_time(browser, page_of, tmp_path):
     other = TraceBuilder(device=1).segment().alloc(4096)
     path = TraceBuilder().segment().alloc(512).write(tmp_path / "two.pickle", other)
     browser.open(page_of(path))
+    assert browser.text(".figure.main .figure-value") == "4.00 KiB"  # the higher peak
+    browser.choose("cuda:0")
     assert browser.text(".figure.main .figure-value") == "512 B"
-    browser.choose("cuda:1")
-    assert browser.text(".figure.main .figure-value") == "4.00 KiB"
-    assert browser.text(".live h3").startswith("4.00 KiB in 1 allocation")
+    assert browser.text(".live h3").startswith("512 B in 1 allocation")
 
 
 @pytest.fixture
@@ -339,6 +407,10 @@ def test_two_files_are_compared_as_diff_does(browser, page_of, moved):
     assert browser.text(".compare h3") == "Peak 3.00 KiB → 7.50 KiB (+4.50 KiB)"
     assert browser.texts("[aria-label=Axis] [aria-pressed=true]") == ["Iterations"]
     assert "+4.50 KiB" in browser.texts(".figure-value")
+    pixels = "return document.querySelector('.timeline canvas').toDataURL()"
+    with_other = browser.run(pixels)
+    browser.choose("allocated in the other file")
+    assert browser.run(pixels) != with_other
     browser.choose("Lines")
     rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
     assert rows == [

@@ -1,18 +1,18 @@
 // The largest allocations of the visible part as lifetimes x bytes; all others at the bottom, by category.
 
 import type { App, Part } from "./app.ts";
-import { colorOf, css, mix, pixel } from "./colors.ts";
+import { type Rgb, colorOf, colorOfNumber, css, mix, pixel } from "./colors.ts";
 import { type PixelColumns } from "./curves.ts";
-import { clear, el } from "./dom.ts";
+import { choice, clear, el } from "./dom.ts";
 import { counted, formatBytes, formatCount } from "./format.ts";
 import { type Lifetimes, lifetimes, rowAt } from "./lifetimes.ts";
 import { type Frame, bytesAt, drawByteAxis, drawPlaceAxis, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
 import { NEVER, type Rows } from "./rows.ts";
-import type { State } from "./state.ts";
+import type { Coloring, State } from "./state.ts";
 import { Svg } from "./svg.ts";
 import { theme } from "./theme.ts";
-import { NO_PYTHON, innermost } from "./tree.ts";
+import { NO_PYTHON, innermost, withoutFolders } from "./tree.ts";
 
 const HEIGHT = 420;
 const AXIS = 22;
@@ -27,6 +27,8 @@ export class AllocationsPart implements Part {
   private columns: PixelColumns | null = null;
   private found: Lifetimes | null = null;
   private most = 1;
+  private readonly colorings;
+  private numbers: { rows: Rows; coloring: Coloring; ofKind: Int32Array } | null = null;
 
   constructor(private readonly app: App) {
     this.plot = new Plot(
@@ -43,7 +45,14 @@ export class AllocationsPart implements Part {
     this.plot.overlay.addEventListener("keydown", (event) => this.walk(event));
     this.tip.hidden = true;
     const box = el("div", { class: "timeline" }, this.plot.element, this.tip);
-    this.element = el("div", { class: "allocations" }, this.title, this.hint, box);
+    this.colorings = choice<Coloring>(
+      "Colour by",
+      [["category", "Category"], ["line", "Line"], ["stack", "Stack"]],
+      () => app.state.coloring,
+      (coloring) => app.update({ coloring }),
+    );
+    const bar = el("div", { class: "bar" }, this.title, el("div", { class: "spacer" }), el("span", { class: "muted", text: "colour by" }), this.colorings.element);
+    this.element = el("div", { class: "allocations" }, bar, this.hint, box);
   }
 
   private get frame(): Frame {
@@ -52,7 +61,8 @@ export class AllocationsPart implements Part {
 
   update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
     if (this.app.state.tab !== "allocations") return;
-    const redraws = ["device", "axis", "from", "to", "data", "theme", "tab"] as const;
+    this.colorings.update();
+    const redraws = ["device", "axis", "from", "to", "data", "theme", "tab", "coloring"] as const;
     if (redraws.some((key) => changed.has(key))) this.draw();
     else if (changed.has("moment") || changed.has("row")) this.drawOverlay();
   }
@@ -89,6 +99,38 @@ export class AllocationsPart implements Part {
     clear(this.hint, `Width is lifetime, height is bytes. ${found.nLeftOut ? rest : ""} Click one for its stack, or go up and down with the arrow keys.`);
   }
 
+  /** The colour of an allocation; neighbours of one kind differ a little. */
+  private colorOf(rows: Rows, row: number): Rgb {
+    const { app } = this;
+    const kind = rows.kindOf[row];
+    const number = app.state.coloring === "category" ? -1 : this.numberOf(rows, kind);
+    const color = number < 0 ? colorOf(app.page.categories[rows.kinds.category[kind]]) : colorOfNumber(number);
+    return mix(color, theme().background, [1, 0.86, 0.93, 0.79][(row + (row >> 2)) & 3]);
+  }
+
+  /** The number of the line or stack of a kind of allocations, by first appearance. */
+  private numberOf(rows: Rows, kind: number): number {
+    const { coloring } = this.app.state;
+    const { detail } = this.app.device;
+    if (this.numbers?.rows !== rows || this.numbers.coloring !== coloring) {
+      const known = new Map<string | number, number>();
+      const ofStack = new Map<number, number>();
+      const ofKind = Int32Array.from({ length: rows.kinds.n }, (_, i) => {
+        const stack = rows.kinds.stack[i];
+        let number = ofStack.get(stack);
+        if (number === undefined) {
+          const key = coloring === "stack" || !detail ? stack : innermost(rows, detail, stack);
+          number = known.get(key) ?? known.size;
+          known.set(key, number);
+          ofStack.set(stack, number);
+        }
+        return number;
+      });
+      this.numbers = { rows, coloring, ofKind };
+    }
+    return this.numbers.ofKind[kind];
+  }
+
   /** One pixel column after the other, bottom to top. */
   private paint(rows: Rows, columns: PixelColumns, found: Lifetimes): void {
     const { plot, frame, app } = this;
@@ -97,12 +139,11 @@ export class AllocationsPart implements Part {
     const pixels = new Uint32Array(image.data.buffer);
     const scale = height / frame.most;
     const colors = theme();
-    const shades = app.page.categories.map((name) => [1, 0.86, 0.93, 0.79].map((share) => pixel(mix(colorOf(name), colors.background, share))));
-    const edges = app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.45)));
     const { live, begin, end } = found;
     const bytes = Float64Array.from(found.rows, (row) => rows.kinds.bytes[rows.kindOf[row]] * scale);
-    const color = Uint32Array.from(found.rows, (row) => shades[rows.kinds.category[rows.kindOf[row]]][(row + (row >> 2)) & 3]);
-    const edge = Uint32Array.from(found.rows, (row) => edges[rows.kinds.category[rows.kindOf[row]]]);
+    const rgb = Array.from(found.rows, (row) => this.colorOf(rows, row));
+    const color = Uint32Array.from(rgb, pixel);
+    const edge = Uint32Array.from(rgb, (one) => pixel(mix(one, colors.background, 0.5)));
     const categories = Int32Array.from(found.rows, (row) => rows.kinds.category[rows.kindOf[row]]);
     const pale = app.page.categories.map((name) => pixel(mix(colorOf(name), colors.background, 0.4)));
     const left = new Float64Array(pale.length);
@@ -234,7 +275,7 @@ export class AllocationsPart implements Part {
       tip,
       el("div", { class: "tip-head", text: `${formatBytes(rows.kinds.bytes[kind])} ${app.page.categories[rows.kinds.category[kind]]}` }),
       name ? el("div", { text: name }) : null,
-      el("div", { text: innermost(rows, detail, rows.kinds.stack[kind]) || NO_PYTHON }),
+      el("div", { text: withoutFolders(innermost(rows, detail, rows.kinds.stack[kind])) || NO_PYTHON }),
       el("div", { class: "muted", text: `event ${rows.alloc[row] < 0 ? "before the first" : formatCount(rows.alloc[row])} to ${freed === NEVER ? "the end" : formatCount(freed)}` }),
     );
     const width = tip.offsetWidth;
@@ -259,7 +300,7 @@ export class AllocationsPart implements Part {
       const kind = row < 0 ? -1 : rows.kindOf[row];
       const bytes = row < 0 ? piece.below : rows.kinds.bytes[kind];
       const base = row < 0 ? 0 : piece.below;
-      const color = row < 0 ? mix(colorOf("unknown"), colors.background, 0.4) : mix(colorOf(app.page.categories[rows.kinds.category[kind]]), colors.background, [1, 0.86, 0.93, 0.79][(row + (row >> 2)) & 3]);
+      const color = row < 0 ? mix(colorOf("unknown"), colors.background, 0.4) : this.colorOf(rows, row);
       svg.rect(LEFT + piece.from * step, yOf(frame, base + bytes), (piece.until - piece.from) * step, yOf(frame, base) - yOf(frame, base + bytes), css(color));
     };
     const place = (position: number, below: number, c: number) => {

@@ -30,8 +30,33 @@ const COLORS: Record<string, Rgb> = {
   unknown: [0x89, 0x8e, 0x95],
 };
 
-export function colorOf(category: string): Rgb {
-  return COLORS[category] ?? COLORS["unknown"];
+/** Those that are too dark on a dark page. */
+const ON_DARK: Record<string, Rgb> = {
+  weight: [0x3a, 0x6c, 0xe8],
+  communication: [0x70, 0x4c, 0x3c],
+};
+
+export function colorOf(category: string, isDark = onDark): Rgb {
+  return (isDark ? ON_DARK[category] : undefined) ?? COLORS[category] ?? COLORS["unknown"];
+}
+
+let onDark = false;
+
+/** Choose the colours for a dark page, or for a light one. */
+export function setDark(isDark: boolean): void {
+  onDark = isDark;
+}
+
+/** A colour for a number, unlike those of its neighbours: for lines and stacks, of which there are many. */
+export function colorOfNumber(number: number): Rgb {
+  const hue = (number * 137.508) % 360;
+  const light = 0.42 + 0.07 * (number % 4);
+  const saturation = 0.55 * Math.min(light, 1 - light);
+  const channel = (shift: number) => {
+    const k = (shift + hue / 30) % 12;
+    return Math.round(255 * (light - saturation * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
+  };
+  return [channel(0), channel(8), channel(4)];
 }
 
 export function css([r, g, b]: Rgb): string {

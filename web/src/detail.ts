@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatMicroseconds } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
 import { NEVER, type Rows } from "./rows.ts";
 import type { State } from "./state.ts";
-import { frameText } from "./tree.ts";
+import { frameText, isPlumbing } from "./tree.ts";
 
 export class DetailPanel implements Part {
   readonly element = el("aside", { class: "detail", attrs: { "aria-label": "Chosen allocation" } });
@@ -88,20 +88,20 @@ export class DetailPanel implements Part {
 
   private stack(rows: Rows, detail: Detail, stack: number): HTMLElement {
     const all = [...rows.stackFrame.subarray(rows.stackFirst[stack], rows.stackFirst[stack + 1])].reverse();
-    const shown = this.showsAll ? all : all.filter((frame) => detail.frames.origin[frame] > 0);
+    const shown = this.showsAll ? all : all.filter((frame) => detail.frames.origin[frame] > 0 && !isPlumbing(detail, frame));
     const items = shown.map((frame) => {
       const origin = ["native", "python", "project"][detail.frames.origin[frame]];
       return el("li", { class: origin, text: frameText(detail, frame) });
     });
     const box = el("div", { class: "stack" }, el("div", { class: "stack-head", text: "stack, innermost first" }));
     if (all.length !== shown.length || this.showsAll) {
-      const toggle = button(this.showsAll ? "Python frames" : `all ${all.length} frames`, "", () => {
+      const toggle = button(this.showsAll ? "fewer frames" : `all ${all.length} frames`, "", () => {
         this.showsAll = !this.showsAll;
         this.update(new Set(["row"]));
       }, "link");
       box.firstElementChild?.append(" ", toggle);
     }
-    box.append(items.length ? el("ol", {}, ...items) : el("p", { class: "empty", text: "The file has no stack for it." }));
+    box.append(items.length ? el("ol", {}, ...items) : el("p", { class: "empty", text: all.length ? "Only frames of C++ and of libraries." : "No stack recorded." }));
     return box;
   }
 

@@ -4,8 +4,8 @@ import { button, el } from "./dom.ts";
 
 const KEYS: readonly (readonly [string, string])[] = [
   ["click", "on the timeline: choose the moment; on an allocation: its stack"],
-  ["drag, ← →", "move along the timeline"],
-  ["Ctrl + wheel, + −", "zoom; double click too, and two fingers"],
+  ["drag, ← →, A D", "move along the timeline"],
+  ["wheel, + −, W S", "zoom: the wheel on a picture that was clicked, or with Ctrl; double click too, and two fingers"],
   ["Shift + drag", "zoom to what is brushed; so does the small timeline"],
   ["0", "show everything"],
   ["P", "choose the peak"],

@@ -10,7 +10,7 @@ import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
 import { theme } from "./theme.ts";
 import type { Timeline } from "./timeline.ts";
-import { type Frames, type Grouping, type Node, type Placed, buildTree, innermost, layOut } from "./tree.ts";
+import { type Frames, type Grouping, type Node, type Placed, buildTree, innermost, layOut, withoutFolders } from "./tree.ts";
 
 const ROW = 23;
 
@@ -183,7 +183,7 @@ export class LivePart implements Part {
     const { app } = this;
     const label = node.parent ? node.label : "all that is live";
     const pixels = (to - from) * width;
-    const text = pixels > 28 ? `${label} · ${formatBytes(node.bytes)}` : "";
+    const text = pixels > 28 ? `${withoutFolders(label)} · ${formatBytes(node.bytes)}` : "";
     const root = this.root as Node;
     return el("button", {
       class: depth < focus.depth ? "cell above" : "cell",
@@ -233,7 +233,7 @@ export class LivePart implements Part {
         svg.rect(x, depth * ROW, part, ROW - 1, css(mix(colorOf(this.app.page.categories[i]), background, isDark ? 0.5 : 0.42)));
         x += part;
       }
-      const label = `${node.parent ? node.label : "all that is live"} · ${formatBytes(node.bytes)}`;
+      const label = `${node.parent ? withoutFolders(node.label) : "all that is live"} · ${formatBytes(node.bytes)}`;
       if (whole > 28) svg.text(from * width + 5, depth * ROW + 15, cut(label, whole - 8), text);
     }
     return svg;

@@ -31,6 +31,7 @@ const TAB_NAMES: Record<Tab, string> = {
 const AGES = ["Old", "New"];
 
 async function start(): Promise<void> {
+  theme();
   const page = await readPage();
   const devices = page.devices.map((facts, i) => new Device(i, facts, page.files[facts.file], page.categories));
   const state = firstState(devices, page.is_comparison);
@@ -58,7 +59,7 @@ function loaded(): Promise<void> {
 
 function firstState(devices: Device[], isComparison: boolean): State {
   const linked = fromHash(location.hash);
-  const device = linked.device !== undefined && linked.device < devices.length ? linked.device : isComparison ? devices.length - 1 : 0;
+  const device = linked.device !== undefined && linked.device < devices.length ? linked.device : isComparison ? devices.length - 1 : mostUrgent(devices);
   const { facts, file } = devices[device];
   let tab: Tab = linked.tab ?? (isComparison ? "compare" : "live");
   if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times)) tab = "live";
@@ -74,11 +75,19 @@ function firstState(devices: Device[], isComparison: boolean): State {
     focus: [],
     row: -1,
     hidden: [],
+    coloring: "category",
     ...linked,
     device,
     tab,
     moment,
   };
+}
+
+/** The device that ran out of memory, or else the one with the highest peak. */
+function mostUrgent(devices: readonly Device[]): number {
+  const failed = devices.findIndex((device) => device.facts.oom.length > 0);
+  const most = Math.max(...devices.map((device) => device.facts.peak_bytes));
+  return failed >= 0 ? failed : devices.findIndex((device) => device.facts.peak_bytes === most);
 }
 
 class Page {
@@ -128,14 +137,14 @@ class Page {
     const detail = new DetailPanel(app);
     const overview = new Overview(app);
     const card = el("section", { class: "card" }, this.toolbar(), this.lines, ...this.charts(), overview.element);
-    clear(this.columns, el("div", { class: "main-column" }, ...this.panels.values()), detail.element);
     const lower = el(
       "section",
       { class: "card" },
       el("div", { class: "bar" }, this.tabs, el("div", { class: "spacer" }), this.momentBox(), this.saveBox("this picture", () => this.pictureOfTab(), () => app.state.tab)),
-      this.columns,
+      ...this.panels.values(),
     );
-    clear(root, this.header(), this.head, card, lower, this.footer());
+    clear(this.columns, el("div", { class: "main-column" }, card, lower), detail.element);
+    clear(root, this.header(), this.head, this.columns, this.footer());
     app.parts.push({ element: root, update: (changed) => this.update(changed) }, ...this.timelines, overview, ...parts.map(([, part]) => part), detail);
     this.update(new Set(["device", "tab", "moment", "theme"]));
     for (const part of app.parts.slice(1)) part.update(new Set(["device", "tab", "data"]));
@@ -288,8 +297,6 @@ class Page {
     }
     if (changed.has("hidden")) this.drawLines();
     for (const [tab, panel] of this.panels) panel.hidden = tab !== app.state.tab;
-    // Beside the live memory; below pictures, which keep the width of the timeline.
-    this.columns.classList.toggle("stacked", app.state.tab !== "live");
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String((tab as HTMLElement).dataset["tab"] === app.state.tab));
     this.moment.value = String(app.state.moment);
     this.moment.max = String(app.device.facts.n_events - 1);
@@ -303,9 +310,11 @@ class Page {
     const isIn = (device: Device, i: number) => device.level.atMax[i].some((bytes) => bytes > 0) || device.facts.start_categories[i] > 0;
     const shown = app.order.filter((i) => devices.some((device) => isIn(device, i)));
     const items = shown.map((i) => el("span", { class: "key" }, swatch(css(colorOf(app.page.categories[i]))), app.page.categories[i]));
-    const toggles = ["reserved", "active"].map((name) => {
+    const names = ["reserved", "active", ...(app.page.is_comparison ? ["other"] : [])];
+    const toggles = names.map((name) => {
       const isShown = !app.state.hidden.includes(name);
-      const toggle = button(name, `Show or hide ${name} bytes`, () => {
+      const text = name === "other" ? "allocated in the other file" : name;
+      const toggle = button(text, `Show or hide ${name === "other" ? "the other file's curve" : `${name} bytes`}`, () => {
         const hidden = app.state.hidden.filter((other) => other !== name);
         app.update({ hidden: isShown ? [...hidden, name] : hidden });
       }, `key line ${name}`);
@@ -367,6 +376,10 @@ class Page {
     const acts: Record<string, () => void> = {
       ArrowLeft: () => plot.pan(-step),
       ArrowRight: () => plot.pan(step),
+      a: () => plot.pan(-step),
+      d: () => plot.pan(step),
+      w: () => plot.zoom(0.5, plot.pointed),
+      s: () => plot.zoom(2, plot.pointed),
       "+": () => plot.zoom(0.5, app.axis().place(app.state.moment)),
       "=": () => plot.zoom(0.5, app.axis().place(app.state.moment)),
       "-": () => plot.zoom(2),

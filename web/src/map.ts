@@ -83,8 +83,10 @@ export class MapPart implements Part {
     this.title.textContent = `${formatBytes(reserved)} in ${counted(all.length, "segment")} ${at}${peak}; ${formatBytes(reserved - used)} of it free`;
     const longest = Math.max(1, reserved);
     const bytesPerPixel = Math.max(1, longest / (this.width * LINES));
+    const focused = this.pictures.findIndex(({ canvas }) => canvas === document.activeElement);
     this.pictures = [];
     clear(this.groups, ...groups.map((group) => this.group(group, bytesPerPixel)));
+    this.pictures[focused]?.canvas.focus(); // it was drawn anew, as for the room that details take
     if (!groups.length) clear(this.groups, el("p", { class: "empty", text: "The allocator holds no segment at this moment." }));
   }
 

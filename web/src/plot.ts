@@ -38,6 +38,7 @@ export class Plot {
   private pointers = new Map<number, Place>();
   private pressed: { place: Place; range: Range; isBrush: boolean; hasMoved: boolean } | null = null;
   private brush: [number, number] | null = null;
+  private pointer: Place | null = null;
 
   constructor(
     label: string,
@@ -119,6 +120,7 @@ export class Plot {
     });
     overlay.addEventListener("pointermove", (event) => {
       const place = placeOf(event);
+      this.pointer = place;
       const before = this.pointers.get(event.pointerId);
       if (!before || !this.pressed) {
         this.listener.hover(place);
@@ -142,13 +144,23 @@ export class Plot {
     };
     overlay.addEventListener("pointerup", release);
     overlay.addEventListener("pointercancel", release);
-    overlay.addEventListener("pointerleave", () => this.listener.hover(null));
+    overlay.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.listener.hover(null);
+    });
     overlay.addEventListener("dblclick", (event) => this.zoom(0.4, this.placeAt(placeOf(event).x)));
     overlay.addEventListener("wheel", (event) => this.wheel(event, placeOf(event)), { passive: false });
   }
 
+  /** The place of the axis under the pointer; undefined where it is elsewhere. */
+  get pointed(): number | undefined {
+    return this.pointer ? this.placeAt(this.pointer.x) : undefined;
+  }
+
+  /** The wheel zooms a picture that was clicked, and any with Ctrl; else the page scrolls. */
   private wheel(event: WheelEvent, place: Place): void {
-    const isZoom = event.ctrlKey || event.metaKey || event.altKey;
+    const isAcross = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    const isZoom = event.ctrlKey || event.metaKey || event.altKey || (!isAcross && document.activeElement === this.overlay);
     const across = event.shiftKey ? event.deltaX || event.deltaY : event.deltaX;
     if (!isZoom && Math.abs(across) <= Math.abs(event.deltaY) && !event.shiftKey) return; // the page scrolls
     event.preventDefault();

@@ -3,6 +3,8 @@
 import type { AxisKind } from "./axis.ts";
 import type { Frames, Grouping } from "./tree.ts";
 
+/** What the colours of allocations stand for. */
+export type Coloring = "category" | "line" | "stack";
 export type Tab = "live" | "allocations" | "map" | "times" | "compare";
 
 export interface State {
@@ -21,6 +23,7 @@ export interface State {
   /** The chosen allocation; -1: none. */
   row: number;
   hidden: readonly string[];
+  coloring: Coloring;
 }
 
 const TABS: readonly string[] = ["live", "allocations", "map", "times", "compare"];
@@ -39,6 +42,7 @@ export function toHash(state: State): string {
   if (state.focus.length) parts.push(["p", state.focus.join(".")]);
   if (state.row >= 0) parts.push(["r", String(state.row)]);
   if (state.hidden.length) parts.push(["h", state.hidden.join(",")]);
+  if (state.coloring !== "category") parts.push(["c", state.coloring]);
   return "#" + parts.map(([key, value]) => `${key}=${value}`).join("&");
 }
 
@@ -73,7 +77,9 @@ export function fromHash(hash: string): Partial<State> {
   const focus = values.get("p");
   if (focus && /^\d{1,6}(\.\d{1,6})*$/.test(focus)) found.focus = focus.split(".").map(Number);
   const hidden = values.get("h");
-  if (hidden) found.hidden = hidden.split(",").filter((name) => name === "active" || name === "reserved");
+  if (hidden) found.hidden = hidden.split(",").filter((name) => name === "active" || name === "reserved" || name === "other");
+  const coloring = values.get("c");
+  if (coloring === "line" || coloring === "stack") found.coloring = coloring;
   try {
     const query = values.get("q");
     if (query) found.query = decodeURIComponent(query);

@@ -1,6 +1,6 @@
 // Light and dark: the style sheet has the colours, pictures on a canvas read them from there.
 
-import { type Rgb, colorOf, mix, pixel } from "./colors.ts";
+import { type Rgb, colorOf, mix, pixel, setDark } from "./colors.ts";
 
 export interface Theme {
   isDark: boolean;
@@ -34,6 +34,7 @@ export function theme(): Theme {
     band: value("--band"),
     strong: value("--strong"),
   };
+  setDark(current.isDark);
   return current;
 }
 
@@ -44,11 +45,12 @@ export function setTheme(name: "light" | "dark"): void {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
   dark ??= rules.find((rule) => rule instanceof CSSMediaRule && rule.media.mediaText.includes("dark")) as CSSMediaRule | undefined;
   if (dark) dark.media.mediaText = name === "dark" ? "all" : "not all";
-  current = null;
+  forgetTheme();
 }
 
 export function forgetTheme(): void {
   current = null;
+  theme();
 }
 
 /** Pixels of categories: full, and light for what is reached only somewhere within a pixel. */

@@ -104,8 +104,30 @@ export class Timeline implements Part {
       drawSteps(context, frame, activeApart(frame, this.columns, plot.ratio), plot.ratio);
       context.setLineDash([]);
     }
+    this.drawOther(context);
     this.drawMarks(context);
     this.drawOverlay();
+  }
+
+  /** Of two files, the allocated bytes of the other one. */
+  private otherCurve(): Float64Array | null {
+    const { app, plot } = this;
+    const other = this.fixed && app.devices.find((device) => device !== this.fixed);
+    return other && this.isShown("other") ? app.columns(other, Math.round(plot.plotWidth * plot.ratio)).maxTotal : null;
+  }
+
+  private drawOther(context: CanvasRenderingContext2D): void {
+    const { plot } = this;
+    const curve = this.otherCurve();
+    if (!curve) return;
+    for (const [width, color, dash] of [[4, css(theme().background), []], [2, theme().accent, [6, 4]]] as const) {
+      context.lineWidth = width;
+      context.strokeStyle = color;
+      context.setLineDash([...dash]);
+      drawSteps(context, this.frame, curve, plot.ratio);
+    }
+    context.setLineDash([]);
+    context.lineWidth = 1.5;
   }
 
   private isShown(name: string): boolean {
@@ -291,6 +313,8 @@ export class Timeline implements Part {
     for (const [name, values, dash] of lines) {
       if (this.isShown(name)) svg.path(stepPath(values, frame, plot.ratio), "none", colors.strong, dash);
     }
+    const other = this.otherCurve();
+    if (other) svg.path(stepPath(other, frame, plot.ratio), "none", colors.accent, ` stroke-dasharray="6 4"`);
     for (const { x, text, isAlarm, isLeft } of this.marks()) {
       const color = isAlarm ? colors.alarm : colors.text;
       svg.path(`M${n(x)} ${n(frame.top - 1)}l-5 -9h10z`, color);

@@ -32,11 +32,40 @@ export function frameText(detail: Detail, frame: number): string {
   return names[name[frame]] ? `${place} in ${names[name[frame]]}` : place;
 }
 
-/** The frames of a stack that count, root first. */
+/** A place without its folders: what a cell has room for. The whole text belongs into the tooltip. */
+export function withoutFolders(text: string): string {
+  return text.replace(/^.*[\\/](?=[^\\/]*:\d+( in |$))/, "");
+}
+
+/** Frames between two lines that a person wrote: of hooks, decorators, notebooks and the interpreter. */
+const PLUMBING = [
+  /^(_call_impl|_wrapped_call_impl|_slow_forward)$/,
+  /(^|[\\/])(ipykernel|IPython|traitlets|tornado|asyncio|concurrent)[\\/]/,
+  /(^|[\\/])(runpy|threading|contextlib|functools|ipykernel_launcher|_contextlib|_hooks|hooks|eval_frame|external_utils)\.py$/,
+  /^<frozen /,
+];
+
+const FOLDED = new WeakMap<Detail, Uint8Array>();
+
+/** Whether a frame is of no interest to who reads a stack. */
+export function isPlumbing(detail: Detail, frame: number): boolean {
+  let known = FOLDED.get(detail);
+  if (!known) {
+    const { names, files, name, file, origin } = detail.frames;
+    const matches = (text: string) => PLUMBING.some((pattern) => pattern.test(text));
+    const [byName, byFile] = [names.map(matches), files.map(matches)];
+    known = Uint8Array.from(origin, (kind, i) => Number(kind < 2 && (byName[name[i]] || byFile[file[i]])));
+    FOLDED.set(detail, known);
+  }
+  return known[frame] === 1;
+}
+
+/** The frames of a stack that count, root first: of Python, without those that only call others. */
 export function framesOf(rows: Rows, detail: Detail, stack: number, least: number): number[] {
   const found = [];
   for (let i = rows.stackFirst[stack]; i < rows.stackFirst[stack + 1]; i++) {
-    if (detail.frames.origin[rows.stackFrame[i]] >= least) found.push(rows.stackFrame[i]);
+    const frame = rows.stackFrame[i];
+    if (detail.frames.origin[frame] >= least && !(least === 1 && isPlumbing(detail, frame))) found.push(frame);
   }
   return found;
 }

@@ -7,8 +7,8 @@ import { flow } from "../src/map.ts";
 import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments.ts";
 import { type State, fromHash, toHash } from "../src/state.ts";
 import { Svg, escape } from "../src/svg.ts";
-import { type Node, buildTree, layOut, pathOf } from "../src/tree.ts";
-import { spread } from "../src/model.ts";
+import { type Node, buildTree, isPlumbing, layOut, pathOf, withoutFolders } from "../src/tree.ts";
+import { type Detail, spread } from "../src/model.ts";
 import { liveAt, NEVER } from "../src/rows.ts";
 import { madeOf } from "./made.ts";
 
@@ -33,7 +33,19 @@ function lab(color: Rgb, matrix: number[][]): number[] {
   return [116 * xyz[1] - 16, 500 * (xyz[0] - xyz[1]), 200 * (xyz[1] - xyz[2])];
 }
 
-test("any two categories are distinct for every kind of colour vision", () => {
+for (const isDark of [false, true]) {
+  test(`any two categories are distinct for every kind of colour vision on a ${isDark ? "dark" : "light"} page`, () => {
+    deepEqual(tooNear((name) => colorOf(name, isDark)), []);
+  });
+}
+
+test("every category stands out from a dark page", () => {
+  const light = (color: Rgb) => lab(color, VISION["usual"])[0];
+  const page = light([0x16, 0x1b, 0x22]);
+  deepEqual(CATEGORIES.filter((name) => light(colorOf(name, true)) - page < 24), []);
+});
+
+function tooNear(colorOf: (name: string) => Rgb): string[] {
   const near: string[] = [];
   for (const [vision, matrix] of Object.entries(VISION)) {
     CATEGORIES.forEach((a, i) => {
@@ -44,7 +56,20 @@ test("any two categories are distinct for every kind of colour vision", () => {
       }
     });
   }
-  deepEqual(near, []);
+  return near;
+}
+
+test("a cell shows a line and its function, and no folder before them", () => {
+  const texts = ["net/blocks/model.py:35 in forward", "C:\\me\\a.py:7 in f", "ipython cell.py:3", "library code only", "a/b"];
+  deepEqual(texts.map(withoutFolders), ["model.py:35 in forward", "a.py:7 in f", "ipython cell.py:3", "library code only", "a/b"]);
+});
+
+test("frames between two lines that a person wrote are folded, and never one of the project", () => {
+  const names = ["_call_impl", "forward", "decorate_context", "main"];
+  const files = ["/x/torch/nn/modules/module.py", "/x/torch/nn/modules/linear.py", "/x/torch/utils/_contextlib.py", "hooks.py"];
+  const four = [0, 1, 2, 3];
+  const detail = { frames: { names, files, name: four, file: four, line: four, origin: [1, 1, 1, 2] } } as unknown as Detail;
+  deepEqual(four.map((frame) => isPlumbing(detail, frame)), [true, false, true, false]);
 });
 
 test("a mixed colour lies between the two", () => {
@@ -78,7 +103,7 @@ test("bytes are written as on the terminal", () => {
 
 const STATE: State = {
   device: 1, axis: "time", from: 12.5, to: 80, moment: 42, tab: "map", grouping: "module", frames: "all",
-  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"],
+  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"], coloring: "line",
 };
 
 test("a link leads back to what was chosen", () => {
@@ -86,7 +111,7 @@ test("a link leads back to what was chosen", () => {
 });
 
 test("of a link everything that is wrong is left out", () => {
-  deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=other&f=&g=constructor"), { hidden: [] });
+  deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=nothing&f=&g=constructor"), { hidden: [] });
   deepEqual(fromHash(""), {});
 });
 
