@@ -36,6 +36,7 @@ from scripts.docs.reference_pages import (
     notes,
     plugin,
     roles,
+    simulated_operations,
     table,
     timing_keys,
     versions,
@@ -318,6 +319,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys, "explanation": explanation_keys},
     "docs/reference/library.md": {"library": library, "examples": examples},
     "docs/reference/notes.md": {"notes": notes},
+    "docs/reference/operations.md": {"operations": simulated_operations},
     "docs/reference/rules-file.md": {"roles": roles},
     "docs/reference/stability.md": {"versions": versions},
 }

@@ -22,6 +22,7 @@ from snapconv.answers.verdict import FileVerdict
 from snapconv.answers.views.tree import MemoryTree
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
+from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
 from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
@@ -51,6 +52,62 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def code(text: str) -> str:
     """Set a text as code; a bar would end the cell of a table."""
     return f"`{text}`".replace("|", "\\|")
+
+
+def simulated_operations() -> str:
+    """Describe how the simulation's memory compares with plain torch, by operation."""
+    results = read_json((ROOT / "scripts" / "bench" / "operations.json").read_bytes())
+    modes = results["modes"]
+    counts = [
+        (
+            mode,
+            *(f"{of[key]:,}" for key in ("n_operations", "n_samples", "n_equal", "n_scratch")),
+            str(len(of["others"])),
+        )
+        for mode, of in modes.items()
+    ]
+    columns = ("mode", "operations", "samples", "equal", "own memory of a kernel", "others")
+    reasons = {
+        (name, what): _OPERATION_REASONS.get(name, "")
+        for of in modes.values()
+        for name, other in of["others"].items()
+        for what in [_found(other)]
+    }
+    rows = [
+        (code(name), what, ", ".join(mode for mode, of in modes.items() if name in of["others"]), reason)
+        for (name, what), reason in sorted(reasons.items())
+    ]
+    listed = table(("operation", "difference", "mode", "reason"), rows)
+    return f"torch {results['torch']}:\n\n{table(columns, counts)}\n\n{listed}"
+
+
+def _found(other: dict[str, typing.Any]) -> str:
+    return ", ".join(other["found"])
+
+
+_OUT_OF_PLACE = "the derivative is computed out of place where torch sees a mode"
+_OPERATION_REASONS = {
+    "argwhere": "as many as there can be",
+    "masked.normalize": "as many as there can be",
+    "clamp": _OUT_OF_PLACE,
+    "cov": "refused, as weights read as 0",
+    "cumprod": _OUT_OF_PLACE,
+    "prod": _OUT_OF_PLACE,
+    "linalg.vander": _OUT_OF_PLACE,
+    "linalg.matrix_rank": _OUT_OF_PLACE,
+    "masked.cumprod": _OUT_OF_PLACE,
+    "sgn": "a gradient of zeros without memory gets memory",
+    "nn.functional.dropout": "as on a GPU: a mask of one byte an element",
+    "nn.functional.scaled_dot_product_attention": "as on a GPU: fused kernels",
+    "linalg.lstsq": "the number of residuals depends on values",
+    "linalg.lstsq.grad_oriented": "the number of residuals depends on values",
+    "nn.functional.ctc_loss": "lengths on the device are needed",
+    "nn.functional.multi_head_attention_forward": "as on a GPU: dropout",
+    "nn.functional.embedding_bag": "its own shapes without values",
+    "nn.functional.linear_cross_entropy.chunked": "what a function written in Python keeps",
+    "sparse.sampled_addmm": "compressed sparse tensors are not modelled",
+    "sparse.mm.reduce": "compressed sparse tensors are not modelled",
+}
 
 
 def notes() -> str:

@@ -4,12 +4,10 @@ Everything is printed on stderr: the standard output belongs to the program that
 loaded with the command line and so imports the recorder only when a recording begins.
 """
 
-import atexit
 import os
 import shlex
 import sys
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,18 +17,18 @@ from typer.core import TyperCommand
 
 from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import Ranks, chosen_ranks
+from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
 from snapconv.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from snapconv.recorder.captured.upload import Upload
     from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import RecordOutcome
-    from snapconv.simulation import SimulationOptions
 
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
@@ -98,52 +96,6 @@ _Output = Annotated[
     ),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing capture.")]
-_Simulate = Annotated[
-    bool, typer.Option("--simulate", help="Record without a GPU: the unchanged script runs on the CPU.")
-]
-_NoCompute = Annotated[
-    bool,
-    typer.Option(
-        "--no-compute",
-        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. What "
-        "the script saves is zeros, so it is ended when all is recorded, as with --stop.",
-    ),
-]
-_Capacity = Annotated[
-    str | None,
-    typer.Option(
-        "--capacity",
-        metavar="SIZE",
-        help="With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
-    ),
-]
-_CublasWorkspace = Annotated[
-    bool,
-    typer.Option(
-        "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
-    ),
-]
-_RandomWeights = Annotated[
-    bool,
-    typer.Option(
-        "--random-weights",
-        help="With --simulate: where `from_pretrained` finds no weights, build the model from its "
-        "configuration.",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class _Simulated:
-    """Options of a recording without a GPU."""
-
-    simulate: _Simulate = False
-    no_compute: _NoCompute = False
-    capacity: _Capacity = None
-    cublas_workspace: _CublasWorkspace = False
-    random_weights: _RandomWeights = False
-
-
 _WarmUp = Annotated[
     int,
     typer.Option(
@@ -230,7 +182,7 @@ def record(
     is_module: _IsModule = False,
     output: _Output = None,
     force: _Force = False,
-    simulated: _Simulated,
+    simulated: Simulated,
     ranks: Ranks = None,
     warm_up: _WarmUp = 1,
     iterations: _Iterations = 1,
@@ -269,7 +221,7 @@ def record(
         force=force,
         stop=stop or simulated.no_compute,
         batch_size=batch_size,
-        simulation=_simulation(simulated, device),
+        simulation=simulation_options(simulated, device),
     )
     raise _record(found, args or [], options, upload, quiet=quiet)
 
@@ -304,21 +256,6 @@ def _default_output(stem: str) -> Path:
 
     rank = process_rank()
     return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
-
-
-@contextmanager
-def _until_exit() -> "Iterator[ExitStack]":
-    """Make what is closed after the program's own functions of ``atexit``, or at once after an error.
-
-    The first that is registered is called last.
-    """
-    until_exit = ExitStack()
-    atexit.register(until_exit.close)
-    try:
-        yield until_exit
-    except BaseException:
-        until_exit.close()
-        raise
 
 
 def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: bool) -> "Entry":
@@ -359,42 +296,6 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
-def _simulation(given_options: _Simulated, device: int | None) -> "SimulationOptions | None":
-    from snapconv.units import parse_bytes
-
-    capacity = given_options.capacity
-    given = {
-        "--no-compute": given_options.no_compute,
-        "--capacity": capacity,
-        "--cublas-workspace": given_options.cublas_workspace,
-        "--random-weights": given_options.random_weights,
-    }
-    if not given_options.simulate:
-        for name, value in given.items():
-            if value:
-                raise typer.BadParameter("it needs --simulate", param_hint=name)
-        return None
-    from snapconv.simulation import SimulationOptions
-
-    try:
-        capacity_bytes = parse_bytes(capacity) if capacity is not None else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--capacity") from error
-    return SimulationOptions(
-        compute=not given_options.no_compute,
-        capacity_bytes=capacity_bytes,
-        cublas_workspace=given_options.cublas_workspace,
-        random_weights=given_options.random_weights,
-        n_devices=(_local_rank() if device is None else device) + 1,
-    )
-
-
-def _local_rank() -> int:
-    """Return the device that this process of a distributed job uses by custom."""
-    rank = os.environ.get("LOCAL_RANK", "")
-    return int(rank) if rank.isdecimal() else 0
-
-
 def _record(
     entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
 ) -> ProgramEnded:
@@ -402,9 +303,9 @@ def _record(
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
-        say("next to nothing is computed: losses are zeros, and so is what the program saves over its files")
+        say("shapes are followed, values are not: what depends on a value that was not computed reads as 0")
     tell = (lambda _text: None) if quiet else say
-    with _until_exit() as until_exit:
+    with lasting_until_exit() as until_exit:
         recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so
         if not quiet:

@@ -8,6 +8,7 @@ import typer
 
 from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import Ranks, chosen_ranks
+from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def watch(
     args: _Args = None,
     is_module: _IsModule = False,
     output: _Output = "captures",
+    *,
+    simulated: Simulated,
     ranks: Ranks = None,
     all_ranks: _AllRanks = False,
     stacks: _Stacks = "python",
@@ -84,6 +87,7 @@ def watch(
     from snapconv.recorder.record import watch as run
     from snapconv.recorder.recording import Recording
 
+    simulation = simulation_options(simulated)
     _print_what_happens()
     found = find_module(entry) if is_module else find_file(entry)
     recording = Recording(
@@ -95,11 +99,12 @@ def watch(
         ranks=chosen_ranks(ranks),
         on_other_oom=all_ranks,
     )
-    watched = run(found, args or [], recording)
+    with lasting_until_exit() as until_exit:
+        watched = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
     _say_result(watched, output)
     if watched.raised is not None:  # last of all, where Python has it and people look
         show_raised(watched.raised)
-    raise ProgramEnded(watched.exit_code)
+    raise ProgramEnded(watched.exit_code, until_exit)
 
 
 def _print_what_happens() -> None:

@@ -76,6 +76,8 @@ class Guard:
         self.feature = feature
         self.failure: Exception | None = None
         self.report = self.place = ""
+        # What a failure costs, where more is known than by the feature.
+        self.cost = ""
         self.is_left_out = False
 
     @property
@@ -236,13 +238,21 @@ class Guards:
 
 
 def fault_note(guard: Guard) -> Note:
-    """Say what a failure has ended, in one line."""
+    """Say what a failure costs, in one line."""
     text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
+    cost = guard.cost or _COSTS.get(guard.feature, "they are missing from there on; bytes are as recorded")
     return Note(
         "recorder-fault",
-        f"a fault of snapconv ended one part of the recording, {guard.feature.value}; the program ran on as "
-        f"without it: {text[:_MAX_MESSAGE]} ({guard.place})",
+        f"a fault of snapconv ended one part of the recording, {guard.feature.value}: {cost}. The program "
+        f"ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})",
     )
+
+
+_COSTS = {
+    Feature.MEMORY: "nothing is recorded from there on",
+    Feature.SIMULATION: "allocations may be missing: peaks may be too low",
+    Feature.NOTES: "names of weights and recorded categories end there; bytes are as recorded",
+}
 
 
 def is_read_by_torch() -> bool:

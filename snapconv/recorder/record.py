@@ -6,8 +6,9 @@ reported beside it, never in its place.
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -31,10 +32,12 @@ from snapconv.recorder.schedule import Sign
 
 if TYPE_CHECKING:
     from snapconv.recorder.recording import Recording
-    from snapconv.simulation import Simulation
+    from snapconv.simulation import Simulation, SimulationOptions
 
 # Read once, when torch is imported, which a simulation makes happen before the user's first line.
 _EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# So long may a simulated step take before a faster way is recommended.
+_LONG_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def record(
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
+            parts.enter_context(_hint_at_shapes_only(options, driver, say))
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = outcome(run, entry, argv, driver)
@@ -101,6 +105,24 @@ def record(
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
         policy.notes += [note for note in late if note not in policy.notes]
         return _record_outcome(driver, policy, raised)
+
+
+@contextmanager
+def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) -> Iterator[None]:
+    """Recommend ``--no-compute`` where the first simulated step takes minutes."""
+
+    def hint() -> None:
+        if driver.iteration == 0:
+            say(f"no step has ended in {_LONG_S // 60} minutes: with --no-compute a step takes seconds")
+
+    timer = threading.Timer(_LONG_S, hint)
+    timer.daemon = True
+    if options.simulation is not None and options.computes:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
@@ -212,12 +234,22 @@ class WatchOutcome:
     captures: tuple[Path, ...]
 
 
-def watch(entry: Entry, argv: Sequence[str], recording: "Recording") -> WatchOutcome:
+def watch(
+    entry: Entry,
+    argv: Sequence[str],
+    recording: "Recording",
+    *,
+    simulation: "SimulationOptions | None" = None,
+    until_exit: ExitStack | None = None,
+) -> WatchOutcome:
     """Run a script or module as ``python ENTRY ARGV`` would; record it as soon as it has imported torch.
 
     Nothing but the captures is written. What goes wrong in here is a warning, and never the program's affair.
+    A simulation lasts until the process ends, by ``until_exit``.
     """
     with ExitStack() as parts:
+        if simulation is not None:
+            _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
         parts.enter_context(script_signals.deferred_handlers())
         with when_imported("torch", lambda: parts.enter_context(recording)):
             raised, _main = outcome(_run_script, entry, argv)

@@ -57,9 +57,7 @@ class Feature(Enum):
     SIMULATED_GROUPING = "foreach kernels"
     SIMULATED_GROUPS = "process groups"
     SIMULATED_FILES = "checkpoints without values"
-    SIMULATED_SCRIPTS = "doubts about results of TorchScript"
     SIMULATED_WRAPPERS = "tensors that wrap others"
-    SIMULATED_DLPACK = "DLPack"
     SIMULATED_TYPES = "types such as torch.cuda.FloatTensor"
     SIMULATED_COMPILATION = "compiled functions"
 
@@ -284,15 +282,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch.cuda.nccl", "version"),
     ],
     Feature.SIMULATED_FILES: _callables("torch._C.PyTorchFileReader", "get_storage_from_record"),
-    Feature.SIMULATED_SCRIPTS: [
-        *_callables("torch._C.ScriptFunction", "__call__"),
-        *_callables("torch._C.ScriptMethod", "__call__"),
-    ],
     Feature.SIMULATED_WRAPPERS: _callables("torch.Tensor", "_make_wrapper_subclass"),
-    Feature.SIMULATED_DLPACK: [
-        *_callables("torch.utils.dlpack", "to_dlpack from_dlpack"),
-        *_callables("torch.Tensor", "__dlpack__"),
-    ],
     Feature.SIMULATED_TYPES: _callables("torch", "set_default_tensor_type"),
     Feature.SIMULATED_COMPILATION: [
         *_classes("torch._dynamo.eval_frame", "_TorchDynamoContext"),

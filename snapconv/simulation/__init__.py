@@ -21,7 +21,6 @@ from snapconv.simulation.cuda_classes import compiled_as_eager, patch_graphs
 from snapconv.simulation.cuda_functions import bind, patch_accelerator
 from snapconv.simulation.factories import (
     patch_checkpoints,
-    patch_dlpack,
     patch_factories,
     patch_legacy_types,
     patch_wrappers,
@@ -32,10 +31,10 @@ from snapconv.simulation.kernels import Kernels, add_gpu_choices, patch_autocast
 from snapconv.simulation.machine import Machine, SimulationOptions
 from snapconv.simulation.operations import BLAS
 from snapconv.simulation.patches import Handler, Patches, dispatch_mode, patch_threads
-from snapconv.simulation.placements import patch_scripts
 from snapconv.simulation.process_groups import patch_process_groups, with_collectives
 from snapconv.simulation.tensors import TensorPatches, patch_storages
 from snapconv.simulation.tracker import Tracker, Workspace
+from snapconv.simulation.unwritten_files import UnwrittenFiles, unwritten_files
 
 __all__ = ["Simulation", "SimulationOptions", "simulated"]
 
@@ -43,9 +42,10 @@ __all__ = ["Simulation", "SimulationOptions", "simulated"]
 class Simulation:
     """A simulation that is running."""
 
-    def __init__(self, machine: Machine, tracker: Tracker) -> None:
+    def __init__(self, machine: Machine, tracker: Tracker, files: UnwrittenFiles | None) -> None:
         self._machine = machine
         self._tracker = tracker
+        self._files = files
 
     @property
     def workspaces(self) -> tuple[Workspace, ...]:
@@ -59,12 +59,25 @@ class Simulation:
             *self.faults(),
             *self._machine.notes.values(),
             *self._tracker.values_read.notes(),
+            *(self._tracker.routing.notes() if self._tracker.routing else ()),
+            *(self._files.notes() if self._files else ()),
         )
 
     def faults(self) -> tuple[Note, ...]:
         """Return notes on what a fault of ours has left to the CPU."""
         guard = self._tracker.guard
         return () if guard.failure is None else (fault_note(guard),)
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Return the lowest and the highest peak that values which were not computed may give, by device."""
+        return self._tracker.routing.bounds() if self._tracker.routing else {}
+
+    def forget_values(self, tensor: Any) -> None:
+        """Count a tensor as one that was not computed."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes():  # which would see that its memory is filled with zeros: with values
+            self._tracker.evaluation.known.forget(tensor)
 
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
@@ -75,6 +88,10 @@ class Simulation:
             "total_bytes": options.total_bytes,
             "cublas_workspace": options.cublas_workspace,
             "n_devices": options.n_devices,
+            "files_not_written": [
+                {"path": path, "n_bytes": n_bytes}
+                for path, n_bytes in (self._files.sizes if self._files else {}).items()
+            ],
             "not_modelled": [
                 what for what in self._machine.met if not (options.cublas_workspace and what == BLAS)
             ],
@@ -82,31 +99,32 @@ class Simulation:
 
 
 _is_running = [False]
+Parts = tuple[Machine, Tracker, UnwrittenFiles | None]
 
 
 @contextmanager
 def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
     """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
-    with running(options or SimulationOptions()) as (machine, tracker):
-        yield Simulation(machine, tracker)
+    with running(options or SimulationOptions()) as (machine, tracker, files):
+        yield Simulation(machine, tracker, files)
 
 
 @contextmanager
-def running(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
+def running(options: SimulationOptions) -> Iterator[Parts]:
     """Simulate devices for as long as the context lasts, for those who look inside."""
     if _is_running[0]:
         raise RecorderError("a simulation is running already: a process can have one at a time")
     _is_running[0] = True
     try:
         _import_torch("torch.optim", "torch._dynamo")
-        with _patched(options) as (machine, tracker):
-            yield machine, tracker
+        with _patched(options) as parts:
+            yield parts
     finally:
         _is_running[0] = False
 
 
 @contextmanager
-def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
+def _patched(options: SimulationOptions) -> Iterator[Parts]:
     """Replace what torch is asked about devices, from the first patch to the last restored attribute."""
     features = probe(is_for_simulation)
     machine = Machine(options)
@@ -121,6 +139,10 @@ def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
         patch_storages(tracker, tensors, patches)
         patch_factories(tracker, tensors, patches)
         _patch_features(features, tracker, tensors, patches, stack.enter_context(Kernels()))
+        files = None
+        if not options.compute:
+            files = UnwrittenFiles(tracker)
+            stack.enter_context(unwritten_files(files, patches))
         if options.random_weights:
             stack.enter_context(random_weights(machine.notes, patches))
         handle: Handler = tracker.handle
@@ -139,7 +161,7 @@ def _patched(options: SimulationOptions) -> Iterator[tuple[Machine, Tracker]]:
 
         patch_threads(enter_modes, patches)
         stack.enter_context(enter_modes())
-        yield machine, tracker
+        yield machine, tracker, files
 
 
 def _patch_features(
@@ -149,8 +171,6 @@ def _patch_features(
     machine = tracker.machine
     parts: dict[Feature, Callable[[], object]] = {
         Feature.SIMULATED_GRAPHS: lambda: patch_graphs(machine, patches),
-        Feature.SIMULATED_DLPACK: lambda: patch_dlpack(patches),
-        Feature.SIMULATED_SCRIPTS: lambda: patch_scripts(tracker.doubts, patches),
         Feature.SIMULATED_WRAPPERS: lambda: patch_wrappers(tracker, tensors, patches),
         Feature.SIMULATED_TYPES: lambda: patch_legacy_types(patches),
         Feature.SIMULATED_GROUPING: lambda: patch_grouping(patches),

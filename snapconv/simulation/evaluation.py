@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapconv.errors import RecorderError
+from snapconv.simulation.branches import Branches
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
     FakeStorages,
@@ -21,11 +22,15 @@ from snapconv.simulation.operations import (
     written_arguments,
 )
 from snapconv.simulation.placements import Placement, Placements, tensors_in
-from snapconv.simulation.values import KnownValues, ValuesRead, has_values, users_place
+from snapconv.simulation.routing import Routing
+from snapconv.simulation.values import COMPARES, KnownValues, ValuesRead, has_values, users_place
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
 # on the CPU before it moves to the device. What comes back from the device neither.
 NO_MEMORY_FROM_BYTES = 1 << 20
+
+
+_TO_SPARSE = {"to_sparse", "_to_sparse"}
 
 
 class Run:
@@ -67,14 +72,17 @@ class Invocation:
 class Evaluation:
     """Runs operations."""
 
-    def __init__(self, placements: Placements, values_read: ValuesRead, *, compute: bool) -> None:
+    def __init__(self, placements: Placements, values_read: ValuesRead, routing: Routing | None) -> None:
         import torch
 
         self._torch = torch
         self._tensor = torch.Tensor
         self._values_read = values_read
         self._cuda_only = cuda_only_operations()
-        self.fake_storages = None if compute else FakeStorages()
+        self._placements = placements
+        self._routing = routing
+        self._branches = Branches()
+        self.fake_storages = None if routing is None else FakeStorages()
         self.known = KnownValues(placements)
         self._selection = Selection(lambda tensor: has_values([placements.of(tensor)]), values_read.add_shape)
 
@@ -95,10 +103,22 @@ class Evaluation:
         return self._evaluate(call, self.fake_storages), False
 
     def _value(self, call: Invocation, *, is_known: bool) -> Any:
-        """Return the number or the truth value that the program reads: zero where it was not computed."""
-        if call.operation.gives_values and not is_known:
-            self._values_read.add_value(call.operation.name)
-        return self._compute(call)
+        """Return the number or the truth value that the program reads; an uncomputed number is 0."""
+        operation = call.operation
+        if is_known or not operation.gives_values:
+            return self._compute(call)
+        if not self._values_read.is_truth(operation.name, call.tensors[0].dtype):
+            self._values_read.add_value(operation.name)
+            return self._compute(call)
+        placement = self._placements.of(call.tensors[0])
+        likelihood = 0.0 if placement is None or operation.name in COMPARES else placement.likelihood
+        decision = self._branches.decide(likelihood)
+        self._values_read.add_value(operation.name, decision)
+        result = decision.value
+        if operation.name == "_local_scalar_dense":
+            result = self._compute(call).__class__(decision.value)
+        call.run.result, call.run.is_done = result, True
+        return result
 
     def _compute(self, call: Invocation) -> Any:
         fill = self._cuda_only.get(call.func)
@@ -180,6 +200,8 @@ class Evaluation:
             return fake_storages.resize(args[0], args[1])
         if operation.is_memory_only or operation.is_view_in_place:
             return call.run(args, kwargs)
+        if operation.name in _TO_SPARSE:  # all of it may be there
+            return call.run((self._torch.ones_like(args[0]), *args[1:]), kwargs)
         self.known.forget_written(operation, args, kwargs)
         has_sparse = self._has_sparse((*args, *kwargs.values()))
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
@@ -191,10 +213,13 @@ class Evaluation:
         shapes = self._shapes(call)
         if self._has_sparse((shapes,)):
             return call.run(args, kwargs)
+        assert self._routing is not None
+        shapes = self._routing.assume(call, shapes)
         comes_back = call.device is None and any(
             placement is not None and placement.device is not None for placement in call.inputs
         )
-        return map_tensors(shapes, self._zeros if comes_back else fake_storages.like, self._tensor)
+        make = self._zeros if comes_back else fake_storages.like
+        return map_tensors(shapes, lambda shape: make(shape) if shape.is_meta else shape, self._tensor)
 
     def _zeros(self, meta: Any) -> Any:
         """Make what comes back to the CPU, where the program may look at it past the simulation."""
@@ -207,7 +232,9 @@ class Evaluation:
         try:
             return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._selection)
         except NotImplementedError as error:
-            raise _values_needed(call) from error
+            if self._torch.Tag.dynamic_output_shape in call.func.tags:
+                raise _values_needed(call) from error
+            return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros
 
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
@@ -36,7 +36,8 @@ class SimulationOptions:
     None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
     that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
     use per device and stream. ``random_weights`` builds a library's model from its configuration where its
-    weights are not at hand. ``n_devices`` is how many devices the script sees.
+    weights are not at hand. ``n_devices`` is how many devices the script sees. ``routing`` is how indices
+    that are not computed are assumed: "balanced" or "worst".
     """
 
     compute: bool = True
@@ -44,6 +45,7 @@ class SimulationOptions:
     cublas_workspace: bool = False
     random_weights: bool = False
     n_devices: int = 1
+    routing: Literal["balanced", "worst"] = "balanced"
 
     @property
     def total_bytes(self) -> int:
@@ -113,6 +115,8 @@ class Machine:
         self.observers: list[Observer] = []
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
+        # Called with a device and its allocated bytes, now and at most, after each allocation.
+        self.sample: Callable[[int, int, int], None] | None = None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
         # What of torch has changed, so that the simulation does without.
@@ -177,7 +181,10 @@ class Machine:
         device = self.devices[index]
         frames = frames or self.allocation_frames()
         try:
-            return int(self._alone(self._malloc, device, n_bytes, frames))
+            addr = int(self._alone(self._malloc, device, n_bytes, frames))
+            if self.sample is not None:
+                self.sample(index, device.allocator.allocated_bytes, device.allocator.max_allocated_bytes)
+            return addr
         except ModelOutOfMemory as error:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:

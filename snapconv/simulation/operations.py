@@ -319,7 +319,12 @@ def _unique_dim(args: Any, _kwargs: Any, selection: Selection) -> Any:
     return _meta(tensor.shape, tensor.dtype), _meta(n_values, torch.int64), _meta(n_values, torch.int64)
 
 
+def _ctc_loss_backward(args: Any, _kwargs: Any, _selection: Selection) -> Any:
+    return _meta(args[1].shape, args[1].dtype)
+
+
 _LARGEST = {
+    "_ctc_loss_backward": _ctc_loss_backward,  # torch has no meta function for it (2.15)
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,

@@ -229,6 +229,17 @@ class Calls:
         return CallMode()
 
 
+_OF_TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional"}
+
+
+def _written_in_python(func: Any) -> Callable[..., Any] | None:
+    """Return the function of a ``torch.library.custom_op``, whose own operations are to be seen."""
+    from torch._library.custom_ops import OPDEFS
+
+    definition = OPDEFS.get(func._schema.name)
+    return getattr(definition, "_init_fn", None)
+
+
 def dispatch_mode(handle: Handler) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
@@ -252,6 +263,9 @@ def dispatch_mode(handle: Handler) -> Any:
                 return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not own for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
+            if func.namespace not in _OF_TORCH and (own_operation := _written_in_python(func)):
+                with self:
+                    return own_operation(*args, **kwargs)
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
                 keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
                 # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is neither; to call

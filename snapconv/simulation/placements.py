@@ -3,7 +3,7 @@
 Every storage of the simulation is an ordinary CPU storage; lying on a device is a note about it here, which
 lasts as long as the storage does. torch's C++ code makes tensors "where this one is", and takes ours for CPU
 tensors: so a CPU device among an operation's arguments means something only where the program's own call
-named it, and what TorchScript, torch.func or an extension makes is in doubt.
+named it.
 """
 
 import threading
@@ -11,21 +11,22 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from snapconv.recorder.observe.tensors import Location
-from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.machine import Machine
-from snapconv.simulation.operations import Kind, Operation
-from snapconv.simulation.patches import Calls, Patches
+from snapconv.simulation.operations import Operation
+from snapconv.simulation.patches import Calls
 
 
 @dataclass(slots=True, eq=False)
 class Placement:
     """One storage: its device (None for the CPU), its address there, and whether its values are computed.
 
-    ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
+    ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages. Of truth
+    values that were not computed, ``likelihood`` is that they are True. ``source`` and ``share`` are those of
+    ``routing``: from which assumed indices its values follow, and for which selected rows it is there;
+    ``scales`` is whether it has a size by their number.
     """
 
     device: int | None
@@ -34,6 +35,10 @@ class Placement:
     has_values: bool
     is_own_memory: bool = True
     reference: Any = None
+    likelihood: float = 0.5
+    source: Any = None
+    share: Any = None
+    scales: bool = False
 
 
 class Placements:
@@ -51,7 +56,7 @@ class Placements:
         self._is_open = True
 
     def of(self, tensor: Any) -> Placement | None:
-        """Return a tensor's placement; None for a plain CPU tensor, or one without a storage."""
+        """Return a tensor's placement; None for a plain CPU tensor, one without a storage, or a number."""
         try:
             placement = self._by_id.get(self._storage_id(tensor))
             if (
@@ -59,17 +64,16 @@ class Placements:
             ):  # C++ code makes them, of a part here
                 return self.of(tensor._local_tensor)
             return placement
+        except TypeError:  # a number: the engine calls add(Tensor, 1) in the derivative of atan
+            return None
         except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
             if self._is_wrapped(tensor):  # by torch.func, as vmap does
                 return self.of(self._unwrapped(tensor))
             return self.of(self._values(tensor)) if tensor.layout is self._sparse else None
 
-    def key(self, tensor: Any) -> int | None:
-        """Return what all views of the same memory have in common; None for a tensor without a storage."""
-        try:
-            return int(self._storage_id(tensor))
-        except RuntimeError:
-            return None
+    def of_any_storage(self, storage: Any) -> Placement | None:
+        """Return a storage's placement; None for a plain one on the CPU."""
+        return self._by_id.get(storage._cdata)
 
     def of_storage(self, storage: Any) -> Placement | None:
         """Return a storage's placement; None for one on the CPU."""
@@ -209,176 +213,3 @@ class DeviceChoice:
             if placement is not None and placement.device is not None:
                 return placement.device
         return None
-
-
-class Doubts:
-    """The storages on the CPU that are not certain to be the program's own choice."""
-
-    def __init__(self, placements: Placements, calls: Calls) -> None:
-        import torch
-
-        self._torch = torch
-        self._tensor = torch.Tensor
-        self._placements = placements
-        self._calls = calls
-        self._transform = torch._C._functorch.peek_interpreter_stack
-        self._doubtful: dict[int, Any] = {}
-
-    def has(self, tensor: Any) -> bool:
-        """Say whether a tensor on the CPU might be on a device."""
-        return bool(self._doubtful) and self._placements.key(tensor) in self._doubtful
-
-    def add(self, values: Any) -> None:
-        """Doubt where the CPU tensors among some values are."""
-        for tensor in tensors_in((values,), self._tensor):
-            if tensor.layout is self._torch.strided and not self._is_on_device(tensor):
-                key = self._placements.key(tensor)
-                if key is not None and key not in self._doubtful:
-                    self._add_storage(key, tensor.untyped_storage())
-
-    def _add_storage(self, key: int, storage: Any) -> None:
-        def forget(reference: object) -> None:
-            if self._doubtful.get(key) is reference:
-                del self._doubtful[key]
-
-        self._doubtful[key] = weakref.ref(storage, forget)
-
-    def made(self, result: Any, tensors: list[Any], inputs: list[Placement | None]) -> None:
-        """Decide about what an operation made on the CPU of some tensors."""
-        if any(placement is not None and placement.device is not None for placement in inputs):
-            return  # only a call that names the CPU leads back to it
-        if any(map(self.has, tensors)) or self.is_transforming or self._is_call_doubtful():
-            self.add(result)
-
-    @property
-    def is_transforming(self) -> bool:
-        """Whether one of torch.func's transforms is running: its tensors are wrapped."""
-        return self._transform() is not None
-
-    def _is_call_doubtful(self) -> bool:
-        """Say whether the program's call may have meant a device, or is not to be seen."""
-        call = self._calls.current
-        if call is None:
-            return True
-        named = call[2].get("device")
-        if named is not None and self._torch.device(named).type == "cpu":
-            return False
-        given = tensors_in((*call[1], *call[2].values()), self._tensor)
-        return any(self._is_on_device(tensor) or self.has(tensor) for tensor in given)
-
-    def _is_on_device(self, tensor: Any) -> bool:
-        placement = self._placements.of(tensor)
-        return placement is not None and placement.device is not None
-
-
-def patch_scripts(doubts: Doubts, patches: Patches) -> None:
-    """Doubt what TorchScript returns: there, ``y.to(x.device)`` is ``y`` itself."""
-    from torch import _C
-
-    def returning_doubts(real: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(real)
-        def call(script: Any, *args: Any, **kwargs: Any) -> Any:
-            result = real(script, *args, **kwargs)
-            doubts.add(result)
-            return result
-
-        return call
-
-    for kind in (_C.ScriptFunction, _C.ScriptMethod):
-        patches.wrap(kind, "__call__", returning_doubts)
-
-
-# They take tensors of several devices, or check what they take in ways of their own; the last row's copy.
-_ANY_DEVICE = set(
-    """
-    copy_ _to_copy _copy_from set_ resize_as_ record_stream is_same_size is_set_to _pack_padded_sequence
-    _pad_packed_sequence _ctc_loss _use_cudnn_ctc_loss _cudnn_ctc_loss normal bernoulli bernoulli_
-    repeat_interleave _embedding_bag _embedding_bag_forward_only _cudnn_rnn
-    slice_scatter select_scatter diagonal_scatter as_strided_scatter
-    """.split()
-)
-_ANY_DEVICE_PREFIXES = (
-    *("_foreach_", "_fused_", "_amp_", "_nested_", "_sparse_", "sparse_", "_scaled_dot_product_"),
-    *("_flash_attention_", "_efficient_attention_", "fake_quantize_", "_fake_quantize_"),
-)
-_INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
-
-
-class SameDevice:
-    """Raises an error where an operation's tensors are on two devices, and CUDA's would.
-
-    CUDA's operations check their arguments in three ways (torch 2.13): generated code
-    (aten/src/ATen/core/adaption.cpp), element-wise kernels (aten/src/ATen/TensorIterator.cpp), and a few by
-    themselves; all have one text here. A number without dimensions may come from the CPU. To refuse a correct
-    program would be worse than to miss an error: so a tensor is refused only if the program itself handed it
-    over in this call, and it is certain to be on the CPU.
-    """
-
-    def __init__(self, placements: Placements, calls: Calls, doubts: Doubts) -> None:
-        import torch
-
-        self._torch = torch
-        self._tensor = torch.Tensor
-        self._placements = placements
-        self._calls = calls
-        self._doubts = doubts
-        self._graph_task = torch._C._current_graph_task_id
-
-    def check(self, operation: Operation, func: Any, args: Any, tensors: list[Any]) -> None:
-        """Raise the error for an operation that CUDA would refuse; one of its tensors is on a device."""
-        if operation.kind is Kind.VIEW or self._graph_task() != -1 or not func.name().startswith("aten::"):
-            return
-        if self._doubts.is_transforming:
-            return
-        if operation.name in _ANY_DEVICE or operation.name.startswith(_ANY_DEVICE_PREFIXES):
-            return
-        if operation.name in _INDEXING:
-            tensors = self._check_indices(args, tensors)
-        devices = [tensor.device for tensor in tensors]
-        on_device = next((device for device in devices if device.type == "cuda"), None)
-        if on_device is None:
-            return
-        misplaced = [
-            tensor
-            for tensor, device in zip(tensors, devices, strict=True)
-            if self._is_misplaced(tensor, device, on_device)
-        ]
-        if misplaced and self._is_handed_over(misplaced):
-            error = RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{on_device} and {misplaced[0].device}!"
-            )
-            raise for_program(error)
-
-    def _is_misplaced(self, tensor: Any, device: Any, other: Any) -> bool:
-        """Say whether a tensor cannot be where it is; what has no elements or no storage always can."""
-        if device == other or tensor.numel() == 0 or tensor.layout is not self._torch.strided:
-            return False
-        if device.type == "cpu":
-            return bool(tensor.dim() > 0 and not self._doubts.has(tensor))
-        return bool(device.type == "cuda")
-
-    def _is_handed_over(self, misplaced: list[Any]) -> bool:
-        """Say whether one of these is an argument of the program's own call, or a view of one.
-
-        What torch made inside the call may be on the CPU here alone.
-        """
-        call = self._calls.current
-        if call is None:
-            return False
-        key = self._placements.key
-        given = {key(tensor) for tensor in tensors_in((*call[1], *call[2].values()), self._tensor)} - {None}
-        return any(key(tensor) in given for tensor in misplaced)
-
-    def _check_indices(self, args: Any, tensors: list[Any]) -> list[Any]:
-        """Check that indices are on the CPU or with what they index; return what is left to be checked."""
-        indexed, indices = args[0], [index for index in args[1] if index is not None]
-        if not self._doubts.has(indexed) and any(
-            index.device not in (indexed.device, self._torch.device("cpu")) for index in indices
-        ):
-            error = RuntimeError(
-                "indices should be either on cpu or on the same device as the indexed tensor "
-                f"({indexed.device})"
-            )
-            raise for_program(error)
-        return [tensor for tensor in tensors if all(tensor is not index for index in indices)]

@@ -186,7 +186,10 @@ class TensorPatches:
 
     def _tolist(self, real: Any, tensor: Any) -> Any:
         self._read(tensor, "tolist()")
-        return real(tensor)
+        values = real(tensor)
+        if self._tracker.routing is not None:
+            self._tracker.routing.listed(self._of(tensor), values)
+        return values
 
     def _str(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> str:
         if self._tracker.has_values(tensor):
@@ -237,7 +240,7 @@ class TensorPatches:
             other = kwargs.pop("other") if "other" in kwargs else args[0]
             return self._to(real, tensor, other.device, other.dtype, *args[1:], **kwargs)
         device, dtype, memory_format = _parse_to(args, kwargs)
-        copy = kwargs.get("copy", _copy_argument(args))
+        copy = kwargs.get("copy", _has_copy(args) and args[-1])
         if device is None or (device.type != "cuda" and self._of(tensor) is None):
             return real(tensor, *args, **kwargs)
         return self._move(tensor, self.index_of(device), dtype, memory_format, copy=copy)
@@ -260,15 +263,15 @@ def _parse_to(args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
     from torch import _C
 
     kwargs = {key: value for key, value in kwargs.items() if key != "copy"}
-    if args and _copy_argument(args):
+    if _has_copy(args):
         args = args[:-1]
     device, dtype, _, memory_format = _C._nn._parse_to(*args, **kwargs)
     return device, dtype, memory_format
 
 
-def _copy_argument(args: Any) -> bool:
-    """Find a positional ``copy``: the second of two trailing booleans."""
-    return len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool) and args[-1]
+def _has_copy(args: Any) -> bool:
+    """Say whether ``copy`` is given by position: it is the second of two trailing booleans."""
+    return len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool)
 
 
 def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:

@@ -25,8 +25,9 @@ from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Inv
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import Kind, Operation, describe
 from snapconv.simulation.patches import Calls, with_fallback
-from snapconv.simulation.placements import DeviceChoice, Doubts, Placement, Placements, SameDevice, tensors_in
-from snapconv.simulation.values import ValuesRead
+from snapconv.simulation.placements import DeviceChoice, Placement, Placements, tensors_in
+from snapconv.simulation.routing import Routing
+from snapconv.simulation.values import ValuesRead, likelihood_of, users_place
 
 
 class Tracker:
@@ -43,12 +44,14 @@ class Tracker:
         self.transfers = Transfers(machine, self.placements)
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)
-        self.evaluation = Evaluation(self.placements, self.values_read, compute=machine.options.compute)
+        self.routing = None if machine.options.compute else Routing(machine.options.routing, users_place)
+        if self.routing is not None:
+            machine.sample = self.routing.sample
+            self.transfers.routing = self.routing
+        self.evaluation = Evaluation(self.placements, self.values_read, self.routing)
         self._workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
         self._operations: dict[Any, Operation] = {}
         self._choice = DeviceChoice(machine, self.placements, self.calls)
-        self.doubts = Doubts(self.placements, self.calls)
-        self._same_device = SameDevice(self.placements, self.calls, self.doubts)
         self._pid = os.getpid()
 
     @property
@@ -82,12 +85,30 @@ class Tracker:
                 self.guard.takes(error)
             if is_theirs or not self._has_run(run, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
+            self._recover(run, args, kwargs)
             self.guard.keep(error)
         finally:
             # Also where it failed in one type and was run in another: an exception holds the frames that hold
             # it, and with them tensors of the program.
             run.raised = None
         return run.result
+
+    def _recover(self, run: Run, args: Any, kwargs: dict[str, Any]) -> None:
+        """Allocate the results of an operation that a fault of ours broke off, or note that they are lost."""
+        node = self._torch._C._current_autograd_node()
+        what = f"the results of {run.func}" + (f" in {node.name()}" if node is not None else "")
+        before = self.guard.cost or f"{what} are allocated without a check: peaks may differ"
+        self.guard.cost = f"{what} and of others are missing: peaks are too low"
+        with suppress(Exception):
+            given = map(self.placements.of, self._tensors(args, kwargs))
+            device = next((item.device for item in given if item and item.device is not None), None)
+            for tensor in self._with_storages(run.result):
+                placement = self.placements.of(tensor)
+                if placement is None and device is not None:
+                    self.place(tensor.untyped_storage(), device)
+                elif placement is not None and placement.device is not None and not placement.addr:
+                    self._allocate(placement)
+            self.guard.cost = before
 
     def _has_run(self, run: Run, args: Any, kwargs: dict[str, Any]) -> bool:
         """Run an operation on the CPU, if it has not been; what cannot be is an error of the program's."""
@@ -108,9 +129,6 @@ class Tracker:
         tensors = self._tensors(args, kwargs)
         inputs = [self.placements.of(tensor) for tensor in tensors]
         self.transfers.settle_used(inputs)
-        # After a fault of ours, a tensor may be on the CPU that the program has put on a device.
-        if len(tensors) > 1 and self.guard.failure is None and _differ(inputs):
-            self._same_device.check(operation, func, args, tensors)
         device, kwargs = self._choice.resolve(operation, inputs, kwargs)
         if device is not None and operation.not_modelled is not None:
             self.machine.meet(operation.not_modelled)
@@ -124,12 +142,12 @@ class Tracker:
         if call.operation.kind is Kind.FRESH:
             if call.device is not None or not has_values:
                 self._place(call, result, has_values=has_values)
-            if call.device is None:
-                self.doubts.made(result, call.tensors, call.inputs)
-            elif self._workspaces is not None:
+            if call.device is not None and self._workspaces is not None:
                 self._workspaces.note(call.operation.name, call.device)
         elif call.operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
+        elif self.routing is not None and call.operation.kind is Kind.IN_PLACE:
+            self.routing.follow_written(call)
 
     def _tensors(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
         """List all tensors among the arguments."""
@@ -144,6 +162,10 @@ class Tracker:
             if self.placements.of(tensor) is None:
                 storage = tensor.untyped_storage()
                 placement = self._placed(storage, call.device, has_values=has_values)
+                if self.routing is not None:
+                    self.routing.note(call, tensor, placement)
+                    if not placement.has_values and tensor.dtype is self._torch.bool:
+                        placement.likelihood = likelihood_of(call)
                 if call.device is not None and not self.transfers.may_start(
                     call.operation, call.args, placement
                 ):
@@ -169,10 +191,14 @@ class Tracker:
         """Give a storage on a device its block."""
         assert placement.device is not None
         self.transfers.settle()
+        if self.routing is not None:
+            self.routing.allocated(placement)
         placement.addr = self.machine.malloc(placement.device, placement.n_bytes)
 
-    def place(self, storage: Any, device: int, *, has_values: bool = True) -> None:
-        """Put an existing CPU storage on a device."""
+    def place(self, storage: Any, device: int, *, has_values: bool | None = None) -> None:
+        """Put an existing CPU storage on a device; it has values if it had them."""
+        if has_values is None:
+            has_values = self.storage_has_values(storage)
         self._allocate(self._placed(storage, device, has_values=has_values))
 
     def is_large(self, n_bytes: int) -> bool:
@@ -184,6 +210,22 @@ class Tracker:
         storage = tensor.untyped_storage()
         if self.is_large(storage.nbytes()) and self.placements.of(tensor) is None:
             self.placements.add(storage, Placement(None, 0, storage.nbytes(), has_values=False))
+
+    def storage_has_values(self, storage: Any) -> bool:
+        """Say whether a storage's values were computed."""
+        placement = self.placements.of_any_storage(storage)
+        return placement is None or placement.has_values
+
+    def storage_without_values(self, n_bytes: int) -> Any:
+        """Make a storage on the CPU that has no values, and no memory."""
+        assert self.evaluation.fake_storages is not None
+        storage = self.evaluation.fake_storages.storage(n_bytes)
+        self._placed(storage, None, has_values=False)
+        return storage
+
+    def copied(self, storage: Any) -> Any:
+        """Copy a storage of any device into plain memory of the CPU."""
+        return self._torch.UntypedStorage(storage.nbytes()).copy_(storage)
 
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""
@@ -209,6 +251,8 @@ class Tracker:
     def _resize(self, placement: Placement, n_bytes: int) -> None:
         assert placement.device is not None
         self.transfers.settle_used([placement])
+        if self.routing is not None:
+            self.routing.freed(placement)
         old_addr, placement.n_bytes = placement.addr, n_bytes
         self._allocate(placement)
         self.machine.free(placement.device, old_addr)
@@ -227,6 +271,8 @@ class Tracker:
     def _freed(self, placement: Placement) -> None:
         if placement.device is None or os.getpid() != self._pid:
             return
+        if self.routing is not None:
+            self.routing.freed(placement)
         if not self.transfers.take_over(placement):
             self.transfers.settle()
             self.transfers.settle_used([placement])
@@ -248,12 +294,6 @@ class Tracker:
         self.placements.close()
 
 
-def _differ(inputs: list[Placement | None]) -> bool:
-    """Say whether tensors are on several devices, the CPU being one."""
-    first, *others = (None if placement is None else placement.device for placement in inputs)
-    return any(device != first for device in others)
-
-
 # Sums that a GPU makes in place, seen here as new tensors: with any dispatch mode active, torch's autograd
 # takes the out-of-place path where it would otherwise add into memory without other references
 # (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
@@ -261,7 +301,10 @@ def _differ(inputs: list[Placement | None]) -> bool:
 # derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
 _SUMS = {"add"}
 # Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
-_SCATTERS = {"index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"}
+_SCATTERS = {
+    *("index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"),
+    *("put", "index_fill"),
+}
 _OWN_FOLDER = str(Path(__file__).parent)
 _ENGINE_CALLER = "_engine_run_backward"  # torch/autograd/graph.py
 
@@ -290,6 +333,7 @@ class Transfers:
         self._placements = placements
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
+        self.routing: Routing | None = None
         machine.settle = self.settle_all
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
@@ -321,6 +365,8 @@ class Transfers:
         for undecided in list(self._undecided):
             if any(operand is freed for operand in undecided.operands) and self._take(undecided):
                 undecided.placement.addr = freed.addr
+                if self.routing is not None:
+                    self.routing.allocated(undecided.placement)
                 return True
         return False
 
@@ -358,6 +404,8 @@ class Transfers:
             return
         placement = undecided.placement
         assert placement.device is not None
+        if self.routing is not None:
+            self.routing.allocated(placement)
         try:
             placement.addr = self._machine.malloc(placement.device, placement.n_bytes, undecided.frames)
         except RuntimeError as error:  # raised by the next operation: this may be inside a deallocation

@@ -13,12 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import isinf, isnan
 from pathlib import Path
 from sysconfig import get_paths
 from typing import Any
 
 from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import is_ours
+from snapconv.simulation.branches import Decision
 from snapconv.simulation.operations import Operation
 from snapconv.simulation.patches import Calls
 from snapconv.simulation.placements import Placement, Placements, tensors_in
@@ -39,6 +41,47 @@ _SILENTLY_WRITTEN = {
     "native_batch_norm": ("running_mean", "running_var"),
     "cudnn_batch_norm": ("running_mean", "running_var"),
 }
+
+
+# Truth values that were not computed: how likely each is, of finite numbers that all differ.
+COMPARES = {"equal", "allclose"}
+_CERTAIN = {
+    **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), 0.0),
+    **dict.fromkeys(("isfinite", "isreal"), 1.0),
+}
+_AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
+# Of truth values that are neither all False nor all True, some are True, and not all.
+_SOME = 0.9
+
+
+def likelihood_of(call: Any) -> float:
+    """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
+    name, args = call.operation.name, call.args
+    if name in _CERTAIN:
+        return _CERTAIN[name]
+    if name in ("eq", "ne"):
+        is_equal = _equality(call)
+        return is_equal if name == "eq" else 1 - is_equal
+    given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
+    if name in ("any", "all") and given:
+        return given[0] if given[0] in (0, 1) else _SOME if name == "any" else 1 - _SOME
+    if name in ("logical_not", "bitwise_not"):
+        return 1 - given[0]
+    if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
+        return min(given)
+    if name in ("logical_or", "bitwise_or") and len(given) == len(args):
+        return max(given)
+    return given[0] if name in _AS_BEFORE and given else 0.5
+
+
+def _equality(call: Any) -> float:
+    """Estimate how likely two values are equal: a value equals itself, never infinity, and no one number."""
+    first, second = call.args[0], call.args[1]
+    if first is second:
+        return 1.0
+    if isinstance(second, float) and (isinf(second) or isnan(second)):
+        return 0.0
+    return 0.0 if first.numel() == 1 else 0.5
 
 
 class KnownValues:
@@ -146,6 +189,7 @@ class ValuesRead:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._skipped: dict[str, None] = {}
         self._is_quiet = False
 
     @contextmanager
@@ -161,11 +205,22 @@ class ValuesRead:
         finally:
             self._is_quiet = False
 
-    def add_value(self, operation: str) -> None:
+    def is_truth(self, operation: str, dtype: Any) -> bool:
+        """Say whether a read is of a truth value: of one, or of a number that decides a branch."""
+        call = self._calls.current
+        name = getattr(call and call[0], "__name__", "")
+        if operation in COMPARES or name in ("__bool__", "is_nonzero"):
+            return True
+        # Of the checks inside of operations zeros pass most.
+        return str(dtype) == "torch.bool" and name in ("item", "__int__", "__float__", "__index__")
+
+    def add_value(self, operation: str, decision: Decision | None = None) -> None:
         """Count a number that the program was given."""
         call = self._calls.current
         name = getattr(call[0], "__name__", operation) if call else operation
-        self.add(_AS_WRITTEN.get(name, f"{name}()"))
+        self.add(_AS_WRITTEN.get(name, f"{name}()") + (f" taken as {decision.value}" if decision else ""))
+        if decision is not None and decision.skipped:
+            self._skipped.setdefault(_shortened(decision.skipped))
 
     def add_shape(self, operation: str) -> None:
         """Count a result whose shape depends on values."""
@@ -187,12 +242,14 @@ class ValuesRead:
         shown = ", ".join(_described(*key, count) for key, count in rows[:_MAX_SHOWN])
         if len(rows) > _MAX_SHOWN:
             shown += f" and {counted(len(rows) - _MAX_SHOWN, 'more place')}"
+        message = f"values that were not computed were read at {shown}; numbers read as 0"
         has_shapes = any(what.startswith("shape ") for _, what in self._counts)
-        shapes = "; shapes that depend on them are the largest possible" if has_shapes else ""
-        message = (
-            f"values that were not computed were read at {shown}: a branch that depends on them may have "
-            f"gone another way{shapes}"
-        )
+        if has_shapes:
+            message += "; shapes that depend on them are the largest possible"
+        if self._skipped:
+            lines = [*self._skipped]
+            more = f" and {counted(len(lines) - _MAX_SHOWN, 'more place')}" if len(lines) > _MAX_SHOWN else ""
+            message += f"; the peak may be too low: skipped were {', '.join(lines[:_MAX_SHOWN])}{more}"
         return (Note("values-not-computed", message),)
 
 

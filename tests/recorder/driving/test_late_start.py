@@ -36,7 +36,7 @@ def card(monkeypatch):
         monkeypatch.setenv(variable, "the shell's")
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     card = Card()
-    with running(SimulationOptions(n_devices=2)) as (machine, _), pytest.MonkeyPatch.context() as patch:
+    with running(SimulationOptions(n_devices=2)) as (machine, *_), pytest.MonkeyPatch.context() as patch:
         record_history, malloc = torch._C._cuda_record_memory_history, machine.malloc
 
         def switch(enabled, *arguments, **named):

@@ -43,6 +43,7 @@ def recorded(monkeypatch):
         (["--no-compute", "train.py"], "--no-compute"),
         (["--capacity", "1GiB", "train.py"], "--capacity"),
         (["--cublas-workspace", "train.py"], "--cublas-workspace"),
+        (["--simulate", "--routing", "worst", "train.py"], "--routing"),
         (["--simulate", "--capacity", "24", "train.py"], "--capacity"),
         (["--batch-size", "3", "train.py"], "--batch-size"),
         (["--iterations", "0", "train.py"], "--iterations"),
@@ -92,7 +93,7 @@ def test_a_program_that_computes_nothing_is_ended_when_all_is_recorded_and_warne
     assert main(["record", "--simulate", "--no-compute", "train.py"]) == 0
     _entry, _arguments, options = asked[0]
     assert options.stop
-    assert "nothing is computed" in capsys.readouterr().err
+    assert "values are not" in capsys.readouterr().err
     assert main(["record", "--simulate", "train.py"]) == 0
     assert not asked[1][2].stop
 

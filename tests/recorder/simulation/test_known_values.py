@@ -36,9 +36,8 @@ def padded_mask():
 
 
 def note_of(simulation):
-    [note] = simulation.notes()
-    assert note.slug == "values-not-computed"
-    return note.message
+    [message] = [note.message for note in simulation.notes() if note.slug == "values-not-computed"]
+    return message
 
 
 def test_a_mask_keeps_its_values_on_the_way_to_the_device_and_through_operations(simulation):
@@ -79,15 +78,15 @@ def test_every_read_of_what_was_not_computed_gives_a_note_with_its_line_and_how_
     for _ in range(3):
         x.sum().item()
     if x.max() > 0:
-        pytest.fail("it reads as zero")
+        raise ValueError("it is not raised")
     x.cpu().tolist()
     x.cpu().numpy()
     f"{x}"
 
     places = re.findall(r"test_known_values\.py:\d+ \((.*?)\)", note_of(simulation).replace("()", ""))
     # What decides a branch comes first, whatever it was in the program.
-    assert places == ["bool", "item, 3 times", "tolist", "numpy"]
-    assert "and 1 more place:" in note_of(simulation)
+    assert places == ["bool taken as False", "item, 3 times", "tolist", "numpy"]
+    assert "and 1 more place;" in note_of(simulation)
 
 
 def test_a_read_inside_of_a_library_names_the_programs_line_too(simulation, tmp_path, monkeypatch):
@@ -100,7 +99,7 @@ def test_a_read_inside_of_a_library_names_the_programs_line_too(simulation, tmp_
     report(unknown())
 
     assert re.search(
-        r"at other/__init__\.py:2 called at \S*test_known_values\.py:\d+ \(float\(\)\):", note_of(simulation)
+        r"at other/__init__\.py:2 called at \S*test_known_values\.py:\d+ \(float\(\)\);", note_of(simulation)
     )
 
 

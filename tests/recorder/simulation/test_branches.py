@@ -1,0 +1,145 @@
+"""Where a truth value was not computed, a program goes the way that needs more memory, and is told so."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+
+pytestmark = pytest.mark.smoke("no-compute")
+
+
+@pytest.fixture
+def simulation():
+    with simulated(SimulationOptions(compute=False)) as running:
+        yield running
+
+
+@pytest.fixture
+def x(simulation):
+    """A tensor whose values nobody computed."""
+    return torch.randn(200, 200, device="cuda")
+
+
+def work(*_):
+    return "more"
+
+
+def of_two(x):
+    if x.sum() > 0:
+        return work(work())
+    return "less"
+
+
+def of_two_negated(x):
+    if not x.sum() > 0:
+        return "less"
+    else:
+        return work(work())
+
+
+def of_two_expressions(x):
+    return work(work()) if x.max() < 3 else "less"
+
+
+def with_another_condition(x):
+    if len(x) == 200 and not (x.sum() > 0 or x.min() < 0):
+        return "less"
+    return work(work())
+
+
+def leaves_early(x):
+    if x.sum() > 0:
+        return "less"
+    return work(work())
+
+
+def goes_on(x):
+    for _ in range(1):
+        if (x > 1).any():
+            continue
+        return work(work())
+    return "less"
+
+
+def takes_any(x):
+    found = (x > 1).any()
+    return "more" if found else "less"
+
+
+def doubts_all(x):
+    found = (x > 1).all()
+    return "less" if found else "more"
+
+
+def raises(x):
+    if not (x >= 0).all():
+        raise ValueError("negative")
+    return "more"
+
+
+def asserts(x):
+    assert (x >= 0).all()
+    return "more"
+
+
+def is_finite(x):
+    total = x.sum()
+    if torch.isnan(x).any() or not torch.isfinite(x).all() or total != total:
+        work()
+        return "broken"
+    return "more"
+
+
+def is_no_one_number(x):
+    if x[0, 0] == 0:  # a table that is built anew where it is empty
+        work()
+        return "again"
+    return "more"
+
+
+def waits(x):
+    n_times = 0
+    while x.sum() > 1:
+        n_times += 1
+    return "more" if n_times == 1 else n_times
+
+
+BRANCHES = [
+    *(of_two, of_two_negated, of_two_expressions, with_another_condition, leaves_early, goes_on, takes_any),
+    *(doubts_all, raises, asserts, is_finite, is_no_one_number, waits),
+]
+
+
+@pytest.mark.parametrize("branch", BRANCHES, ids=lambda branch: branch.__name__)
+def test_the_way_that_needs_more_is_taken(x, branch):
+    assert branch(x) == "more"
+
+
+def test_a_note_has_the_lines_that_were_left_out(x, simulation):
+    if x.sum() > 0:
+        work(work())
+        work()
+    else:
+        work(1)
+
+    [note] = simulation.notes()
+    assert "(bool() taken as True)" in note.message
+    line = test_a_note_has_the_lines_that_were_left_out.__code__.co_firstlineno
+    assert (
+        f"the peak may be too low: skipped were tests/recorder/simulation/test_branches.py:{line + 5}"
+        in note.message
+    )
+
+
+def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
+    if x.sum() > 0:
+        work()
+
+    [note] = simulation.notes()
+    assert "too low" not in note.message
+
+
+def test_a_check_within_torch_is_passed(x):
+    torch.distributions.Normal(x, x.abs() + 1, validate_args=True)
+    torch.nn.functional.one_hot(x.argmax(-1), 200)

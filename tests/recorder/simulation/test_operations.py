@@ -1,0 +1,29 @@
+"""Every operation of torch's own list takes the memory that plain torch gives it, forward and backward."""
+
+import os
+import warnings
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scripts.bench.operations import RESULTS, SCRATCH, operations, sweep
+from snapconv.json_text import read_json
+
+# All of them take three minutes: scripts/test --all.
+EVERY = 1 if os.environ.get("SNAPCONV_ALL_INPUTS") else 25
+KNOWN = read_json(RESULTS.read_bytes())["modes"]
+
+
+@pytest.mark.parametrize("mode", ["compute", "no-compute"])
+def test_an_operation_takes_the_memory_that_plain_torch_gives_it(mode):
+    """What differs is listed with its example in docs/reference/operations.md."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        verdicts = sweep(operations()[::EVERY], 2, compute=mode == "compute")
+
+    differ = {verdict.name: verdict for verdict in verdicts if verdict.found.keys() - SCRATCH}
+    known = KNOWN[mode]["others"]
+    new = {name: verdict for name, verdict in differ.items() if name not in known}
+    assert sum(verdict.n_samples for verdict in verdicts) >= len(verdicts)
+    assert new == {}
