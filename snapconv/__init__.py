@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from snapconv.answers.what_if.setting_trials import Request
     from snapconv.classification.categories import Category, Certainty, Evidence
     from snapconv.convert import ConvertOptions, to_sqlite
+    from snapconv.ranks.job import JobOptions, read_job
     from snapconv.recorder.recording import recording
     from snapconv.recorder.schedule import step
     from snapconv.session import Session, load
@@ -25,9 +26,11 @@ _LAZY = {
     "Certainty": "snapconv.classification.categories",
     "ConvertOptions": "snapconv.convert",
     "Evidence": "snapconv.classification.categories",
+    "JobOptions": "snapconv.ranks.job",
     "Request": "snapconv.answers.what_if.setting_trials",
     "Session": "snapconv.session",
     "load": "snapconv.session",
+    "read_job": "snapconv.ranks.job",
     "recording": "snapconv.recorder.recording",
     "step": "snapconv.recorder.schedule",
     "to_sqlite": "snapconv.convert",
@@ -40,11 +43,13 @@ __all__ = [
     "Certainty",
     "ConvertOptions",
     "Evidence",
+    "JobOptions",
     "Request",
     "Session",
     "SnapconvError",
     "__version__",
     "load",
+    "read_job",
     "recording",
     "step",
     "to_sqlite",

@@ -24,10 +24,11 @@ JobProgress = Callable[[int, int, int, float], None]
 class JobOptions:
     """The options of ``read_job``; ``snapconv ranks --help`` has the meaning of each.
 
-    ``client`` is one of Dask's, in place of a ``scheduler``'s address. ``cache`` None keeps nothing.
+    ``client`` is one of Dask's, in place of a ``scheduler``'s address. ``cache``: a folder for results, None
+    keeps none. ``mesh`` may be a text such as ``pp=4,dp=8,tp=2``; ``read_job`` raises ValueError for others.
     """
 
-    mesh: Mesh | None = None
+    mesh: Mesh | str | None = None
     scheduler: str | None = None
     client: object = None
     workers: int | None = None
@@ -47,21 +48,22 @@ class JobStopped(KeyboardInterrupt):
 def read_job(
     patterns: Sequence[str], options: JobOptions | None = None, *, progress: JobProgress | None = None
 ) -> JobReport:
-    """Read the files of a job and compare its ranks.
+    """Read the files of a job and compare its ranks; docs/guide/ranks.md has the kinds of patterns.
 
-    A file that cannot be read is a row with its error. Raises InputError where no file is found or no worker
-    can work, JobStopped for Ctrl-C.
+    The report has ``findings``, ``groups``, ``files`` and ``to_json()``. A file that cannot be read is a row
+    with its error. Raises InputError where no file is found or no worker can work, JobStopped for Ctrl-C.
     """
     options = options or JobOptions()
+    mesh = Mesh.parse(options.mesh) if isinstance(options.mesh, str) else options.mesh
     inputs = find_inputs(patterns)
-    _placed([one.place for one in inputs], options.mesh)  # a wrong mesh is known before a long reading
+    _placed([one.place for one in inputs], mesh)  # a wrong mesh is known before a long reading
     reading = _Reading(inputs, options, progress)
     try:
         reading.run()
     except KeyboardInterrupt as error:
-        report = report_job(_placed(reading.rows, options.mesh))
+        report = report_job(_placed(reading.rows, mesh))
         raise JobStopped(report, len(inputs) - len(reading.rows)) from error
-    return report_job(_placed(reading.rows, options.mesh))
+    return report_job(_placed(reading.rows, mesh))
 
 
 def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:

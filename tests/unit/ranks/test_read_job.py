@@ -12,7 +12,7 @@ from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.ranks import engines
 from snapconv.ranks.job import JobOptions, JobStopped, read_job
-from snapconv.ranks.job_files import Mesh, find_inputs
+from snapconv.ranks.job_files import find_inputs
 from snapconv.ranks.rank_reading import RankRequest, read_alone, read_rank
 from snapconv.ranks.row_cache import default_cache
 from tests.builders import MIB
@@ -137,7 +137,7 @@ def test_a_damaged_row_is_read_anew(tmp_path, monkeypatch):
 def test_a_rank_outside_the_mesh_is_refused_before_anything_is_read(tmp_path):
     write_job(tmp_path, 3)
     with pytest.raises(InputError, match="rank 2, and --mesh has 2 ranks"):
-        read_job([str(tmp_path)], JobOptions(mesh=Mesh.parse("dp=2")))
+        read_job([str(tmp_path)], JobOptions(mesh="dp=2"))
 
 
 def test_as_many_workers_run_as_fit_into_the_memory(monkeypatch):
