@@ -73,7 +73,7 @@ class Format:
 
 
 def output_of(path: Path, options: ExportOptions) -> Path:
-    """Return where the export of a file goes, by default beside it; raises OutputError where it cannot."""
+    """Return where the export of a file goes, by default here; raises OutputError where it cannot."""
     found = FORMATS[options.format]
     return checked_output(
         [path], options.output, found.ending, force=options.force, is_folder=found.is_folder

@@ -150,9 +150,11 @@ def stem_of_outputs(path: Path) -> Path:
 
 
 def default_output(path: Path, ending: str) -> Path:
-    """Name an output beside its input, with an ending such as ``.view.html``."""
-    stem = stem_of_outputs(path)
-    return stem.with_name(f"{stem.name}{ending}")
+    """Name an output after its input, with an ending such as ``.view.html``: in the current folder.
+
+    The input's folder may be somebody else's.
+    """
+    return Path(f"{stem_of_outputs(path).name}{ending}")
 
 
 def checked_output(
@@ -164,7 +166,7 @@ def checked_output(
     example: str = "",
     is_folder: bool = False,
 ) -> Path:
-    """Return where an output goes: as given, or beside the last input; refuse what cannot be written.
+    """Return where an output goes: as given, or named after the last input; refuse what cannot be written.
 
     ``ending`` is that of the default name, ``example`` the one that a message shows. A folder is checked when
     it is written to.
@@ -198,7 +200,7 @@ def check_is_no_input(path: Path, output: Path) -> None:
 
 
 def memory_report_output(path: Path, given: Path | None, ordinal: str, *, has_times: bool) -> Path:
-    """Return where a memory report goes: by default beside the snapshot.
+    """Return where a memory report goes: by default into the current folder.
 
     ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. A given
     name is taken as it is for an only report. With a run time report beside it both have their kind in their

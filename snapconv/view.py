@@ -75,7 +75,7 @@ def write_view_of(files: Sequence[Analysis], output: Path | None, *, force: bool
 
 
 def page_ending(n_files: int) -> str:
-    """Return the end of a page's name, which lies beside the file, or the newer one of two."""
+    """Return the end of a page's name, which is named after the file, or the newer one of two."""
     return ".view.html" if n_files == 1 else ".compare.html"
 
 

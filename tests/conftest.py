@@ -21,3 +21,9 @@ def no_sync():
         patch.setattr(os, "fsync", lambda _: None)
         patch.delenv("COLUMNS", raising=False)  # of the terminal that the tests are run in
         yield
+
+
+@pytest.fixture
+def in_its_folder(tmp_path, monkeypatch):
+    """The test's own folder is the current one, into which outputs go."""
+    monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ import typer
 import snapconv.cli
 from snapconv.cli import questions
 from snapconv.cli.answers import QUESTIONS, error_values
-from snapconv.cli.arguments import expanded
+from snapconv.cli.arguments import Command, expanded
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
 from snapconv.files import is_capture
@@ -190,7 +190,11 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         module = questions if hasattr(questions, function) else _module(f"{function}_command")
         command = expanded(getattr(module, function))
         settings = getattr(module, "COMMAND_SETTINGS", {})
-        settings = {**settings, "context_settings": _HELP | settings.get("context_settings", {})}
+        settings = {
+            "cls": Command,
+            **settings,
+            "context_settings": _HELP | settings.get("context_settings", {}),
+        }
         summary = (command.__doc__ or "").partition("\n")[0]
         run = command if name in _PROGRAM_COMMANDS else stage(command)
         app.command(name, short_help=summary, **settings)(run)

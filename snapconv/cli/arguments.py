@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from snapconv.errors import InputError
 from snapconv.units import parse_bytes, parse_device
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from snapconv.answers.moments import MomentQuestion
 
 _Value = TypeVar("_Value")
+
+
+class Command(TyperCommand):
+    """A command whose usage has no braces, which typer puts around what is required."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 def no_pipe(path: Path | None) -> Path | None:
@@ -45,7 +54,7 @@ Snapshot = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="PATH", help="Default: beside the snapshot, named after both."),
+    typer.Option("--output", "-o", metavar="PATH", help="Default: named after both, in the current folder."),
 ]
 ProjectRoot = Annotated[
     str | None,

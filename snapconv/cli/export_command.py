@@ -117,7 +117,7 @@ def export(
 def _report(session: "Session", made: "Exported") -> None:
     from snapconv.answers.notes import main_notes
 
-    print_lines([f"written: {path}" for path in made.files], sys.stdout)
+    print_lines([f"written: {path.absolute()}" for path in made.files], sys.stdout)
     show_notes((*main_notes(session.analysis), *made.notes))
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import Ranks, chosen_ranks
+from snapconv.cli.arguments import Command, Ranks, chosen_ranks
 from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import SnapconvError
@@ -45,7 +44,7 @@ _ONLY_OURS = (
 )
 
 
-class RecordCommand(TyperCommand):
+class RecordCommand(Command):
     """The command line of ``record``, which refuses options of ours that stand behind the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -336,7 +335,7 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
     for note in recorded.notes:
         say(f"note: {note.message}")
     if recorded.path is not None:
-        say(f"the capture is {recorded.path} ({format_bytes(recorded.n_bytes)}). Next:")
-        say(f"    snapconv to-sqlite {shlex.quote(str(recorded.path))}")
+        say(f"the capture is {recorded.path.absolute()} ({format_bytes(recorded.n_bytes)}). Next:")
+        say(f"    snapconv {shlex.quote(str(recorded.path))}")
     elif recorded.failure is None:
         say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")

@@ -4,8 +4,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from textwrap import wrap
+from time import monotonic
 from typing import Any, TextIO
 
 from snapconv.classification.categories import APPEARANCES
@@ -17,6 +18,8 @@ from snapconv.units import printable, shortened
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
 JSON_VERSION = 2
 
+# Less is over before anybody has read it.
+_WORTH_A_BAR_S = 0.5
 # Narrower, a terminal breaks lines itself.
 LEAST_WIDTH = 40
 _MOST_DIGITS = 6
@@ -180,16 +183,32 @@ def print_text(text: str) -> None:
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
-    """Show a progress bar on stderr where that is a terminal; None elsewhere."""
+    """Show a progress bar on stderr where that is a terminal, and the work takes a while; None elsewhere."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         yield None
         return
+    begun = monotonic()
+    with ExitStack() as shows:
+        update: Progress | None = None
+
+        def progress(stage: str, done: int, total: int) -> None:
+            nonlocal update
+            if update is None and monotonic() - begun >= _WORTH_A_BAR_S:
+                update = shows.enter_context(_bar())
+            if update is not None:
+                update(stage, done, total)
+
+        yield progress
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
     # rich is no dependency of our own: typer depends on it, all releases that we allow.
     from rich.console import Console
     from rich.progress import Progress as Bar
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("opening", total=None)
+        task = bar.add_task("", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 
 

@@ -1,4 +1,4 @@
-"""``snapconv to-sqlite``: a file -> reports beside it, and its main figures on the terminal."""
+"""``snapconv to-sqlite``: a file -> reports in the current folder, and its main figures on the terminal."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="PATH",
-        help="The report's file. Default: SNAPSHOT.memory.sqlite beside the snapshot. A capture with times "
+        help="The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times "
         "becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
     ),
 ]

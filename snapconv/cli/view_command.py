@@ -67,7 +67,7 @@ def view(
     with progress_bar(shown=not quiet) as progress:
         made = write_view(snapshot, options, other=newer, progress=progress)
     if not quiet:
-        print_lines([f"written: {made.path} ({format_bytes(made.n_bytes)})"], sys.stdout)
+        print_lines([f"written: {made.path.absolute()} ({format_bytes(made.n_bytes)})"], sys.stdout)
         show_notes([note for note in made.notes if not note.is_minor])
     if open_page:
         made.open()

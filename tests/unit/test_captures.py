@@ -16,6 +16,8 @@ from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 from tests.tables import ask
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 
 def capture(tmp_path, *, timing: bool = True) -> Path:
     folder = tmp_path / "train.capture"
@@ -87,10 +89,10 @@ def recorded(tmp_path) -> Path:
     return folder
 
 
-def test_a_capture_becomes_a_report_with_names_beside_it(tmp_path):
+def test_a_capture_becomes_a_report_that_is_named_after_it(tmp_path):
     folder = recorded(tmp_path)
     [(output, report)] = to_sqlite(folder, ConvertOptions()).reports
-    assert output == tmp_path / "train.memory.sqlite"
+    assert output == Path("train.memory.sqlite")
     weights = ask(output, "SELECT name, size_bytes, grad_size_bytes FROM weight_entries")
     assert weights == [("fc.weight", 500, 0)]
     assert ask(output, "SELECT file_path, line_number FROM stack_frames") == [("model.py", 12)]

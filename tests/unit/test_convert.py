@@ -12,6 +12,8 @@ from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 from tests.tables import ask
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 FRAMES = [frame("f", "/cluster/job/proj/train.py", 3)]
 
 
@@ -54,13 +56,13 @@ def files(folder, but=()):
         (".pickle", ".pickle.memory.sqlite"),
     ],
 )
-def test_a_report_lies_beside_its_snapshot(snapshot, report):
-    assert memory_report_output(Path("/data") / snapshot, None, "", has_times=False) == Path("/data") / report
+def test_a_report_is_named_after_its_snapshot_and_lies_in_the_current_folder(snapshot, report):
+    assert memory_report_output(Path("/data") / snapshot, None, "", has_times=False) == Path(report)
 
 
 def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
     path = memory_report_output(Path("/data/run.pickle"), None, ".cuda3", has_times=False)
-    assert path == Path("/data/run.cuda3.memory.sqlite")
+    assert path == Path("run.cuda3.memory.sqlite")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from snapconv.stacks.paths import PathMap
 from tests.tables import ask
 from tests.timing_builder import ROOT, write_trace
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 
 @pytest.fixture
 def capture(tmp_path):
@@ -35,11 +37,11 @@ def entries_of(path):
     return ask(path, "SELECT operation_name, forward_ms FROM run_time_entries")
 
 
-def test_both_reports_are_written_beside_the_capture(capture, tmp_path):
+def test_both_reports_are_named_after_the_capture(capture, tmp_path):
     made = to_sqlite(capture, ConvertOptions())
     assert reports_in(tmp_path) == ["run.memory.sqlite", "run.time.sqlite"]
     path, report = made.time
-    assert path == tmp_path / "run.time.sqlite"
+    assert path == Path("run.time.sqlite")
     assert len(report.entries) == 3
     assert entries_of(path) == [("linear", 4.0), ("relu", 5.0), ("cross_entropy", 0.5)]
 

@@ -15,6 +15,8 @@ from snapconv.writers.text.info import info_lines
 from tests.builders import START_US, TraceBuilder, frame
 from tests.tables import ask
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 SITE = "/opt/venv/lib/python3.11/site-packages"
 MINE = [frame("stage", "/home/me/project/serve.py", 8)]
 PINNED = [frame("pin_memory", f"{SITE}/torch/utils/data/_utils/pin_memory.py", 57)]

@@ -16,6 +16,8 @@ from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.view import ViewOptions, write_view
 from tests.builders import TraceBuilder, frame
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "transformer.capture"
 SCRIPT = re.compile(rb"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -40,17 +42,17 @@ def page_values(path):
     return json.loads(zlib.decompress(base64.b64decode(found)))
 
 
-def test_a_page_lies_beside_its_snapshot(run):
+def test_a_page_is_named_after_its_snapshot(run):
     made = write_view(run, ViewOptions())
-    assert made.path == run.with_name("run.view.html")
+    assert made.path == Path("run.view.html")
     assert made.n_bytes == made.path.stat().st_size
 
 
-def test_a_comparison_lies_beside_the_newer_file(run, tmp_path):
+def test_a_comparison_is_named_after_the_newer_file(run, tmp_path):
     newer = TraceBuilder().segment().alloc(1024).write(tmp_path / "newer.pickle")
     made = write_view(run, ViewOptions(), other=newer)
     values = page_values(made.path)
-    assert made.path == tmp_path / "newer.compare.html"
+    assert made.path == Path("newer.compare.html")
     assert [file["name"] for file in values["files"]] == ["run.pickle", "newer.pickle"]
     assert [device["peak_bytes"] for device in values["devices"]] == [512, 1024]
 

@@ -19,17 +19,19 @@ from snapconv.answers.what_if.batch_scale import MOST_BYTES, ScaledSizes
 from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
 from snapconv.answers.what_if.model_check import ModelCheck, check_model
 from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
-from snapconv.errors import InputError, SettingError
+from snapconv.errors import SettingError
 from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import History, Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import device_kind, device_name, format_bytes, parse_bytes
+from snapconv.units import device_kind, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, placed anew"
+# A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
+_USUAL_OUTSIDE_BYTES = 1 << 30
 # A search makes about a dozen replays, each of which takes some seconds for a million events.
 MOST_EVENTS_OF_SEARCH = 200_000
 
@@ -365,9 +367,10 @@ def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
 def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
     """Find the memory that torch can have, and where that figure is from."""
     if request.card_bytes is not None:
-        outside = _outside(analysis) if request.outside_bytes is None else request.outside_bytes
+        outside, how = _outside(analysis) if request.outside_bytes is None else (request.outside_bytes, "")
         left = max(request.card_bytes - outside, 0)
-        return left, f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside of torch"
+        card = f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside PyTorch"
+        return left, f"{card}{how}"
     if request.capacity is not None:
         return request.capacity, ""
     failed = np.flatnonzero(calls.events.action == Action.OOM)
@@ -377,19 +380,14 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
     return None, ""
 
 
-def _outside(analysis: DeviceAnalysis) -> int:
-    """Find the memory outside of torch when a request failed, of a real device."""
+def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
+    """Find the memory outside PyTorch when a request failed, of a real device; else estimate it."""
     metadata = analysis.snapshot.metadata
     if metadata is not None and not metadata.is_simulated:
         found = device_memory(analysis, len(analysis.device.events) - 1).outside_bytes
         if found is not None:
-            return found
-    name = device_name(analysis.device.device)
-    raise InputError(
-        f"{analysis.snapshot.path} does not show what lies outside of torch on {name} "
-        "(a capture of a real GPU in which a request failed does): give it with --outside, or what torch can "
-        "have with --capacity"
-    )
+            return found, ", as when a request failed"
+    return _USUAL_OUTSIDE_BYTES, " (estimated; give it with --outside)"
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:

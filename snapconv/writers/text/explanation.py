@@ -12,7 +12,7 @@ from snapconv.answers.explanation import (
     Origin,
     Place,
 )
-from snapconv.classification.categories import NO_RULE, Certainty
+from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
 
@@ -37,9 +37,8 @@ def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) ->
     at_peak = "live at the peak" if explained.lifetime.is_live_at_peak else "not live at the peak"
     category, size = explained.verdict.decision.category, format_bytes(explained.block_bytes)
     named = f" {explained.name}" if explained.name else ""
-    likely = ", likely" if explained.verdict.certainty == Certainty.LIKELY.label else ""
     device = device_name(explained.device)
-    yield f"{explained.address} on {device}: {category}{named}{likely}, {size}, {at_peak}"
+    yield f"{explained.address} on {device}: {category}{named}, {size}, {at_peak}"
     yield from _labelled("size", _size_lines(explained))
     yield from _labelled("place", [_place(explained.place)])
     yield from _lifetime_lines(explained.lifetime)

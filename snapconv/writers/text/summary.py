@@ -53,7 +53,7 @@ def summary_lines(
         drawn = sparkline(report.analysis.replay.allocated.after) if curve else ""
         yield from [f"  {drawn}"] if drawn else []
         yield from rest
-        yield f"  written: {path}"
+        yield f"  written: {path.absolute()}"
     if time:
         yield ""
         yield from _time_lines(*time)
@@ -185,7 +185,7 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
         yield f"  {_duration(row.total_ms):>14}  {where(row.line)}, {counted(row.n_calls, 'call')}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
-    yield f"  written: {path}"
+    yield f"  written: {path.absolute()}"
 
 
 def _coverage(times: IterationTimes) -> str:

@@ -1,12 +1,12 @@
 """Lines of text for ``snapconv what-if``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from snapconv.answers.what_if.setting_trials import NotModelled, SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
-_COLUMNS = (11, 11, 8, 11)
+_COLUMNS = (13, 13, 9, 12)
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
 _INDENT = 6
 
@@ -28,11 +28,11 @@ def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
         recorded.n_segment_allocs + recorded.n_segment_maps,
         f"as recorded{failed}",
     )
-    for tried in trials.tried:
-        yield from _trial_lines(tried)
-    yield "  the peaks; unused: the share of reserved above the allocated peak"
+    for same in _with_equal_ends(trials.tried):
+        yield from _trial_lines(same[0], [tried.name for tried in same])
+    yield "  peaks; unused: the share of the reserved peak above the allocated one"
     if trials.check.is_exact:
-        yield "  under its own settings, the model gives the file's segments to the byte"
+        yield "  check passed: replaying the recorded settings reproduces the file exactly"
     for reason in trials.estimated:
         yield f"  estimated: {reason}"
 
@@ -42,7 +42,7 @@ def _columns(*cells: str) -> str:
 
 
 def _row(reserved: int, allocated: int, n_calls: int, name: str) -> Iterator[str]:
-    unused = format_share(reserved - allocated, reserved)
+    unused = "" if allocated > reserved else format_share(reserved - allocated, reserved)
     cells = _columns(format_bytes(reserved), format_bytes(allocated), unused, str(n_calls))
     yield from _named(cells, name)
 
@@ -54,7 +54,16 @@ def _named(cells: str, name: str) -> Iterator[str]:
         yield f"{'' if number else cells:<{sum(_COLUMNS) + 2}}  {part}"
 
 
-def _trial_lines(tried: Tried) -> Iterator[str]:
+def _with_equal_ends(trials: Sequence[Tried]) -> Iterator[list[Tried]]:
+    """Group the trials that run out of memory at one event; each of the others is alone."""
+    groups: dict[int, list[Tried]] = {}
+    for number, tried in enumerate(trials):
+        failed = tried.outcome.ran_out
+        groups.setdefault(len(trials) + failed.event + 1 if failed else number, []).append(tried)
+    yield from groups.values()
+
+
+def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     outcome = tried.outcome
     failed = outcome.ran_out
     if failed is None:
@@ -62,17 +71,14 @@ def _trial_lines(tried: Tried) -> Iterator[str]:
         yield from _row(outcome.peak_reserved, outcome.peak_allocated, n_calls, tried.name)
         return
     when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
-    yield from _named(f"  {f'out of memory {when}':>{sum(_COLUMNS)}}", tried.name)
-    line = where(tried.line)
+    for number, name in enumerate(names):
+        yield from _named("" if number else f"  {f'out of memory {when}':>{sum(_COLUMNS)}}", name)
     state = failed.state
-    yield (
-        f"{'':{_INDENT}}{format_bytes(failed.requested_bytes)} requested by {line}; "
-        f"{format_bytes(state.allocated_bytes)} allocated,"
-    )
-    yield (
-        f"{'':{_INDENT}}{format_bytes(state.reserved_bytes)} reserved; in its pool "
-        f"{format_bytes(failed.pool_free_bytes)} free, in one piece {format_bytes(failed.pool_largest_bytes)}"
-    )
+    allocated, reserved = format_bytes(state.allocated_bytes), format_bytes(state.reserved_bytes)
+    free, largest = format_bytes(failed.pool_free_bytes), format_bytes(failed.pool_largest_bytes)
+    asked = f"{where(tried.line)} asked for {format_bytes(failed.requested_bytes)}"
+    yield f"{'':{_INDENT}}{asked}; {allocated} of {reserved} reserved were in use"
+    yield f"{'':{_INDENT}}cached memory that it could use: {free}, the largest block {largest}"
 
 
 def _capacity(trials: SettingTrials) -> str:

@@ -190,7 +190,7 @@ def test_the_closing_lines_name_the_capture_and_the_next_command(recorded, capsy
     assert shown.err.splitlines() == [
         "snapconv: note: too early",
         "snapconv: the capture is train.capture (2.00 KiB). Next:",
-        "snapconv:     snapconv to-sqlite train.capture",
+        "snapconv:     snapconv train.capture",
     ]
 
 

@@ -37,7 +37,7 @@ def test_a_shell_sees_the_scripts_output_traceback_and_exit_code(tmp_path):
         "LookupError: theirs",
     ]
     assert len(lines) == at + 4  # where Python has it, and people look
-    assert lines[at - 1] == "snapconv:     snapconv to-sqlite train.capture", done.stderr
+    assert lines[at - 1] == "snapconv:     snapconv train.capture", done.stderr
     snapshot = pickle.loads((tmp_path / "train.capture" / "snapshot.pickle").read_bytes())
     assert snapshot["snapconv"]["ended"]["how"] == "exception"
 

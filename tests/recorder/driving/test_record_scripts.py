@@ -88,7 +88,7 @@ def test_a_capture_lies_where_it_was_meant_when_the_script_changes_its_folder(ru
     os.chdir(tmp_path)
     assert done.names == ["elsewhere", "train.capture"]
     assert not list((tmp_path / "elsewhere").iterdir())
-    assert "snapconv to-sqlite train.capture" in done.err
+    assert "snapconv train.capture" in done.err
 
 
 def test_times_of_a_device_that_is_not_the_one_in_use_are_a_note(run):

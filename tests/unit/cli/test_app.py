@@ -16,6 +16,8 @@ from snapconv.version import VERSION
 from tests.builders import TraceBuilder, frame
 from tests.tables import ask
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 NEEDS_UNIX = pytest.mark.skipif(os.name != "posix", reason="needs a device that is a file")
 FRAMES = [
@@ -300,20 +302,28 @@ def test_the_snapshot_itself_is_never_replaced(folder, snapconv, output):
 
 
 @pytest.mark.parametrize(("name", "options", "report"), NAMES)
-def test_a_report_goes_beside_the_snapshot_or_where_it_is_configured(folder, snapconv, name, options, report):
+def test_a_report_is_named_after_the_snapshot_or_as_it_is_configured(folder, snapconv, name, options, report):
     write(name)
     done = snapconv("to-sqlite", name, *options)
     assert done.code == 0
-    assert f"written: {report}\n" in done.out
+    assert f"written: {folder / report}\n" in done.out
     assert names(folder) == sorted([name, report])
     assert peak_in(report) == 1024
 
 
-def test_the_folder_of_the_snapshot_gets_the_report(folder, snapconv):
-    Path("sub").mkdir()
-    write("sub/run.pickle")
-    assert snapconv("to-sqlite", "sub/run.pickle").code == 0
-    assert names(folder / "sub") == ["run.memory.sqlite", "run.pickle"]
+@pytest.mark.parametrize("command", ["to-sqlite", "view", "export --format snapshot"])
+def test_the_current_folder_gets_every_output_and_of_one_name_only_the_first(folder, snapconv, command):
+    """The snapshots may lie in somebody else's folders."""
+    for sub in ("a", "b"):
+        Path(sub).mkdir()
+        write(f"{sub}/run.pickle")
+    assert snapconv(*command.split(), "a/run.pickle").code == 0
+    (output,) = set(names(folder)) - {"a", "b"}
+    written = Path(output).read_bytes()
+    done = snapconv(*command.split(), "b/run.pickle")
+    assert (done.code, f"{output} exists already" in done.err) == (5, True)
+    assert Path(output).read_bytes() == written
+    assert names(folder / "a") == names(folder / "b") == ["run.pickle"]
 
 
 def test_force_replaces_a_report(folder, snapconv):

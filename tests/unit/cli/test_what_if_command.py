@@ -28,8 +28,8 @@ def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     lines = out.splitlines()
     assert lines[0] == "cuda:0  3403 events replayed, with 512.00 MiB"
     assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
-    assert " requested by " in lines[4]
-    assert lines[5].startswith("      ")
+    assert " asked for " in lines[4]
+    assert lines[5].startswith("      cached memory that it could use: ")
 
 
 def test_json_has_what_the_table_has(snapconv):
@@ -52,10 +52,14 @@ def test_a_card_has_less_for_torch_than_its_size(snapconv):
     assert json.loads(out)["devices"][0]["capacity_bytes"] == 3 << 29
 
 
-def test_what_lies_outside_of_torch_is_not_guessed(snapconv):
-    code, out, err = snapconv("what-if", FIXTURES / "out_of_memory.pickle", "--card", "2GiB")
-    assert (code, out) == (3, "")
-    assert "give it with --outside" in err
+def test_what_lies_outside_of_torch_is_marked_where_it_is_estimated(snapconv):
+    _, out, _ = snapconv("what-if", FIXTURES / "out_of_memory.pickle", "--card", "2GiB")
+    assert "with 1.00 GiB, 2.00 GiB less 1.00 GiB outside PyTorch (estimated; give it with --outside)" in out
+
+
+def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
+    _, out, _ = snapconv("what-if", FIXTURES / "training_step.pickle", "--search", "--capacity", "0.5GiB")
+    assert out.count("max_split_size_mb:") > out.count(" asked for ") == out.count("out of memory at event")
 
 
 @pytest.mark.parametrize(

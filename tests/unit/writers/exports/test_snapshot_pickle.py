@@ -13,6 +13,8 @@ from snapconv.cli.app import main
 from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, snapshot_of, write_snapshot
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
+pytestmark = pytest.mark.usefixtures("in_its_folder")
+
 FIXTURES = Path(__file__).parents[4] / "fixtures"
 REAL = Path(__file__).parents[5] / "shared" / "snapshots"
 CURVES = ("requested", "allocated", "active", "reserved")

@@ -218,7 +218,7 @@ def test_the_verdict_on_the_history_and_its_reason_are_shown():
 
 
 def test_it_ends_with_the_file():
-    assert [line.strip() for line in lines() if line][-1] == f"written: {PATH}"
+    assert [line.strip() for line in lines() if line][-1] == f"written: {PATH.absolute()}"
 
 
 def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
@@ -243,9 +243,9 @@ def test_several_reports_come_in_their_order():
     text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), small_report(device=3)))))
     assert (
         text.index("cuda:0")
-        < text.index(f"written: {PATH}")
+        < text.index(f"written: {PATH.absolute()}")
         < text.index("cuda:3")
-        < text.index("written: b")
+        < text.index(f"written: {Path('b').absolute()}")
     )
 
 

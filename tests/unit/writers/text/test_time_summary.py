@@ -35,7 +35,7 @@ def test_the_summary_has_phases_coverage_and_what_took_longest(report_of):
         "         16.0 ms  model/net.py:12 in forward, 1 call",
         "          7.5 ms  train.py:41 in step, 1 call",
         "          5.0 ms  model/net.py:13 in forward, 1 call",
-        "  written: run.time.sqlite",
+        f"  written: {OUTPUT.absolute()}",
     ]
 
 
