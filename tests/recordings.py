@@ -175,8 +175,9 @@ class Reports:
 def convert(capture: Path) -> Reports:
     """Convert a capture where it lies, once."""
     said = StringIO()
+    output = capture.with_suffix(".memory.sqlite")
     with redirect_stdout(said), redirect_stderr(StringIO()) as complained:
-        code = main(["to-sqlite", "--extended", "--json", "--force", str(capture)])
+        code = main(["to-sqlite", "--extended", "--json", "--force", "-o", str(output), str(capture)])
     assert code == 0, complained.getvalue()
     (memory,) = capture.parent.glob(f"{capture.stem}*.memory.sqlite")
     times = list(capture.parent.glob(f"{capture.stem}*.time.sqlite"))

@@ -64,7 +64,8 @@ def folder(tmp_path_factory):
     """A folder with the capture, converted; conftest's capfd is no use to a fixture of a module."""
     folder = tmp_path_factory.mktemp("converted")
     shutil.copytree(CAPTURE, folder / CAPTURE.name)
-    assert main(["to-sqlite", "--quiet", "--extended", str(folder / CAPTURE.name)]) == 0
+    output = folder / "transformer.memory.sqlite"
+    assert main(["to-sqlite", "--quiet", "--extended", "-o", str(output), str(folder / CAPTURE.name)]) == 0
     return folder
 
 
@@ -147,7 +148,8 @@ def test_the_time_report_has_the_calls_of_the_forward_pass(folder):
 
 def test_the_summary_shows_the_peak_the_times_and_that_all_is_simulated(folder, snapshot, capfd):
     capfd.readouterr()
-    assert main(["to-sqlite", "--force", str(folder / CAPTURE.name)]) == 0
+    output = folder / "transformer.memory.sqlite"
+    assert main(["to-sqlite", "--force", "-o", str(output), str(folder / CAPTURE.name)]) == 0
     said = capfd.readouterr()
     (device,) = snapshot["snapconv"]["devices"]
     assert f"({device['max_memory_allocated']} bytes)" in said.out
