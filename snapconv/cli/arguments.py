@@ -112,7 +112,10 @@ At = Annotated[
 Ranks = Annotated[
     str | None,
     typer.Option(
-        "--ranks", metavar="LIST", help="Record these ranks of a job only, such as 0,8,16-23. Default: all."
+        "--ranks",
+        metavar="LIST",
+        help="Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 means one "
+        "of each pipeline stage. Default: all.",
     ),
 ]
 FailOver = Annotated[

@@ -12,6 +12,7 @@ from snapconv.cli.arguments import AsJson, Certain, Force, PathOptions, Quiet, T
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
 from snapconv.files import check_outputs
+from snapconv.mesh import Mesh
 from snapconv.units import counted
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def ranks(
     new or have changed.
     """
     from snapconv.ranks.job import JobOptions, JobStopped, read_job
-    from snapconv.ranks.job_files import Mesh
     from snapconv.ranks.row_cache import default_cache
 
     check_outputs([output] if output else [], force=force)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions
@@ -10,8 +10,9 @@ from snapconv.answers.ranks.job_report import JobReport, report_job
 from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.errors import InputError
 from snapconv.json_text import read_json
+from snapconv.mesh import Mesh
 from snapconv.ranks import engines
-from snapconv.ranks.job_files import JobInput, Mesh, find_inputs
+from snapconv.ranks.job_files import JobInput, find_inputs
 from snapconv.ranks.rank_reading import RankRequest, with_error
 from snapconv.ranks.row_cache import RowCache
 from snapconv.version import VERSION
@@ -67,7 +68,18 @@ def read_job(
 
 
 def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
-    return [mesh.placed(file) if mesh else file for file in files]
+    """Return the files with the places of their ranks; raises InputError where the mesh has no such rank."""
+    placed = []
+    for file in files:
+        if mesh is None or file.rank is None:
+            placed.append(file)
+        elif file.rank < mesh.n_ranks:
+            placed.append(replace(file, coordinates=mesh.coordinates(file.rank)))
+        else:
+            raise InputError(
+                f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check its sizes"
+            )
+    return placed
 
 
 class _Reading:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from snapconv.answers.ranks.rank_file import Coordinates, RankFile
+from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.errors import InputError
 from snapconv.files import SNAPSHOT_NAME, open_input
 
@@ -174,7 +174,7 @@ def _remote_file(store: Any, entry: dict[str, Any]) -> JobInput:
     )
 
 
-# --- ranks, dumps and places in the mesh
+# --- ranks and dumps
 
 
 def _with_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
@@ -205,47 +205,3 @@ def _own_name(path: str) -> str:
     """Return the part of a path that distinguishes it: the capture's folder, or the file."""
     pure = PurePosixPath(path.replace(os.sep, "/"))
     return pure.parent.name.removesuffix(_CAPTURE) if pure.name == SNAPSHOT_NAME else pure.name
-
-
-@dataclass(frozen=True, slots=True)
-class Mesh:
-    """The axes of a job's device mesh, the outermost first: the last one changes with every rank."""
-
-    axes: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def parse(cls, text: str) -> "Mesh":
-        """Read ``pp=4,dp=8,tp=2``; raises ValueError for anything else."""
-        axes = []
-        for part in text.split(","):
-            name, _, size = part.strip().partition("=")
-            if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) <= 1 << 20:
-                raise ValueError(f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}")
-            axes.append((name, int(size)))
-        return cls(tuple(axes))
-
-    @property
-    def n_ranks(self) -> int:
-        """The number of ranks in the mesh."""
-        n = 1
-        for _, size in self.axes:
-            n *= size
-        return n
-
-    def coordinates(self, rank: int) -> Coordinates:
-        """Return the place of a rank on every axis."""
-        found = []
-        for name, size in reversed(self.axes):
-            rank, place = divmod(rank, size)
-            found.append((name, place))
-        return tuple(reversed(found))
-
-    def placed(self, file: RankFile) -> RankFile:
-        """Return a file with the place of its rank; raises InputError where the mesh has no such rank."""
-        if file.rank is None:
-            return file
-        if file.rank >= self.n_ranks:
-            raise InputError(
-                f"{file.file} is of rank {file.rank}, and --mesh has {self.n_ranks} ranks: check its sizes"
-            )
-        return replace(file, coordinates=self.coordinates(file.rank))

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
+from snapconv.mesh import Mesh
+
 # The variables of a launcher with the rank, and with the number of ranks.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
@@ -44,7 +46,9 @@ def is_chosen(ranks: Collection[int]) -> bool:
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Read ranks such as ``0,8,16-23``; raises ValueError for anything else."""
+    """Read ranks such as ``0,8,16-23``, or a mesh for the first of each stage; else raises ValueError."""
+    if "=" in text:
+        return Mesh.parse(text).first_of_stages()
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"errors", "notes", "stop_signals", "units", "version"},
+    {"errors", "mesh", "notes", "stop_signals", "units", "version"},
     {"files", "json_text", "toml_text"},
     {"torch_knowledge"},
     {"allocator"},

@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from snapconv.answers.ranks.rank_file import Coordinates, LineKey, RankDevice, RankFile, RankLine, grouped
+from snapconv.mesh import STAGES
 from snapconv.units import counted, format_bytes
 
 # Of two ranks nobody knows which is the odd one.
@@ -26,8 +27,6 @@ _MOST_REASONS = 3
 _UNEVEN = 0.1
 # More outliers than this share of a group are no outliers: the group is several kinds of ranks.
 _MIXED = 0.25
-# How names of the axis of pipeline stages begin.
-_STAGES = ("pp", "pipe", "stage")
 
 
 class Entry(NamedTuple):
@@ -147,7 +146,7 @@ def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
 
 
 def _stage(coordinates: Coordinates) -> Coordinates:
-    return tuple((axis, place) for axis, place in coordinates if axis.startswith(_STAGES))
+    return tuple((axis, place) for axis, place in coordinates if axis.startswith(STAGES))
 
 
 def _name(stage: Coordinates) -> str:
@@ -311,7 +310,7 @@ def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
     """Compare the stages by the medians of their peaks, and within each stage the places on other axes."""
     everyone = [entry for group in groups for entry in group]
     for axis in dict.fromkeys(name for file, _ in everyone for name, _ in file.coordinates):
-        if axis.startswith(_STAGES):
+        if axis.startswith(STAGES):
             found = [_uneven(axis, everyone, n_least=1)]
         else:  # one rank at a place would only be an outlier once more
             found = [_uneven(axis, group, n_least=LEAST_RANKS) for group in groups]

@@ -65,7 +65,8 @@ def test_the_launcher_tells_the_rank(monkeypatch, variables, rank, size):
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks"), [("0", {0}), ("0,8, 16", {0, 8, 16}), ("3-5,9", {3, 4, 5, 9}), ("7-7", {7})]
+    ("text", "ranks"),
+    [("0", {0}), ("0,8, 16", {0, 8, 16}), ("3-5,9", {3, 4, 5, 9}), ("7-7", {7}), ("pp=2,dp=4", {0, 4})],
 )
 def test_ranks_are_numbers_and_ranges(text, ranks):
     assert parse_ranks(text) == ranks

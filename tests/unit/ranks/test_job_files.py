@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from snapconv.errors import InputError
-from snapconv.ranks.job_files import Mesh, find_inputs
+from snapconv.mesh import Mesh
+from snapconv.ranks.job_files import find_inputs
 from tests.job_builder import write_rank
 
 
@@ -81,6 +82,7 @@ def test_nothing_at_all_is_an_error(tmp_path, pattern):
 def test_a_mesh_places_ranks_as_an_array_of_its_shape_does():
     mesh = Mesh.parse("pp=4,dp=8,tp=2")
     assert mesh.n_ranks == 64
+    assert mesh.first_of_stages() == {0, 16, 32, 48}
     for rank in range(64):
         places = zip(("pp", "dp", "tp"), map(int, np.unravel_index(rank, (4, 8, 2))), strict=True)
         assert mesh.coordinates(rank) == tuple(places)

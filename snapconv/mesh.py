@@ -1,0 +1,53 @@
+"""The device mesh of a job: its axes, and the place of every rank on them.
+
+Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes with every
+rank. Imports nothing from snapconv.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+# How names of the axis of pipeline stages begin.
+STAGES = ("pp", "pipe", "stage")
+_MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The axes of a mesh with their sizes, the outermost first."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Mesh":
+        """Read ``pp=4,dp=8,tp=2``; raises ValueError for anything else."""
+        axes = []
+        for part in text.split(","):
+            name, _, size = part.strip().partition("=")
+            if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) <= _MOST:
+                raise ValueError(f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}")
+            axes.append((name, int(size)))
+        if prod(size for _, size in axes) > _MOST:
+            raise ValueError(f"expected at most {_MOST} ranks, got {text!r}")
+        return cls(tuple(axes))
+
+    @property
+    def n_ranks(self) -> int:
+        """The number of ranks in the mesh."""
+        return prod(size for _, size in self.axes)
+
+    def coordinates(self, rank: int) -> tuple[tuple[str, int], ...]:
+        """Return the place of a rank on every axis."""
+        found = []
+        for name, size in reversed(self.axes):
+            rank, place = divmod(rank, size)
+            found.append((name, place))
+        return tuple(reversed(found))
+
+    def first_of_stages(self) -> frozenset[int]:
+        """Return the first rank of every pipeline stage."""
+        return frozenset(
+            rank
+            for rank in range(self.n_ranks)
+            if all(name.startswith(STAGES) or not place for name, place in self.coordinates(rank))
+        )
