@@ -116,6 +116,9 @@ def layers_by_counts(n_of: Sizes) -> int:
 def find_parameters(decided: Decided) -> Parameters:
     """Find the parameters by the best source, and those that a line of the step has beside them."""
     best = _by_gradients_and_states(decided)
+    if best.source is not Source.NONE:  # of models that are trained in turn, gradients of all may be there
+        gradients = np.flatnonzero(decided.has(Category.GRADIENT))
+        best = Parameters(best.sizes | most_live_at_once(decided.features, gradients), best.source)
     if best.source is not Source.NONE and not decided.features.phases.has_several_steps:
         total = bytes_of(best.sizes)
         for made in decided.shared(step_lines):
