@@ -38,6 +38,10 @@ from snapconv.recorder.shared_oom import SharedOom
 _LOG = logging.getLogger("snapconv")
 
 
+# What a job has been told to do: it may begin many recordings, in many ranks.
+_TOLD: set[str] = set()
+
+
 class ChosenCaptures:
     """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block of code."""
 
@@ -129,9 +133,11 @@ class ChosenCaptures:
             return
         self._has_logged = True
         failure = driver.guard.failure
-        # Where a fault of ours happened is for its fix; any other message has what to do.
-        where = "" if isinstance(failure, SnapconvError) else f"\n{driver.guard.report}"
-        _LOG.warning("snapconv: recording is off: %s%s", failure, where)
+        if not isinstance(failure, SnapconvError):
+            _LOG.warning("snapconv: recording is off: %s\n%s", failure, driver.guard.report)
+        elif str(failure) not in _TOLD and process_rank() in ("", "0"):
+            _TOLD.add(str(failure))
+            _LOG.warning("snapconv: recording is off: %s", failure)
         close(driver)
 
     def capture(
